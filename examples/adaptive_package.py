@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hpcgnn.quantized.formats import sizes
-from hpcgnn.quantized.package_writer import encode
+from hpcgnn.lowbit.formats import sizes
+from hpcgnn.lowbit.package import encode
 
 rng = np.random.default_rng(0)
 bit_width = np.sort(rng.choice([1, 2, 3, 4], 2000, p=[0.1, 0.5, 0.3, 0.1]))         # as nodes sorted by in-degree have

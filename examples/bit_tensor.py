@@ -2,7 +2,7 @@
 
 import torch
 
-from hpcgnn.quantized import bit_mm_to_bit, bit_mm_to_float, bit_mm_to_int, to_bit
+from hpcgnn.lowbit import bit_mm_to_bit, bit_mm_to_float, bit_mm_to_int, to_bit
 
 features, weight = torch.rand(300, 128), torch.randn(128, 128)
 left, right = to_bit(features, 3), to_bit(weight, 2, packing="row")

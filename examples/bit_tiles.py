@@ -2,7 +2,7 @@
 
 import torch
 
-from hpcgnn.quantized import BitTiles, aggregate_bits, to_bit
+from hpcgnn.lowbit import BitTiles, aggregate_bits, to_bit
 
 adjacency = torch.block_diag(*(torch.rand(150, 150) < 0.1 for _ in range(8)))   # clusters, as a batch has them
 features = to_bit(torch.rand(1200, 32), 4, packing="row")

@@ -1,6 +1,6 @@
 """Products of codes with weight codes that skip zeros. A shell over ext/src/combination_sparse.c.
 
-Contracts are checked in hpcgnn.ops and hpcgnn.quantized.combination.
+Contracts are checked in hpcgnn.ops and hpcgnn.lowbit.package_features.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t

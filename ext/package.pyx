@@ -1,4 +1,4 @@
-"""Adaptive-Package streams. A shell over ext/src/package.c; contracts are checked in hpcgnn.quantized.package."""
+"""Adaptive-Package streams. A shell over ext/src/package.c; contracts are checked in hpcgnn.lowbit.package."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

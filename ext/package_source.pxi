@@ -1,4 +1,4 @@
-# Packages as hpcgnn.quantized.package.PackedRows.source gives them, for the shells that read them.
+# Packages as hpcgnn.lowbit.package.PackedRows.source gives them, for the shells that read them.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

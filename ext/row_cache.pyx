@@ -1,4 +1,4 @@
-"""A simulated cache of rows. A shell over ext/src/row_cache.c, checked in hpcgnn.accelerators.row_cache."""
+"""A simulated cache of rows. A shell over ext/src/row_cache.c, checked in hpcgnn.accelerators.rows."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

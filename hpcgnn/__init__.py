@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
-    from hpcgnn.library.open_run import open_run as open_run
     from hpcgnn.library.preprocess import preprocess as preprocess
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.library.run import open_run as open_run
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
     from hpcgnn.results.plain import load_model as load_model
@@ -42,7 +42,7 @@ _HOMES = {
     "fit": "hpcgnn.library.fit",
     "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
-    "open_run": "hpcgnn.library.open_run",
+    "open_run": "hpcgnn.library.run",
     "preprocess": "hpcgnn.library.preprocess",
 }
 __all__ = [
@@ -80,7 +80,7 @@ def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
     if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.pyg", "hpcgnn.training")):
-        import_module("hpcgnn.launch")      # before all else that imports MPI, which it prepares
+        import_module("hpcgnn.run.launch")      # before all else that imports MPI, which it prepares
     return getattr(import_module(_HOMES[name]), name)
 
 

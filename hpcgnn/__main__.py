@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hpcgnn.stop_signals import STOP_REQUEST
+from hpcgnn.run.signals import STOP_REQUEST
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     try:
         from hpcgnn.command_line import run
-        from hpcgnn.output import prepare_streams
+        from hpcgnn.run.output import prepare_streams
 
         prepare_streams()
     except KeyboardInterrupt:

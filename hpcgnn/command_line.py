@@ -15,7 +15,7 @@ import click
 
 import hpcgnn
 from hpcgnn.errors import StreamClosed, exit_code_of, explanation_of, sentence_of
-from hpcgnn.launched import launched_rank
+from hpcgnn.run.launched import launched_rank
 
 USAGE_ERROR = 2
 GRACE_SECONDS = 3.0
@@ -101,7 +101,7 @@ def complain(message: str) -> None:
 
 def _waits_for_rank_zero() -> bool:
     """Tell whether this rank's end waits for the others: MPI has joined it with them."""
-    launch = sys.modules.get("hpcgnn.launch")
+    launch = sys.modules.get("hpcgnn.run.launch")
     return "mpi4py.MPI" in sys.modules and (launch is None or launch.has_company())
 
 

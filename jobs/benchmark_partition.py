@@ -20,11 +20,11 @@ import scipy.sparse
 
 from hpcgnn.bench.dram import shuffled
 from hpcgnn.bench.graphs import Topology, read_topology
-from hpcgnn.partition.adjacency import symmetric_adjacency
+from hpcgnn.exchange.pre_aggregation import minimum_vertex_cover
 from hpcgnn.partition.choices import WEIGHING_PARTITIONERS
+from hpcgnn.partition.metis import symmetric_adjacency
 from hpcgnn.partition.owner import choose_owners
 from hpcgnn.partition.refinement import PartitionCounts, count_partition
-from hpcgnn.partition.vertex_cover import minimum_vertex_cover
 
 HEADER = ("graph", "parts", "balance", "partitioner", "rows sent", "cut edges", "imbalance: nodes", "of edges", "s",
           "processor s")

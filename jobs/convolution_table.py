@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-# hpcgnn.launch comes first, since it shares out the cores before torch starts its threads.
+# hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
 # isort: off
 import argparse
 import copy
 import json
 from pathlib import Path
 
-from hpcgnn.launch import run_parallel
+from hpcgnn.run.launch import run_parallel
 
 import numpy as np
 import torch

@@ -112,7 +112,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
     selected = {"PYTHONPATH": os.pathsep.join(plugins)}
     left_out = [f"--ignore=tests/cuda/test_{name}.py" for name in ("compile", "emulation", "planted_faults")]
     of_kernels = ["tests/cuda", *left_out] if is_real else ["tests/cuda/test_dense.py"]
-    of_training = ["tests/training/test_gpu.py", *(["tests/inference/test_device.py"] if is_real else [])]
+    of_training = ["tests/training/test_gpu.py", *(["tests/lowbit/inference/test_device.py"] if is_real else [])]
     train = [*python, "-m", "hpcgnn"]
     few = [] if is_real else ["--model", "gcn", "--bits", "2", "--threads", "1"]
     small = [] if is_real else ["--hidden", "16", "--epochs", "3"]

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcgnn
-from hpcgnn.launch import together
+from hpcgnn.run.launch import together
 
 NODES_A_RANK, REACH, CLASSES = 40, 3, 4      # a node has the REACH nodes on each side of it as neighbors
 COMMON = {"hidden": 8, "layers": 2, "epochs": 6, "eval_every": 3, "checkpoint_every": 0, "dropout": 0.2}

@@ -8,13 +8,13 @@ ranks send, in the epochs OBSERVED and the last one, by exchange. The training i
 
 from __future__ import annotations
 
-# hpcgnn.launch comes first, since it shares out the cores before torch starts its threads.
+# hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
 # isort: off
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.launch import run_parallel
+from hpcgnn.run.launch import run_parallel
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from hpcgnn.cli.train import read_assignments
 from hpcgnn.config import TrainConfig
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.kinds import Fresh
-from hpcgnn.exchange.schedule import EpochPlan
+from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.methods.vanilla import Vanilla

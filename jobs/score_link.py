@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.bench.epoch_work import export_arrays
+from hpcgnn.bench.race.contestants import PeerSettings
 from hpcgnn.bench.race.curve import Point, Training
 from hpcgnn.bench.race.runs import points_of, read_records
-from hpcgnn.bench.race.settings import PeerSettings
 from hpcgnn.shards.reader import read_graph_info, read_owner
 
 

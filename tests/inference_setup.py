@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import integer_model, random_stack
-from hpcgnn.inference.batches.cut import cut_batches
-from hpcgnn.inference.model_file import write_model
+from hpcgnn.bench.float_networks import FloatBatches, integer_model, random_stack
+from hpcgnn.lowbit.inference.batches.cut import cut_batches
+from hpcgnn.lowbit.inference.model_file import write_model
 from hpcgnn.shards.fingerprint import Fingerprint
 
 

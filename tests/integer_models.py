@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.quantized.integer_model import (
+from hpcgnn.lowbit.integer_model import (
     ColumnScale,
     IntegerConvolution,
     IntegerMap,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
+from hpcgnn.data.dataset import CleaningReport, GraphDataset
 
 
 def random_dataset(num_nodes: int, num_arcs: int, seed: int = 0, directed: bool = False, num_features: int = 3,

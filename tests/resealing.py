@@ -7,8 +7,7 @@ from pathlib import Path
 
 import h5py
 
-from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
-from hpcgnn.shards.sealed import write_sealed
+from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal, write_sealed
 
 
 def reseal(path: Path, change: Callable[[h5py.File], object]) -> None:

@@ -7,13 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from hpcgnn.checked_text import check_toml, read_json, seal_json, seal_toml
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import ConfigError
-from hpcgnn.registry import as_toml, read_toml
+from hpcgnn.registry import as_toml, check_toml, read_json, read_toml, seal_json, seal_toml
 from hpcgnn.report.run_folder import read_run
 from hpcgnn.training.checkpoint import Progress
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 NUM_MUTATIONS = 2000
 RECORD = {"seed": 0, "loss": 0.5, "epoch_seconds": 0.25, "sent_bytes_payload": 1000, "sent_bytes_parameters": 10,

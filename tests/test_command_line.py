@@ -19,8 +19,8 @@ from hpcgnn import command_line
 from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
 from hpcgnn.registry import parse_value
-from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, STOP_SIGNALS
-from hpcgnn.training.durable import sync_file
+from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, STOP_SIGNALS
+from hpcgnn.training.run_folder import sync_file
 
 PROGRAM = [sys.executable, "-m", "hpcgnn"]
 
@@ -157,7 +157,7 @@ def interrupted_at_import(module, *arguments):
 @pytest.mark.parametrize("arguments, module", [
     (["report", "x"], "click"), (["report", "x"], "hpcgnn.report"), (["preprocess", "x", "y"], "hpcgnn.cli.preprocess"),
     (["inspect", "x"], "hpcgnn.cli.inspect"), (["bench", "kernels"], "hpcgnn.cli.bench"),
-    (["quantize", "x", "y"], "hpcgnn.cli.quantize"), (["infer", "x", "y"], "hpcgnn.launch"),
+    (["quantize", "x", "y"], "hpcgnn.cli.quantize"), (["infer", "x", "y"], "hpcgnn.run.launch"),
 ])
 def test_ctrl_c_in_a_command_is_one_word_and_status_130(arguments, module):
     ended = interrupted_at_import(module, *arguments)
@@ -185,7 +185,7 @@ def test_a_stop_signal_is_noted_once_and_the_first_counts(handlers, number):
 
 def test_the_end_of_the_hours_leaves_time_for_the_longest_epoch(monkeypatch):
     now = 100.0
-    monkeypatch.setattr("hpcgnn.stop_signals.time.monotonic", lambda: now)
+    monkeypatch.setattr("hpcgnn.run.signals.time.monotonic", lambda: now)
     with STOP_REQUEST as stop:
         stop.end_in(10.0)
         for seconds in (1.0, 3.0, 2.0):
@@ -226,7 +226,7 @@ def test_a_signal_that_was_blocked_is_noted_when_the_handler_stands():
     """In a process of its own: threads of a library, which don't block it, would take it."""
     program = ("import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
                "os.kill(os.getpid(), signal.SIGUSR1)\n"
-               "from hpcgnn.stop_signals import STOP_REQUEST\n"
+               "from hpcgnn.run.signals import STOP_REQUEST\n"
                "with STOP_REQUEST: print(STOP_REQUEST.signal_number)")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, f"{signal.SIGUSR1}\n")

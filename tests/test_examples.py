@@ -15,7 +15,7 @@ import pytest
 from fork_server import served
 from parallel_run import clean_environment, hpcgnn, launcher, run_parallel_command
 
-from hpcgnn.checked_text import read_json
+from hpcgnn.registry import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "synthetic:nodes=3000,mean_degree=10,classes=4,features=32,homophily=0.9"

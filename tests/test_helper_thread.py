@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hpcgnn import helper_thread
-from hpcgnn.helper_thread import HelperThread
+from hpcgnn.run import helper_thread
+from hpcgnn.run.helper_thread import HelperThread
 
 
 def test_runs_its_function_once_beside_the_caller_who_can_wait_for_it():

@@ -16,10 +16,10 @@ import torch
 from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
-from hpcgnn import launch
 from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError, TrainingError, sentence_of
-from hpcgnn.launch import Attendance, choose_device, run_parallel, share_cores, together
-from hpcgnn.threads import THREAD_VARIABLES
+from hpcgnn.run import launch
+from hpcgnn.run.launch import Attendance, choose_device, run_parallel, share_cores, together
+from hpcgnn.run.threads import THREAD_VARIABLES
 
 
 def failing_on(ranks, sentence="the shard is missing"):
@@ -34,7 +34,7 @@ def failing_on(ranks, sentence="the shard is missing"):
 FREED = """
 import os
 import numpy as np
-from hpcgnn.launch import giving_back_freed_memory, keep_freed_memory
+from hpcgnn.run.launch import giving_back_freed_memory, keep_freed_memory
 
 def kept_of_a_block():
     before = resident()
@@ -200,7 +200,7 @@ def test_one_rank_without_a_gpu_stops_all(monkeypatch):
 FAILING_RANK = """
 import time
 from hpcgnn.errors import KernelError
-from hpcgnn.launch import run_parallel
+from hpcgnn.run.launch import run_parallel
 
 def body(comm):
     if comm.rank == 1:
@@ -228,7 +228,7 @@ def test_a_rank_that_raises_takes_all_down_with_its_rank_first(tmp_path, error, 
 
 @pytest.mark.parametrize("seconds_to_read", [0.0, 0.5])
 def test_a_failing_rank_waits_until_what_it_said_was_read(seconds_to_read):
-    program = ("import sys, time; from hpcgnn.launch import _print_failure; start = time.monotonic(); "
+    program = ("import sys, time; from hpcgnn.run.launch import _print_failure; start = time.monotonic(); "
                "_print_failure(3, ValueError('no')); print(time.monotonic() - start)")
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     select.select([process.stderr], [], [])

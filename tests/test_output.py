@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hpcgnn.output import PLAIN, PatientStream, prepare_streams, tell
+from hpcgnn.run.output import PLAIN, PatientStream, prepare_streams, tell
 
 
 def full_stream():
@@ -58,7 +58,7 @@ def test_characters_that_a_stream_lacks_have_plain_forms(monkeypatch, encoding, 
 
 def test_closed_streams_are_opened_on_nothing():
     """In a process of its own: else the next file that is opened would be taken for standard output."""
-    program = ("import sys; from hpcgnn.output import prepare_streams; prepare_streams()\n"
+    program = ("import sys; from hpcgnn.run.output import prepare_streams; prepare_streams()\n"
                "opened = open(sys.argv[1], 'w'); assert opened.fileno() > 2, opened.fileno()\n"
                "print('x', flush=True); sys.stderr.write('y'); sys.stderr.flush(); sys.stdin.read()")
     ended = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "x", sys.executable, "-c", program, os.devnull])

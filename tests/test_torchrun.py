@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn import torchrun
 from hpcgnn.errors import TrainingError
+from hpcgnn.run import torchrun
 
-PROGRAM = ("import os\nfrom hpcgnn.launch import MPI, run_parallel\n"
+PROGRAM = ("import os\nfrom hpcgnn.run.launch import MPI, run_parallel\n"
            "def body(comm):\n"
            "    total = comm.allreduce(10 ** comm.rank)\n"
            "    os.write(1, f'joined {comm.rank} {comm.size} {total}\\n'.encode())\n"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hpcgnn.units import number_text, size_text, time_text
+from hpcgnn.run.output import number_text, size_text, time_text
 
 
 @pytest.mark.parametrize("value, text", [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"),

@@ -13,8 +13,7 @@ from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_running, run_para
 from training_setup import easy_graph, random_owner, write
 
 from hpcgnn.exchange.ring import waiting
-from hpcgnn.watchdog import Colleague, Watchdog, Word
-from hpcgnn.whereabouts import Whereabouts
+from hpcgnn.run.watchdog import Colleague, Watchdog, Whereabouts, Word
 
 TIMEOUT = 4.0
 RESUMING = "; the job ends, a training goes on with --resume (--timeout sets the limit)"
@@ -114,8 +113,8 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(shards, tmp_path):
 PROGRAM = """
 import time
 from pathlib import Path
-from hpcgnn.launch import run_parallel, watch, watch_closely
-from hpcgnn.whereabouts import HERE
+from hpcgnn.run.launch import run_parallel, watch, watch_closely
+from hpcgnn.run.watchdog import HERE
 
 def body(comm):
     watch(comm, 1.0)

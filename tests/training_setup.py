@@ -12,13 +12,13 @@ import pytest
 from mpi4py import MPI
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 from hpcgnn.training.checkpoint import Checkpoint, read_checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun
 

@@ -32,7 +32,7 @@ typedef struct {
 } integer_layer;
 
 /* Rows of codes as planes of bits: all at one width, a plane of all rows behind the other (BitLines of
- * hpcgnn/ops/bit_gemm.py), or each at its own, a row behind the other (RowBits of hpcgnn/ops/row_bits.py). */
+ * hpcgnn/ops/bit_gemm.py), or each at its own, a row behind the other (RowBits of hpcgnn/ops/row_codes.py). */
 typedef struct {
     const uint32_t *words;
     int64_t row_words, num_padded; /* words of a plane of a row; rows of a plane */

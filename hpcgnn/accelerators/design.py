@@ -1,15 +1,97 @@
-"""A design as its TOML file says it: units, buffers, rules and DRAM; and which function makes passes of a workload."""
+"""TOML files of designs and DRAMs: those that come with hpcgnn by their names, and any other by its path. What their
+numbers mean is not known here.
+
+What a dataflow needs of a design, checked before any block is made.
+
+A design as its TOML file says it: units, buffers, rules and DRAM; and which function makes passes of a workload.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.accelerators.configuration import names_in, read_named
+from hpcgnn.accelerators.rows import own_dim
+from hpcgnn.accelerators.workload import Workload
 from hpcgnn.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the files in a folder."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the path of a file, and what it says.
+
+    Parameters
+    ----------
+    kind : str       what the file describes, for messages
+
+    Raises
+    ------
+    ConfigError      there is no such file, or it can't be read
+    """
+    path = folder / f"{name}.toml" if str(name) in names_in(folder) else Path(name)
+    try:
+        with path.open("rb") as file:
+            return path, tomllib.load(file)
+    except FileNotFoundError:
+        known = ", ".join(names_in(folder))
+        raise ConfigError(f"there is no {kind} {name}; choose a file, or one of {known}") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} can't be read as a {kind}: {error}") from error
+
+
+def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...], counts: tuple[str, ...]) -> None:
+    """Refuse a design without the units, buffers and rules that its dataflow asks for.
+
+    Parameters
+    ----------
+    counts : tuple of str      rules that are whole numbers from 1 on
+
+    Raises
+    ------
+    ConfigError                one is missing, or a unit or a rule is not such a number, or a seed or a switch
+    """
+    missing = [f"{section}.{name}" for section, names in (("units", units), ("buffers", buffers), ("rules", counts))
+               for name in names if name not in getattr(design, section)]
+    if missing:
+        raise ConfigError(f"{design.name} of the kind {design.kind} lacks {', '.join(missing)}")
+    for path, value in [(f"units.{name}", design.units[name]) for name in units] + [
+            (f"rules.{name}", design.rules[name]) for name in counts]:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{path} of {design.name} is {value!r}; expected a whole number from 1 on")
+    for name, most in (("seed", None), ("sparse_input", 1)):
+        value = design.rules.get(name, 0)
+        if not isinstance(value, int) or value < 0 or (most is not None and value > most):
+            said = "a whole number from 0 on" if most is None else "true or false"
+            raise ConfigError(f"rules.{name} of {design.name} is {value!r}; expected {said}")
+    if design.bit_width < 1:
+        raise ConfigError(f"design.bit_width of {design.name} is {design.bit_width}; expected 1 at least")
+
+
+def check_own_columns(design: Design, workload: Workload) -> None:
+    """Refuse products that add other columns to a row than as many as they aggregate, as GraphSage does.
+
+    Raises
+    ------
+    ConfigError      a product does
+    """
+    for product in workload.products:
+        if own_dim(product) not in (0, product.aggregated_dim):
+            raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "
+                              f"{design.kind} adds equally many")
+
 
 FOLDER = Path(__file__).parent / "configurations"
 SECTIONS = {"design", "units", "buffers", "rules"}

@@ -1,4 +1,11 @@
-"""GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loops that move least.
+"""GCNAX's choice of tiles and of the order of its loops: the one that moves least between DRAM and its buffers. Which
+tiles are empty is not known here.
+
+The tiles of GCNAX's sparse matrices that are not empty, in the order of its loops.
+
+One of GCNAX's two products with its matrices in DRAM, by panels of columns.
+
+GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loops that move least.
 
 How long a request takes is not known here.
 
@@ -13,20 +20,336 @@ columns are added when a tile of sums begins.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, pairwise, permutations
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 
-from hpcgnn.accelerators.compressed_rows import starts_of
-from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.gcnax_phase import Panels, Phase
-from hpcgnn.accelerators.gcnax_tiles import NOWHERE, Tiles, arc_tiles, feature_tiles, with_panels
-from hpcgnn.accelerators.gcnax_tiling import Shape, best_tilings
-from hpcgnn.accelerators.needs import check_needs, check_own_columns
-from hpcgnn.accelerators.row_requests import block_starts, in_order, own_dim, requests_of, result_dim, size_in_bytes
+from hpcgnn.accelerators.design import Design, check_needs, check_own_columns
+from hpcgnn.accelerators.rows import (
+    WORK_A_RUN,
+    block_starts,
+    in_order,
+    nonzeros_before,
+    own_dim,
+    requests_of,
+    result_dim,
+    runs_of,
+    size_in_bytes,
+    starts_of,
+)
 from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import Product, Workload
+from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
+from hpcgnn.errors import ConfigError
+
+ORDERS = tuple("".join(order) for order in permutations("mkn"))
+
+
+class Tiling(NamedTuple):
+    """A product of a sparse (rows, depth) and a dense (depth, columns) matrix, cut into tiles.
+
+    Attributes
+    ----------
+    order : str        the loops over tiles of rows (m), depth (k) and columns (n), from outside to inside
+    rows, depth, columns : int      of a tile
+    """
+
+    order: str
+    rows: int
+    depth: int
+    columns: int
+
+
+class Shape(NamedTuple):
+    """What is multiplied.
+
+    Attributes
+    ----------
+    rows, depth : int
+    parts : tuple of int      columns of the dense matrix; no tile has columns of two parts
+    sparse_bytes : int        of the sparse matrix
+    """
+
+    rows: int
+    depth: int
+    parts: tuple[int, ...]
+    sparse_bytes: int
+
+
+def num_panels(shape: Shape, columns: int) -> int:
+    """Return the number of tiles of so many columns, side by side."""
+    return sum(-(-part // columns) for part in shape.parts)
+
+
+def num_loads(order: str, trips: dict[str, int], loop: str) -> int:
+    """Return how often each tile of a matrix that doesn't depend on a loop is loaded: anew in each turn of it, unless
+    no loop inside of it goes on to another tile.
+    """
+    inside = order[order.index(loop) + 1:]
+    return trips[loop] if any(trips[other] > 1 for other in inside) else 1
+
+
+def traffic(design: Design, shape: Shape, tiling: Tiling) -> int:
+    """Return the bytes that a tiling moves while no tile is skipped, without results, which are written once by any:
+    the sparse and the dense matrix, and sums that leave before they are complete and come back (GCNAX, Li et al., HPCA
+    2021, the model of DRAM accesses of its dataflow).
+    """
+    trips = {"m": -(-shape.rows // tiling.rows), "k": -(-shape.depth // tiling.depth),
+             "n": num_panels(shape, tiling.columns)}
+    columns = sum(shape.parts)
+    sums = shape.rows * size_in_bytes(columns, design.rules["sum_bits"])
+    return (shape.sparse_bytes * num_loads(tiling.order, trips, "n")
+            + shape.depth * size_in_bytes(columns, design.bit_width) * num_loads(tiling.order, trips, "m")
+            + 2 * sums * (num_loads(tiling.order, trips, "k") - 1))
+
+
+def largest_tile(design: Design, shape: Shape, columns: int) -> tuple[int, int]:
+    """Return the most rows and the greatest depth of tiles with so many columns; 0 where not one fits.
+
+    Half of the Dense Buffer holds a tile of the dense matrix, half of the Output Buffer the sums. assumed: a sparse
+    tile passes through its buffer in parts and bounds neither.
+    """
+    rows = design.buffer_bytes("output") // 2 // size_in_bytes(columns, design.rules["sum_bits"])
+    depth = design.buffer_bytes("dense") // 2 // size_in_bytes(columns, design.bit_width)
+    return min(rows, shape.rows), min(depth, shape.depth)
+
+
+def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
+    """Return the tilings of a product's phases, with equal columns, that together move least.
+
+    assumed: XW lies in DRAM by panels of a tile's columns, which both phases therefore share. Larger tiles never move
+    more, so that only the largest for each number of columns are compared; of equal ones the first is taken, with the
+    most columns.
+
+    Raises
+    ------
+    ConfigError      not even one value fits into half of a buffer
+    """
+    best, least = [], np.inf
+    for columns in range(max(part for shape in shapes for part in shape.parts), 0, -1):
+        tilings = [_best_order(design, shape, columns) for shape in shapes]
+        if not all(min(tiling[1:]) > 0 for tiling in tilings):
+            continue
+        num_bytes = sum(traffic(design, shape, tiling) for shape, tiling in zip(shapes, tilings, strict=True))
+        if num_bytes < least:
+            best, least = tilings, num_bytes
+    if not best:
+        raise ConfigError(f"half of a buffer of {design.name} can't hold one value; choose larger buffers")
+    return best
+
+
+def _best_order(design: Design, shape: Shape, columns: int) -> Tiling:
+    rows, depth = largest_tile(design, shape, columns)
+    if not rows or not depth:
+        return Tiling(ORDERS[0], rows, depth, columns)
+    return min((Tiling(order, rows, depth, columns) for order in ORDERS),
+               key=lambda tiling: traffic(design, shape, tiling))
+
+
+NOWHERE = -1        # the depth of a row of tiles that are all empty
+
+
+class Tiles(NamedTuple):
+    """Tiles of a sparse matrix, (n,) int64 each: which one along rows and depth, how many values it has, and how many
+    the tiles before it have. A row of tiles without any value is there once, at depth NOWHERE.
+    """
+
+    m: np.ndarray
+    k: np.ndarray
+    count: np.ndarray
+    before: np.ndarray
+
+
+class Ends(NamedTuple):
+    """The first and the last depth at which a row of tiles has values, (num_tile_rows,) int64 each, or NOWHERE."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+
+def feature_tiles(rows: FeatureCounts, tiling: Tiling) -> tuple[list[Tiles], Ends]:
+    """Return the tiles of features, whose values are spread evenly in a slice, in one run."""
+    start = block_starts(rows.num_rows, tiling.rows)
+    nonzeros = np.add.reduceat(rows.nonzeros, start[:-1], axis=0, dtype=np.int64)
+    count = np.diff(nonzeros_before(nonzeros, rows, block_starts(rows.dim, tiling.depth)), axis=1)
+    m, k = np.nonzero(count)
+    ends = _ends(m, k, len(count))
+    m, k, size = _with_empty_rows(m, k, count[m, k], ends, np.arange(len(count)))
+    return [_ordered(m, k, size, 0, tiling)], ends
+
+
+def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> tuple[ArcTiles, Ends]:
+    """Return the tiles of arcs by destination, in runs that end where the outer of the loops over m and k goes on."""
+    num_rows = len(indptr) - 1
+    first, last = (np.full(-(-num_rows // tiling.rows), NOWHERE, np.int64) for _ in range(2))
+    start = block_starts(num_rows, tiling.rows)
+    for begin, end in runs_of(indptr[start]):
+        tile = np.flatnonzero(np.diff(indptr[start[begin:end + 1]])) + begin
+        if len(tile):
+            k = indices[indptr[start[begin]]:indptr[start[end]]] // tiling.depth
+            at = indptr[start[tile]] - indptr[start[begin]]
+            first[tile], last[tile] = np.minimum.reduceat(k, at), np.maximum.reduceat(k, at)
+    ends = Ends(first, last)
+    return ArcTiles(indptr, indices, tiling, ends), ends
+
+
+class ArcTiles:
+    """The tiles of arcs, made anew at each iteration.
+
+    Parameters
+    ----------
+    indptr, indices      arcs by destination; they are laid out by source, at each iteration and until its end, where
+                         the loop over k is outside that over m
+    """
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray, tiling: Tiling, ends: Ends) -> None:
+        self.indptr, self.indices, self.tiling, self.ends = indptr, indices, tiling, ends
+        self.is_by_rows = tiling.order.index("m") < tiling.order.index("k")
+
+    def __iter__(self) -> Iterator[Tiles]:
+        outer, inner, indptr, indices = self.tiling.rows, self.tiling.depth, self.indptr, self.indices
+        if not self.is_by_rows:
+            outer, inner = inner, outer
+            indptr, indices = _by_source(indptr, indices)
+            yield from self._empty_rows()
+        num_rows = len(indptr) - 1
+        start, stride = block_starts(num_rows, outer), -(-num_rows // inner)
+        for begin, end in runs_of(indptr[start] + np.arange(len(start)), WORK_A_RUN):
+            first, last = int(indptr[start[begin]]), int(indptr[start[end]])
+            tile = np.repeat(np.arange(begin, end), np.diff(indptr[start[begin:end + 1]]))
+            key, count = np.unique(tile * stride + indices[first:last] // inner, return_counts=True)
+            tiles = self._run(key // stride, key % stride, count, first, np.arange(begin, end))
+            if len(tiles.m):
+                yield tiles
+
+    def _run(self, outer: np.ndarray, inner: np.ndarray, count: np.ndarray, before: int, tiles: np.ndarray) -> Tiles:
+        if not self.is_by_rows:
+            return _ordered(inner, outer, count, before, self.tiling)
+        m, k, count = _with_empty_rows(outer, inner, count, self.ends, tiles)
+        return _ordered(m, k, count, before, self.tiling)
+
+    def _empty_rows(self) -> Iterator[Tiles]:
+        nothing = np.empty(0, np.int64)
+        m, k, count = _with_empty_rows(nothing, nothing, nothing, self.ends, np.arange(len(self.ends.first)))
+        if len(m):
+            yield _ordered(m, k, count, 0, self.tiling)
+
+
+def _by_source(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    num_nodes = len(indptr) - 1
+    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
+    arcs = arcs.tocsc()
+    return arcs.indptr.astype(np.int64), arcs.indices
+
+
+def _ends(m: np.ndarray, k: np.ndarray, num_tile_rows: int) -> Ends:
+    ends = Ends(*(np.full(num_tile_rows, NOWHERE, np.int64) for _ in range(2)))
+    ends.first[m[::-1]] = k[::-1]
+    ends.last[m] = k
+    return ends
+
+
+def _with_empty_rows(m: np.ndarray, k: np.ndarray, count: np.ndarray, ends: Ends, tile_rows: np.ndarray
+                     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    empty = tile_rows[ends.first[tile_rows] == NOWHERE]
+    return (np.concatenate([m, empty]), np.concatenate([k, np.full(len(empty), NOWHERE)]),
+            np.concatenate([count, np.zeros(len(empty), np.int64)]))
+
+
+def _ordered(m: np.ndarray, k: np.ndarray, count: np.ndarray, before: int, tiling: Tiling) -> Tiles:
+    is_by_rows = tiling.order.index("m") < tiling.order.index("k")
+    order = np.lexsort((k, m) if is_by_rows else (m, k))
+    return Tiles(m[order], k[order], count[order], before + starts_of(count[order])[:-1])
+
+
+def with_panels(runs: list[Tiles] | ArcTiles, tiling: Tiling, num_panels: int) -> Iterator[tuple[Tiles, np.ndarray]]:
+    """Yield tiles with the panel (n) that each is multiplied with, (num,) int64, in the order of all three loops."""
+    place = tiling.order.index("n")
+    for outermost in range(num_panels if place == 0 else 1):
+        for tiles in runs:
+            index, n = _expanded(tiles, tiling, place, num_panels)
+            yield Tiles(*(array[index] for array in tiles)), n + outermost
+
+
+def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which tile each turn of the inner loops takes, and its panel."""
+    num_tiles = len(tiles.m)
+    if place == 0 or num_panels == 1:
+        return np.arange(num_tiles), np.zeros(num_tiles, np.int64)
+    if place == 2:
+        return np.repeat(np.arange(num_tiles), num_panels), np.tile(np.arange(num_panels), num_tiles)
+    outer = tiles.m if tiling.order[0] == "m" else tiles.k
+    start = np.append(np.flatnonzero(np.diff(outer, prepend=outer[0] - 1)), num_tiles)
+    size = np.diff(start)
+    turn = np.arange(num_tiles * num_panels)
+    group = np.searchsorted(start * num_panels, turn, side="right") - 1
+    within = turn - start[group] * num_panels
+    return start[group] + within % size[group], within // size[group]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A matrix of `num_rows` rows in DRAM, by panels of some columns.
+
+    Attributes
+    ----------
+    row_bytes : (num_panels,) int64      of a panel
+    address : (num_panels,) int64
+    """
+
+    num_rows: int
+    row_bytes: np.ndarray
+    address: np.ndarray
+
+    @classmethod
+    def reserved(cls, space: AddressSpace, num_rows: int, columns: np.ndarray, bit_width: int) -> Panels:
+        """Return a new matrix whose panels have so many columns."""
+        row_bytes = np.asarray(size_in_bytes(columns, bit_width), np.int64)
+        start = starts_of(num_rows * row_bytes)
+        return cls(num_rows, row_bytes, space.reserve(start[-1]) + start[:-1])
+
+    def cut(self, first: int, last: int) -> Panels:
+        """Return panels first to last - 1."""
+        return Panels(self.num_rows, self.row_bytes[first:last], self.address[first:last])
+
+    def tile(self, row_tile: np.ndarray, rows_a_tile: int, panel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return addresses and bytes of tiles: rows from row_tile * rows_a_tile on, of a panel."""
+        rows = np.minimum(rows_a_tile, self.num_rows - row_tile * rows_a_tile)
+        return self.address[panel] + row_tile * rows_a_tile * self.row_bytes[panel], rows * self.row_bytes[panel]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A sparse matrix times a dense one.
+
+    Attributes
+    ----------
+    columns : (num_panels,) int64            of each panel
+    runs, ends                               tiles of the sparse matrix, see gcnax_tiles
+    sparse_at, value_bytes : int             its address, and the bytes of a value with its position
+    sparse_kind, dense_kind, result_kind : str      of KINDS
+    dense, sums : Panels                     the dense matrix, and sums that leave early
+    own : Panels or None                     what sums begin with
+    result : Panels or (num_rows + 1,) int64       dense, or the address of each row and the end
+    """
+
+    design: Design
+    tiling: Tiling
+    columns: np.ndarray
+    runs: list[Tiles] | ArcTiles
+    ends: Ends
+    sparse_at: int
+    value_bytes: int
+    sparse_kind: str
+    dense_kind: str
+    result_kind: str
+    dense: Panels
+    sums: Panels
+    own: Panels | None
+    result: Panels | np.ndarray
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:

@@ -1,4 +1,12 @@
-"""HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW), as MEGA's
+"""How HyGCN cuts a product for its buffers and units. No request is made here.
+
+HyGCN's windows on the sources of intervals: sliding and shrinking.
+
+A product of HyGCN with its addresses in DRAM, and the requests of blocks of intervals and slices.
+
+How long they take, and what is computed, is not known here.
+
+HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW), as MEGA's
 HyGCN-C.
 
 How long a request takes is not known here.
@@ -13,17 +21,17 @@ interval after interval in CSC, with an id for each arc and an offset for each r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.accelerators.design import Design
+from hpcgnn.accelerators.design import Design, check_needs
 from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, simd_cycles
-from hpcgnn.accelerators.hygcn_layer import Layer, edge_requests, own_requests, source_requests, weight_requests
-from hpcgnn.accelerators.hygcn_plan import Plan, plan_of
-from hpcgnn.accelerators.needs import check_needs
-from hpcgnn.accelerators.row_requests import (
+from hpcgnn.accelerators.rows import (
     block_starts,
+    distinct,
     in_order,
     own_dim,
     requests_of,
@@ -31,8 +39,182 @@ from hpcgnn.accelerators.row_requests import (
     runs_of,
     size_in_bytes,
 )
-from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import Workload
+from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
+from hpcgnn.accelerators.workload import Product, Workload
+
+COLUMNS_A_STEP = 8      # slices begin at whole bytes, whatever the width of a value
+
+
+class Plan(NamedTuple):
+    """Blocks of a phase: an interval of rows, by slices of its columns.
+
+    Attributes
+    ----------
+    rows_a_block : int
+    slice_start : (num_slices + 1,) int64      first column of each slice, and the number of columns
+    window_rows : int                          rows of a slice that the input buffer's half holds, at least one
+    """
+
+    rows_a_block: int
+    slice_start: np.ndarray
+    window_rows: int
+
+
+def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
+    """Return how many rows a block has, and how many of their columns are aggregated at once.
+
+    assumed: an interval has as many rows as half the Aggregation Buffer holds sums of, and half the Output Buffer
+    results of. Where that is fewer than `fewest_rows` (those of the systolic array, which would idle), columns are
+    taken in slices instead, so that half the Output Buffer is full; HyGCN's paper has no rows so long.
+    """
+    num_sums = design.buffer_bytes("aggregation") // 2 * 8 // design.rules["sum_bits"]
+    results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
+    rows, slice_dim = max(1, results // result_columns), dim
+    if num_sums // dim >= min(fewest_rows, rows):
+        rows = min(rows, num_sums // dim)
+    else:
+        slice_dim = max(1, num_sums // rows // COLUMNS_A_STEP) * COLUMNS_A_STEP
+    start = np.append(np.arange(0, dim, slice_dim, dtype=np.int64), dim)
+    row_bytes = size_in_bytes(min(slice_dim, dim), design.bit_width)
+    return Plan(rows, start, max(1, design.buffer_bytes("input") // 2 // row_bytes))
+
+
+class Windows(NamedTuple):
+    """Rows that are loaded for intervals, a window's one after the other.
+
+    Attributes
+    ----------
+    interval : (num_windows,) int64     ascending
+    first_row : (num_windows,) int64    ascending within an interval
+    num_rows : (num_windows,) int64     from 1 to the height of a window
+    """
+
+    interval: np.ndarray
+    first_row: np.ndarray
+    num_rows: np.ndarray
+
+
+def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height: int) -> Windows:
+    """Return the windows that cover the sources of each interval's arcs.
+
+    A window slides down to the first source that none has covered, reaches `height` rows, and shrinks from below to
+    the last source within it; rows between the two are loaded, needed or not (HyGCN, Yan et al., HPCA 2020, data-aware
+    sparsity elimination).
+
+    Parameters
+    ----------
+    interval, source : (num_arcs,) int64     of each arc, in any order
+    height : int                             rows that the input buffer's half holds
+    """
+    stride = num_nodes + height
+    key = distinct(interval.astype(np.int64) * stride + source)
+    if not len(key):
+        return Windows(*(np.empty(0, np.int64) for _ in Windows._fields))
+    is_first = _first_of_windows(key, stride, height)
+    first = np.flatnonzero(is_first)
+    last = np.append(first[1:], len(key)) - 1
+    return Windows(key[first] // stride, key[first] % stride, key[last] - key[first] + 1)
+
+
+def _first_of_windows(key: np.ndarray, stride: int, height: int) -> np.ndarray:
+    """Return which sources begin a window, walking all intervals in step."""
+    if height == 1:
+        return np.ones(len(key), bool)
+    is_first = np.zeros(len(key), bool)
+    at = np.flatnonzero(np.diff(key // stride, prepend=-1))
+    end = np.append(at[1:], len(key))
+    while len(at):
+        is_first[at] = True
+        at = np.searchsorted(key, key[at] + height)
+        at, end = at[at < end], end[at < end]
+    return is_first
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product with its addresses in DRAM.
+
+    Attributes
+    ----------
+    input_at, weights_at, edges_at, result_at : int      X, W, arcs, and what the product gives
+    combined_at, own_at : int                            of A(XW): the columns of XW that are aggregated, and the others
+    """
+
+    design: Design
+    workload: Workload
+    product: Product
+    input_at: int
+    weights_at: int
+    edges_at: int
+    result_at: int
+    combined_at: int = 0
+    own_at: int = 0
+
+    def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
+        """Return the bytes of so many values."""
+        return size_in_bytes(num_values, self.design.bit_width)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the Weight Buffer holds all of W."""
+        size = self.num_bytes(self.product.rows.dim * self.product.combined_dim)
+        return size <= self.design.buffer_bytes("weight")
+
+
+def edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
+                  arcs: np.ndarray) -> Requests:
+    """Return the arcs of each block's interval, with the offsets of its rows."""
+    begin = start[:-1] + layer.workload.indptr[start[:-1]]
+    id_bytes = layer.design.rules["id_bytes"]
+    return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
+
+
+def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
+    """Return the rows that windows load; with one slice a window's rows are one request."""
+    indptr = layer.workload.indptr
+    degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
+    interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
+    windows = windows_of(interval, layer.workload.indices[indptr[start[0]]:indptr[start[-1]]],
+                         layer.workload.num_nodes, plan.window_rows)
+    at, kind = (layer.combined_at, "combined rows") if is_combined else (layer.input_at, "input rows")
+    dim = layer.product.aggregated_dim if is_combined else layer.product.rows.dim
+    return _slices_of(layer, plan, windows, at, dim, kind)
+
+
+def own_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
+    """Return an interval's own rows, where a product adds them: slices of X, or columns of XW beside the others."""
+    if not own_dim(layer.product):
+        return NO_REQUESTS
+    rows, num_slices = np.diff(start), len(plan.slice_start) - 1
+    if not is_combined:
+        return _slices_of(layer, plan, Windows(np.arange(len(rows)), start[:-1], rows), layer.input_at,
+                          layer.product.rows.dim, "input rows")
+    row_bytes = layer.num_bytes(own_dim(layer.product))
+    return requests_of("combined rows", np.arange(1, len(rows) + 1) * num_slices - 1,
+                       layer.own_at + start[:-1] * row_bytes, rows * row_bytes)
+
+
+def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, kind: str) -> Requests:
+    """Return the requests for windows of each slice of a matrix of `dim` columns at an address."""
+    num_slices, row_bytes = len(plan.slice_start) - 1, layer.num_bytes(dim)
+    if num_slices == 1:
+        return requests_of(kind, windows.interval, at + windows.first_row * row_bytes, windows.num_rows * row_bytes)
+    before = np.cumsum(windows.num_rows) - windows.num_rows
+    row = np.arange(windows.num_rows.sum()) + np.repeat(windows.first_row - before, windows.num_rows)
+    interval = np.repeat(windows.interval, windows.num_rows)
+    slice_at = layer.num_bytes(plan.slice_start)
+    block = (interval[:, None] * num_slices + np.arange(num_slices)).ravel()
+    order = np.argsort(block, kind="stable")
+    address = (at + row[:, None] * row_bytes + slice_at[:-1]).ravel()
+    return requests_of(kind, block[order], address[order], np.tile(np.diff(slice_at), len(row))[order])
+
+
+def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
+    """Return the rows of W that each block's slice is multiplied with; for the first interval only where W stays."""
+    slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
+    index = np.arange(len(block)) % (len(slice_start) - 1)
+    needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
+    return requests_of("weights", block, layer.weights_at + slice_at[index], np.diff(slice_at)[index] * needed)
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:

@@ -1,24 +1,237 @@
-"""`hpcgnn bench accelerator` models inferences on MEGA's accelerator and on those that it is compared with.
+"""Tables of `hpcgnn bench accelerator`: cycles and what waits, bytes of DRAM, joules, and means beside the paper's.
 
-Nothing is timed on this machine but the model itself; tables and pictures are made by accelerator_tables and
-accelerator_pictures.
+Pictures of `hpcgnn bench accelerator`, after MEGA's Fig. 1 and 14 to 22: speed, DRAM, energy and what waits.
+
+`hpcgnn bench accelerator` models inferences on MEGA's accelerator and on those that it is compared with.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcgnn.accelerators.design import Design
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hpcgnn.accelerators.design import FOLDER, Design
+from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome, simulate
-from hpcgnn.bench.accelerator_degrees import DegreeValues
-from hpcgnn.bench.accelerator_sweep import Sweep
-from hpcgnn.bench.accelerator_workload import read_workloads
+from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads
 from hpcgnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIRST = "mega"                  # whose gain over the others is told
+PAPER = FOLDER / "reference" / "paper.toml"
+MEASURES: dict[str, Callable[[Outcome], float]] = {
+    "speedup": lambda outcome: outcome.cycles,
+    "dram": lambda outcome: outcome.timing.dram_bytes,
+    "energy": lambda outcome: outcome.energy.total,
+}
+HEADINGS = {"speedup": "speed-up", "dram": "DRAM reduction", "energy": "energy saving"}
+WIDTH = 150
+CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share of all cycles; waits: cycles "
+           "that would not be there if DRAM answered at once; DRAM counts whole bursts")
+
+
+def name_of(outcome: Outcome) -> str:
+    """Return the design's name, with what was changed."""
+    return ", ".join([outcome.design, *(f"{path.rpartition('.')[2]} {_said(value)}"
+                                        for path, value in outcome.changes.items())])
+
+
+def _said(value: object) -> str:
+    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def kinds_of(outcomes: list[Outcome]) -> list[str]:
+    """Return the kinds of requests that any outcome has."""
+    return [kind for kind in KINDS if any(kind in outcome.timing.dram_bytes_by_kind() for outcome in outcomes)]
+
+
+def waiting_share(outcome: Outcome) -> tuple[float, float]:
+    """Return the shares of all cycles in which the busiest unit of each pass works, and which DRAM costs."""
+    busy = waiting = 0
+    for one in outcome.timing.passes:
+        busy += max((stage.busy_cycles for stage in one.stages), default=0)
+        waiting += one.dram_stall_cycles
+    cycles = max(outcome.cycles, 1)
+    return busy / cycles, waiting / cycles
+
+
+def print_designs(chosen: tuple[Design, ...]) -> None:
+    """Print what each design has, as Tables IV, V and VII: units, bits of a value, and KB by buffer."""
+    table = Table(box=box.SIMPLE_HEAD, title="designs", title_justify="left", collapse_padding=True, pad_edge=False)
+    for heading in ("design", "dataflow", "units", "bits", "KB", "of buffers"):
+        table.add_column(heading, justify="right" if heading in ("bits", "KB") else "left")
+    for design in chosen:
+        table.add_row(design.name, design.kind, ", ".join(f"{count:,} {unit}" for unit, count in design.units.items()),
+                      str(design.bit_width or "mixed"), f"{sum(design.buffers.values()):,g}",
+                      ", ".join(f"{name} {kb:,g}" for name, kb in design.buffers.items()))
+    Console(width=max(Console().width, WIDTH)).print(table)
+
+
+def print_outcomes(outcomes: list[Outcome]) -> None:
+    """Print one table a workload, a row a design or a value of the sweep."""
+    console = Console(width=max(Console().width, WIDTH))
+    for workload in dict.fromkeys(outcome.workload for outcome in outcomes):
+        rows = [outcome for outcome in outcomes if outcome.workload == workload]
+        console.print(_table(workload, rows))
+
+
+def _table(workload: str, rows: list[Outcome]) -> Table:
+    kinds = kinds_of(rows)
+    table = Table(box=box.SIMPLE_HEAD, title=workload, title_justify="left", caption=CAPTION, caption_justify="left",
+                  collapse_padding=True, pad_edge=False)
+    table.add_column("design", no_wrap=True)
+    for heading in ("10^3 cycles", "of the first", "busiest %", "waits %", "MB of DRAM", *kinds, "mJ in all", "DRAM",
+                    "SRAM", "units", "leaks"):
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
+    for outcome in rows:
+        busy, waiting = waiting_share(outcome)
+        energy = outcome.energy
+        joules = (energy.total, energy.dram, energy.sram, energy.processing, energy.leakage)
+        moved = outcome.timing.dram_bytes_by_kind()
+        table.add_row(name_of(outcome), _short(outcome.cycles / 1e3), f"{outcome.cycles / max(rows[0].cycles, 1):.2f}",
+                      f"{100 * busy:.0f}", f"{100 * waiting:.0f}", _short(outcome.timing.dram_bytes / 1e6),
+                      *(_short(moved[kind] / 1e6) if kind in moved else "" for kind in kinds),
+                      *(_short(1e3 * part) for part in joules))
+    return table
+
+
+def _short(number: float) -> str:
+    """Three digits, and all of them before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}" if number >= 0.001 or not number else f"{number:.1e}"
+
+
+def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield measure, design, and MEGA's gain over it by workload, where both ran it as they are."""
+    plain = {(outcome.workload, outcome.design): outcome for outcome in outcomes if not outcome.changes}
+    others = dict.fromkeys(design for _, design in plain if design != FIRST)
+    for measure, value in MEASURES.items():
+        for design in others:
+            found = {workload: value(plain[workload, design]) / value(plain[workload, FIRST])
+                     for workload in dict.fromkeys(workload for workload, _ in plain)
+                     if (workload, design) in plain and (workload, FIRST) in plain}
+            if found:
+                yield measure, design, found
+
+
+def reported() -> dict[str, dict[str, float]]:
+    """Return what the paper reports, by measure and design."""
+    return tomllib.loads(PAPER.read_text())
+
+
+def print_gains(outcomes: list[Outcome]) -> None:
+    """Print MEGA's gain over each design by workload, its means, and the paper's average."""
+    found = list(gains(outcomes))
+    if not found:
+        return
+    workloads = list(dict.fromkeys(workload for *_, by_workload in found for workload in by_workload))
+    console, paper = Console(width=max(Console().width, WIDTH)), reported()
+    table = Table(box=box.SIMPLE_HEAD, title=f"what {FIRST} gains", title_justify="left", collapse_padding=True,
+                  pad_edge=False)
+    table.add_column("over", no_wrap=True)
+    for heading in (*workloads, "geometric mean", "mean", "paper's"):
+        table.add_column(heading, justify="right")
+    for measure in MEASURES:
+        table.add_section()
+        table.add_row(f"[bold]{HEADINGS[measure]}")
+        for _, design, by_workload in (one for one in found if one[0] == measure):
+            values = np.array(list(by_workload.values()))
+            cells = [f"{by_workload[one]:.2f}" if one in by_workload else "" for one in workloads]
+            said = paper[measure].get(design) or (paper["original"].get(design) if measure == "speedup" else None)
+            table.add_row(design, *cells, f"{np.exp(np.log(values).mean()):.2f}", f"{values.mean():.2f}",
+                          "" if said is None else f"{said:g}")
+    console.print(table)
+
+
+ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage": "leakage"}
+
+
+def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
+    """Draw a row of panels a workload: each outcome beside the one that takes most, on a logarithmic scale, and parts
+    of its cycles, of its bytes of DRAM and of its energy, as shares, with the whole behind the bar.
+
+    Raises
+    ------
+    ConfigError      the file can't be written
+    """
+    from matplotlib.figure import Figure
+
+    workloads = list(dict.fromkeys(outcome.workload for outcome in outcomes))
+    widest = max(sum(outcome.workload == workload for outcome in outcomes) for workload in workloads)
+    figure = Figure(figsize=(20, len(workloads) * (1.4 + 0.3 * widest)), layout="constrained")
+    panels = figure.subplots(len(workloads), 4, squeeze=False)
+    for row, workload in zip(panels, workloads, strict=True):
+        shown = [outcome for outcome in outcomes if outcome.workload == workload]
+        _draw_gains(row[0], workload, shown)
+        _draw_cycles(row[1], shown)
+        _draw_shares(row[2], shown, {kind: [outcome.timing.dram_bytes_by_kind().get(kind, 0) / 1e6 for outcome in shown]
+                                    for kind in kinds_of(shown)}, "MB of DRAM")
+        _draw_shares(row[3], shown, {label: [1e3 * getattr(outcome.energy, part) for outcome in shown]
+                                    for label, part in ENERGY_PARTS.items()}, "mJ (Fig. 1b, 18)")
+    _save(figure, path)
+
+
+def _draw_gains(axes: Any, workload: str, shown: list[Outcome]) -> None:
+    places = range(len(shown))
+    for number, (measure, value) in enumerate(MEASURES.items()):
+        most = max(value(outcome) for outcome in shown)
+        axes.barh([place + (number - 1) * 0.27 for place in places],
+                  [most / max(value(outcome), most * 1e-9) for outcome in shown], height=0.27, label=HEADINGS[measure])
+    axes.set_yticks(places, [name_of(outcome) for outcome in shown])
+    axes.set(xscale="log", xlabel="over the one that takes most (Fig. 14, 16, 17)", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_title(workload, loc="left")
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_cycles(axes: Any, shown: list[Outcome]) -> None:
+    shares = [waiting_share(outcome) for outcome in shown]
+    cycles = [outcome.cycles / 1e6 for outcome in shown]
+    parts = {"the busiest unit works": [busy * one for (busy, _), one in zip(shares, cycles, strict=True)],
+             "it waits for DRAM": [waits * one for (_, waits), one in zip(shares, cycles, strict=True)],
+             "it waits for other units": [max(1 - busy - waits, 0) * one
+                                          for (busy, waits), one in zip(shares, cycles, strict=True)]}
+    _draw_shares(axes, shown, parts, "10^6 cycles (Fig. 1a, 20a)")
+
+
+def _draw_shares(axes: Any, shown: list[Outcome], parts: dict[str, list[float]], unit: str) -> None:
+    """Draw each outcome's parts as shares of their sum, which stands behind the bar."""
+    places = range(len(shown))
+    totals = [max(sum(widths[place] for widths in parts.values()), 1e-12) for place in places]
+    left = [0.0] * len(shown)
+    for name, widths in parts.items():
+        shares = [100 * width / total for width, total in zip(widths, totals, strict=True)]
+        axes.barh(places, shares, left=left, label=name)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    for place, total in zip(places, totals, strict=True):
+        axes.text(101, place, f"{total:.3g}", va="center", fontsize="small")
+    axes.set_yticks(places, [name_of(outcome) for outcome in shown])
+    axes.set(xlabel=f"% of its {unit}", xlim=(0, 112), ylim=(len(shown) - 0.5, -0.5))
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error}") from error
+
 
 JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"
 

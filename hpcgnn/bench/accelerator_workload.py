@@ -1,4 +1,8 @@
-"""Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph for which they are drawn.
+"""Sweeps of `hpcgnn bench accelerator`, as --sweep says them. What a number means to a design is not known here.
+
+Mean values after the first aggregation by in-degree: MEGA's Fig. 3, why rows with many in-neighbors are wider.
+
+Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph for which they are drawn.
 
 How a design runs them is not known here.
 """
@@ -9,26 +13,140 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
-from hpcgnn.bench.accelerator_degrees import DegreeValues, values_by_degree
 from hpcgnn.bench.graphs import DRAWN, Topology, read_topology
 from hpcgnn.bench.inference import check_kinds, is_of
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
-from hpcgnn.inference.coded_rows import CodedRows, LayerRows
-from hpcgnn.inference.forward import forward_codes
-from hpcgnn.inference.model_file import read_model
-from hpcgnn.inference.rank_neighborhood import RankNeighborhood
-from hpcgnn.quantized.integer_model import IntegerModel
-from hpcgnn.quantized.package import PackagedRows
+from hpcgnn.graph.reductions import degree_factor
+from hpcgnn.lowbit.inference.coded_rows import CodedRows, LayerRows
+from hpcgnn.lowbit.inference.forward import forward_codes
+from hpcgnn.lowbit.inference.model_file import read_model
+from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS, RankNeighborhood
+from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.lowbit.package import PackagedRows
+
+MOST_POINTS = 64      # of a sweep
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Values that a number of the first design takes in turn.
+
+    Attributes
+    ----------
+    path : str            see `Design.changed`, or "workload.bit_width"
+    values : tuple
+    """
+
+    path: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Sweep:
+        """Read PATH=VALUES: values with commas, or FIRST:LAST, which doubles; a value with slashes is a list.
+
+        Raises
+        ------
+        ConfigError      no such form, or too many values
+        """
+        path, equals, said = text.partition("=")
+        first, colon, last = said.partition(":")
+        try:
+            if not equals or not path or not said:
+                raise ValueError
+            values = _doubled(float(first), float(last)) if colon else [_value(word) for word in said.split(",")]
+        except ValueError:
+            raise ConfigError(f"--sweep {text!r} can't be read; expected PATH=A,B,C or PATH=FIRST:LAST, as in "
+                              "buffers.input=64:1024 or rules.package_lengths=64/128/192,32/64/96") from None
+        if len(values) > MOST_POINTS:
+            raise ConfigError(f"--sweep {text!r} asks for {len(values)} runs; expected at most {MOST_POINTS}")
+        return cls(path, tuple(values))
+
+
+def _doubled(first: float, last: float) -> list[float | int]:
+    if not 0 < first <= last:
+        raise ValueError
+    values = []
+    while first <= last and len(values) <= MOST_POINTS:
+        values.append(int(first) if first == int(first) else first)
+        first *= 2
+    return values
+
+
+def _value(word: str) -> Any:
+    if "/" in word:
+        return [int(part) for part in word.split("/")]
+    try:
+        number = float(word)
+    except ValueError:
+        if not word:
+            raise
+        return word
+    return int(number) if number == int(number) else number
+
+
+@dataclass(frozen=True)
+class DegreeValues:
+    """Mean absolute values of aggregated rows.
+
+    Attributes
+    ----------
+    name : str                       of the model
+    in_degree : (n,) int64           that occur, ascending
+    mean : (n,) float64              over the columns of all rows with this in-degree
+    """
+
+    name: str
+    in_degree: np.ndarray
+    mean: np.ndarray
+
+
+def values_by_degree(name: str, work: BatchedGraph, model: IntegerModel) -> DegreeValues:
+    """Sum the rows that a model's first convolution maps, as it does, and average them by in-degree."""
+    convolution, rows, part = model.convolutions[0], bit_rows(work, model), work.part
+    weights = convolution.neighbor
+    mapped = rows.product(0, len(work.in_degree), weights) * rows.step[:, None] * weights.scale.step
+    arcs = scipy.sparse.csr_matrix((np.ones(len(part.indices), np.float32), part.indices, part.indptr),
+                                   shape=(len(mapped), len(mapped)))
+    factor = degree_factor(work.in_degree, REDUCTIONS[convolution.kind])
+    if convolution.kind == "gcn":
+        mapped *= factor[:, None]
+    sums = arcs @ mapped + ((1 + convolution.epsilon) * mapped if convolution.kind != "sage" else 0)
+    values = np.abs(sums if factor is None else sums * factor[:, None]).mean(axis=1)
+    in_degree, place, count = np.unique(work.in_degree, return_inverse=True, return_counts=True)
+    return DegreeValues(name, in_degree.astype(np.int64), np.bincount(place, values) / count)
+
+
+def draw_degrees(path: Path, found: list[DegreeValues]) -> None:
+    """Draw one panel a model, and nothing where there is none.
+
+    Raises
+    ------
+    ConfigError      the file can't be written
+    """
+    from matplotlib.figure import Figure
+
+    if not found:
+        return
+    figure = Figure(figsize=(8, 2.6 * len(found)), layout="constrained")
+    for axes, one in zip(figure.subplots(len(found), squeeze=False)[:, 0], found, strict=True):
+        axes.scatter(one.in_degree, one.mean, s=8)
+        axes.set(xlabel="in-degree", ylabel="mean |value|", title=f"{one.name}: after the first aggregation (Fig. 3)")
+    try:
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error}") from error
+
 
 HIDDEN = {"gcn": 128, "gin": 128, "sage": 256}      # of two layers; MEGA, Table III
 NUM_SAMPLED = 25                                    # neighbors of GraphSage; MEGA, Table III

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.adaptive.assignment import Assignment
-from hpcgnn.adaptive.cost_model import pair_round
-from hpcgnn.adaptive.greedy import solve_greedy
-from hpcgnn.adaptive.grouping import group_rows, group_sums
-from hpcgnn.adaptive.highs import SolverError, solve_highs
-from hpcgnn.adaptive.problem import Problem
 from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing
+from hpcgnn.methods.cost_model import pair_round
+from hpcgnn.methods.greedy import solve_greedy
+from hpcgnn.methods.highs import SolverError, solve_highs
+from hpcgnn.methods.problem import Assignment, Problem
+from hpcgnn.methods.solving import group_rows, group_sums
 
 HIGHS = "highs"
 WIDTH = 256                     # columns of the rows
@@ -63,7 +62,7 @@ class AssignBenchmark:
     num_ranks : int, at least 2
     sizes : halo rows of all ranks together, one problem size each
     group_size : messages that share a width
-    widths, lam : see `hpcgnn.adaptive`
+    widths, lam : see `hpcgnn.methods.problem`
     time_limit : seconds that HiGHS gets a problem
     gap : within which HiGHS stops
     repeat : problems of each size, with seeds of their own

@@ -21,12 +21,12 @@ import torch
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.place import Place, admit, open_topology
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
+from hpcgnn.lowbit import to_bit
 from hpcgnn.ops import bit_gemm, tiles
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 from hpcgnn.partition.metis import metis_parts
-from hpcgnn.quantized import to_bit
 
 SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # of Table 3: of both sides, and of the features
 REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)

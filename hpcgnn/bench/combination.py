@@ -17,9 +17,9 @@ import torch
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.packages import random_codes
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
+from hpcgnn.lowbit.package import encode
+from hpcgnn.lowbit.package_features import combine_packages
 from hpcgnn.ops.combination import WAYS, combine
-from hpcgnn.quantized.combination import combine_packages
-from hpcgnn.quantized.package_writer import encode
 
 OPERATIONS = "GOP/s"
 NUM_ROWS, DIM, NUM_OUTPUTS = 2708, 1433, 64     # Cora's features, and a layer as wide as MEGA's

@@ -38,7 +38,7 @@ from hpcgnn.partition.condense_traffic import (
     source_traffic,
 )
 from hpcgnn.partition.order import ROWS_A_CONDENSED_CLUSTER, cluster_rows, order_rows
-from hpcgnn.units import size_text
+from hpcgnn.run.output import size_text
 
 CONDENSED, BY_SOURCE = "condense-edge", "metis, by source"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"

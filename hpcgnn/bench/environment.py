@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from hpcgnn.threads import THREAD_VARIABLES, WAITING
+from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
 
 ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 # glibc's own malloc, told to keep what is freed and to ask for huge pages.

@@ -24,24 +24,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.bench.epoch import EpochSettings, preprocess, train_ours
 from hpcgnn.bench.epoch_phases import PROFILED, TF32, Phase, PhaseClock
-from hpcgnn.bench.epoch_runs import EpochSettings, preprocess, train_ours
 from hpcgnn.bench.graphs import draw_training_graph, drawn_size
 from hpcgnn.bench.place import PRECISION
 from hpcgnn.bench.timing import OURS, Begin, Measurement, Part, PartedBenchmark, say_nothing
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError, TrainingError
-from hpcgnn.launch import MPI
 from hpcgnn.nn.models import traits_of
+from hpcgnn.run.launch import MPI
+from hpcgnn.run.output import size_text, time_text
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 from hpcgnn.training.callbacks import Callback
-from hpcgnn.training.metrics import METRICS, SUMMARY, RunFolder
 from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.run_folder import METRICS, SUMMARY, RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun
-from hpcgnn.units import size_text, time_text
 
 LAYERS, HEADS = 3, 4
 DROPOUT, RATE = 0.5, 0.01

@@ -18,7 +18,7 @@ import torch
 from hpcgnn.bench.host import HostPlace, copy_stream
 from hpcgnn.bench.place import Work
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
-from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES, Transfer
 from hpcgnn.ops.counter import FORWARD, CounterKey

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 
 DRAWN = "drawn:"

@@ -15,18 +15,17 @@ from types import ModuleType
 from typing import Any
 
 from hpcgnn.bench import inference_device, inference_host
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import SUMMED_KINDS, float_stack, integer_model, random_stack
+from hpcgnn.bench.float_networks import SUMMED_KINDS, FloatBatches, float_stack, integer_model, random_stack
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Measurement
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
-from hpcgnn.inference.model_file import read_model
-from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.lowbit.inference.model_file import read_model
+from hpcgnn.lowbit.integer_model import IntegerModel
 
 HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
 LAYERS = 3

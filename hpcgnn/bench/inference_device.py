@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bench.device import BUSY_SECONDS
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import FloatConvolution
+from hpcgnn.bench.float_networks import FloatBatches, FloatConvolution
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import (
     BF16,
@@ -33,12 +32,12 @@ from hpcgnn.bench.inference_work import (
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.place import Place, admit
 from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
-from hpcgnn.inference.batches.run import BatchedRun, pack_features
-from hpcgnn.inference.device.batches import DeviceBatchedRun, ResidentRun
-from hpcgnn.inference.device.graph import DeviceGraphPass
-from hpcgnn.inference.graph_pass import GraphPass
+from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, ResidentRun
+from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference.graph_pass import GraphPass
+from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.ops.streams import streams_of
-from hpcgnn.quantized.integer_model import IntegerModel
 
 FP16 = "hpcgnn fp16"
 FLOATS = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}

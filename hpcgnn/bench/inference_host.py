@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import FloatConvolution
+from hpcgnn.bench.float_networks import FloatBatches, FloatConvolution
 from hpcgnn.bench.inference_work import (
     BF16,
     FP32,
@@ -26,11 +25,11 @@ from hpcgnn.bench.peers.dgl_batches import DglBatches
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
-from hpcgnn.inference.batches.packed import PackedBatches
-from hpcgnn.inference.batches.run import BatchedRun, pack_features
-from hpcgnn.inference.coded_rows import BitRows, code_rows
-from hpcgnn.inference.graph_pass import GraphPass
-from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.lowbit.inference.batches.packed import PackedBatches
+from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.coded_rows import BitRows, code_rows
+from hpcgnn.lowbit.inference.graph_pass import GraphPass
+from hpcgnn.lowbit.integer_model import IntegerModel
 
 FLOATS = {FP32: torch.float32, BF16: torch.bfloat16}
 ONCE = "dgl, one batch"

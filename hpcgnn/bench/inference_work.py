@@ -13,12 +13,12 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.bench.timing import Measurement
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.stand_in import StandInComm
-from hpcgnn.inference.batches.cut import Batches, cut_batches
-from hpcgnn.inference.batches.packed import PackedBatches
-from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.lowbit.inference.batches.cut import Batches, cut_batches
+from hpcgnn.lowbit.inference.batches.packed import PackedBatches
+from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.partition import Partition
 

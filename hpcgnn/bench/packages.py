@@ -15,9 +15,8 @@ import scipy.sparse
 
 from hpcgnn.bench.host import HostPlace, zeros
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
-from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, sizes
-from hpcgnn.quantized.package import PackagedRows
-from hpcgnn.quantized.package_writer import encode
+from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, sizes
+from hpcgnn.lowbit.package import PackagedRows, encode
 
 NUM_ROWS, DIM = 100_000, 256            # of dense rows, beyond every cache
 MIXED = 0                               # as a width: 1 to 8 bits for each row

@@ -2,6 +2,8 @@
 
 One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. So the seconds
 are those of this process alone, without a network.
+
+RanksResult shows what `hpcgnn bench ranks` found: the table of every benchmark, and its own picture.
 """
 
 from __future__ import annotations
@@ -9,28 +11,30 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from hpcgnn.adaptive.cost_model import fit_links, fixed_links
-from hpcgnn.adaptive.solving import Solver
+from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing, wall_seconds
-from hpcgnn.exchange.agreement import check_peers
-from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.codec import Codec
+from hpcgnn.exchange.bits import EpochPlan, UniformBits
+from hpcgnn.exchange.codec import Codec, MessageArena
 from hpcgnn.exchange.halo import HaloExchange
-from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import Transfer
-from hpcgnn.exchange.schedule import EpochPlan
+from hpcgnn.exchange.plan import ExchangePlan, check_peers
+from hpcgnn.exchange.ring import REPETITIONS, SIZES, Transfer, timed_rounds
 from hpcgnn.exchange.stand_in import StandInComm
-from hpcgnn.exchange.timing import REPETITIONS, SIZES, timed_rounds
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.methods.cost_model import fit_links, fixed_links
+from hpcgnn.methods.solving import Solver
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
-from hpcgnn.units import size_text
+from hpcgnn.run.output import size_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 NUM_RANKS, NUM_NEIGHBORS, ROWS = (64, 1024, 10_000), (10, 100, 1000), 20
 COLUMNS, BITS, WIDTHS, GROUP_SIZE = 64, 4, (2, 4, 8), 500
@@ -185,3 +189,31 @@ def peak_bytes(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+RESULT_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class RanksResult(BenchmarkResult):
+    """Holds the measurements of `hpcgnn bench ranks`."""
+
+    def figure(self) -> Figure:
+        """Return seconds over neighbors, a panel a work and a line a number of ranks; needs matplotlib."""
+        from matplotlib.figure import Figure
+
+        works = list(dict.fromkeys(row.group for row in self.measurements))
+        num_ranks = sorted({row.details["num_ranks"] for row in self.measurements})
+        num_lines = -(-len(works) // RESULT_COLUMNS)
+        figure = Figure(figsize=(11, 1 + 2.6 * num_lines), layout="constrained")
+        panels = figure.subplots(num_lines, RESULT_COLUMNS, squeeze=False).ravel()
+        for panel, work in zip(panels, works, strict=False):
+            for ranks in num_ranks:
+                rows = [row for row in self.measurements if (row.group, row.details["num_ranks"]) == (work, ranks)]
+                panel.plot([row.details["num_neighbors"] for row in rows], [row.median() for row in rows], marker="o",
+                           label=f"{ranks:,} ranks")
+            panel.set(title=work, xlabel="neighbors", ylabel="seconds", xscale="log", yscale="log")
+        for panel in panels[len(works):]:
+            panel.set_axis_off()
+        panels[0].legend(frameon=False)
+        return figure

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.adaptive.cost_model import fit
 from hpcgnn.bench.exchange import RanksPlace
 from hpcgnn.bench.graphs import SYNTHETIC_DEGREE, draw_power_law
 from hpcgnn.bench.host import zeros
@@ -27,6 +26,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan
 from hpcgnn.exchange.ring import Transfer
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.methods.cost_model import fit
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops.aggregation import from_csr, multiply
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey

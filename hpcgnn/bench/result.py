@@ -19,7 +19,7 @@ from rich.table import Table
 
 from hpcgnn.bench.timing import CEILING, Measurement
 from hpcgnn.errors import ConfigError
-from hpcgnn.units import time_text
+from hpcgnn.run.output import time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ class BenchmarkResult:
     ----------
     kind : name of the subcommand
     machine : dict                        see hpcgnn.bench.machine, taken before the first measurement; on a GPU also
-                                          its chip and the versions of CUDA
+                                          also its chip and the versions of CUDA
     measurements : list of Measurement
     failures : list of str                parts that could not be measured, with the reason
     """

@@ -6,9 +6,9 @@ import click
 
 from hpcgnn.accelerators.design import read_design
 from hpcgnn.bench import environment
-from hpcgnn.bench.accelerator_sweep import Sweep
+from hpcgnn.bench.accelerator_workload import Sweep
 from hpcgnn.cli.measurement import Shared, announce, prepare_output, say_results
-from hpcgnn.units import time_text
+from hpcgnn.run.output import time_text
 
 
 def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[str, ...], sweep: str | None) -> None:
@@ -26,9 +26,8 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     points = None if sweep is None else Sweep.parse(sweep)
     environment.run_in(environment.with_kept_memory(environment.thread_environment(environment.available_cores())))
     from hpcgnn.bench import accelerator as modeled
-    from hpcgnn.bench.accelerator_degrees import draw_degrees
-    from hpcgnn.bench.accelerator_pictures import draw_outcomes
-    from hpcgnn.bench.accelerator_tables import name_of, print_designs, print_gains, print_outcomes
+    from hpcgnn.bench.accelerator import draw_outcomes, name_of, print_designs, print_gains, print_outcomes
+    from hpcgnn.bench.accelerator_workload import draw_degrees
     from hpcgnn.bench.result import why_no_picture
 
     prepare_output(shared.out)

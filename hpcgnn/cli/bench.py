@@ -12,7 +12,6 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
-from hpcgnn.cli.lists import parse_choices, parse_list
 from hpcgnn.cli.measurement import (
     Shared,
     SharedOptionsGroup,
@@ -20,12 +19,14 @@ from hpcgnn.cli.measurement import (
     check_graphs,
     finish,
     open_place,
+    parse_choices,
+    parse_list,
     prepare_output,
     say_results,
 )
-from hpcgnn.datasets.options import NORMALIZATIONS
+from hpcgnn.data.options import NORMALIZATIONS
 from hpcgnn.errors import ConfigError
-from hpcgnn.units import size_text
+from hpcgnn.run.output import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -122,7 +123,7 @@ def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
     from the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and
     with pyg-compiled also by edges under torch.compile.
     """
-    from hpcgnn.bench.epoch_runs import find_mpirun
+    from hpcgnn.bench.epoch import find_mpirun
 
     if ranks > 1:
         find_mpirun()
@@ -151,7 +152,7 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
     precisions = parse_choices("--precision", flags["precision"], ("fp32", "tf32", "bf16"))
     machine, _ = open_place("epoch", shared, shared.threads or environment.available_cores())
     from hpcgnn.bench.epoch_in_process import InProcessEpochs
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     def measure(comm: Any) -> None:
         benchmark = InProcessEpochs(comm, source, shared.device, models, precisions, bool(peers),
@@ -234,8 +235,7 @@ def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
                                "1 on")
     prepare_output(shared.out)
     machine = announce("ranks", 1)
-    from hpcgnn.bench.ranks import ROWS, RanksBenchmark
-    from hpcgnn.bench.ranks_result import RanksResult
+    from hpcgnn.bench.ranks import ROWS, RanksBenchmark, RanksResult
 
     benchmark = RanksBenchmark(num_ranks, num_neighbors, ROWS, shared.repeat or 5, shared.steps.begin)
     finish("ranks", machine, benchmark, shared, result_type=RanksResult)
@@ -268,7 +268,7 @@ def combination(shared: Shared) -> None:
 def exchange(shared: Shared, rows: int) -> None:
     """Time packing, ring and Alltoallv at each bit-width; run it under mpirun."""
     shared.refuse_threads("set OMP_NUM_THREADS for the ranks")
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     run_parallel(lambda comm: exchange_in_parallel(comm, rows, shared))
 
@@ -280,7 +280,7 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
     ------
     ConfigError      there is one rank only
     """
-    from hpcgnn.launch import together
+    from hpcgnn.run.launch import together
 
     if comm.size < 2:
         raise ConfigError("hpcgnn bench exchange was started on 1 rank and needs two or more; "

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcgnn.bench import environment
-from hpcgnn.launched import launched_rank, launched_size
+from hpcgnn.run.launched import launched_rank, launched_size
 
 if TYPE_CHECKING:
-    from hpcgnn.bench.checkup.finding import Finding
+    from hpcgnn.bench.checkup import Finding
 
 NUM_ROWS, WIDTH = 16_384, 256
 SECONDS_A_PRODUCT = 1.0
@@ -28,7 +28,7 @@ def command(threads: int | None) -> None:
     Under mpirun or srun it says where each rank is bound instead of the rates. Ends with status 1 where a training
     can't start before something is changed.
     """
-    from hpcgnn.bench.checkup.finding import lines_of
+    from hpcgnn.bench.checkup import lines_of
 
     variables, threads = dict(os.environ), threads or environment.available_cores()
     # torch, which is imported below, reads the number of threads once.
@@ -51,12 +51,18 @@ def look_around(variables: dict[str, str]) -> list[Finding]:
     ----------
     variables : the environment as the user has set it
     """
-    from hpcgnn.bench.checkup.cores import binding_findings, core_findings, place_here
-    from hpcgnn.bench.checkup.mpi import mpi_findings
-    from hpcgnn.bench.checkup.software import disk_findings, extra_findings, gpu_findings
+    from hpcgnn.bench.checkup import (
+        binding_findings,
+        core_findings,
+        disk_findings,
+        extra_findings,
+        gpu_findings,
+        mpi_findings,
+        place_here,
+    )
 
     found = [*mpi_findings(), *core_findings(variables)]
-    launch = sys.modules.get("hpcgnn.launch")
+    launch = sys.modules.get("hpcgnn.run.launch")
     if launch is not None and launch.has_company():
         found += binding_findings(launch.join().allgather(place_here(variables)))
     return [*found, *gpu_findings(), *disk_findings(RUNS), *extra_findings()]
@@ -65,7 +71,7 @@ def look_around(variables: dict[str, str]) -> list[Finding]:
 def show_rates(threads: int) -> None:
     """Print the processor, the rates of products in each precision, and what slows them."""
     # These import torch.
-    from hpcgnn.bench.doctor import complaints, machine_lines
+    from hpcgnn.bench.checkup import complaints, machine_lines
     from hpcgnn.bench.host import HostPlace
     from hpcgnn.bench.kernels import measure_dense
     from hpcgnn.bench.result import table_text

@@ -1,27 +1,38 @@
 """Print what shards hold: the graph, its cleaning, its parts and what they send each other; draw the parts.
 
 Nothing is counted or read here.
+
+This module makes tables of what an exchange between parts carries: importance of rows, and bytes by pair.
+
+Everything is taken from graph.h5; nothing is read or printed here.
+
+This module prints `hpcgnn inspect --packages`: the size of the features in each format, and their bits.
+
+Print what an epoch computes in each part, and what its ranks took where a run says it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcgnn.cli.messages import (
-    bits_line,
-    degree_line,
-    histogram_lines,
-    importance_table,
-    pairs_table,
-)
-from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.data.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
+from hpcgnn.partition.choices import MOST_LAYERS
+from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
+from hpcgnn.partition.work import hops_to_loss, work_of_parts
+from hpcgnn.planning.graphs import graph_of_shards
+from hpcgnn.report.measured import read_measured
+from hpcgnn.run.output import size_text
+from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
 # Heading of the table, and the count of PartitionStatistics under it.
@@ -183,3 +194,240 @@ def _draw_bars(axes, statistics: tuple[PartitionStatistics, ...], title: str, co
     axes.set(title=title, xlabel="part")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(counts), frameon=False)
+
+
+QUANTILES = {"min": 0, "25 %": 25, "median": 50, "75 %": 75, "90 %": 90, "99 %": 99, "max": 100}
+WIDTHS = {"fp32": 32, "8 bits": 8, "1 bit": 1}
+LARGEST_WIDTH = 8
+PARAMETER_BYTES = 4     # of a row of 1 to 8 bits
+NUM_BARS, BAR_LENGTH = 10, 40
+MAX_PAIRS = 12          # parts up to 4 are listed pair by pair
+NUM_WORST = 8
+
+
+def level_bins_of(percentiles: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the bins of the histogram of importance at which levels begin, given where as percentiles that fall on the
+    edges of bins.
+    """
+    return tuple(round(percentile * IMPORTANCE_BINS / 100) for percentile in percentiles)
+
+
+def degree_line(info: GraphInfo) -> str:
+    """The in-degrees of the boundary nodes of all parts as one sentence."""
+    num_boundary = sum(row.num_boundary for row in info.statistics)
+    quantiles = (f"{name} {info.boundary_degree[percent]:,}" for name, percent in QUANTILES.items())
+    return f"in-degree of {num_boundary:,} boundary rows: {', '.join(quantiles)}"
+
+
+def importance_table(info: GraphInfo, level_bins: tuple[int, ...]) -> Table:
+    """Boundary rows and rows sent between two percentiles of importance, and the bits that they get at base 1."""
+    boundary, sent = _histograms(info)
+    table = _table("importance of boundary rows: the rank of their in-degree")
+    for heading in ("from", "to", "bits", "boundary rows", "share", "rows sent", "share "):
+        table.add_column(heading, justify="right", no_wrap=True)
+    edges = [0, *level_bins, IMPORTANCE_BINS]
+    for first, last, bits in zip(edges, edges[1:], _level_widths(level_bins), strict=False):
+        counts = boundary[first:last].sum(), sent[first:last].sum()
+        table.add_row(_percent(first), _percent(last), str(bits), f"{counts[0]:,}", _share(counts[0], boundary),
+                      f"{counts[1]:,}", _share(counts[1], sent))
+    return table
+
+
+def bits_line(info: GraphInfo, level_bins: tuple[int, ...]) -> str:
+    """Bits that a value sent gets at base 1, of all parts and of the parts with least and most, as one sentence."""
+    _, sent = _histograms(info)
+    bits = {row.part: _mean_bits(np.array(row.sent_importance), level_bins) for row in info.statistics if row.num_sent}
+    least, most = min(bits, key=bits.get), max(bits, key=bits.get)
+    return (f"at base 1 a value sent has {_mean_bits(sent, level_bins):.2f} bits: "
+            f"from part {least} {bits[least]:.2f}, from part {most} {bits[most]:.2f}")
+
+
+def histogram_lines(info: GraphInfo) -> Iterator[str]:
+    """Rows sent by tenths of importance, one bar each."""
+    _, sent = _histograms(info)
+    counts = sent.reshape(NUM_BARS, -1).sum(axis=1)
+    yield "rows sent by importance"
+    for tenth, count in enumerate(counts):
+        bar = "#" * round(BAR_LENGTH * count / counts.max())
+        yield f"{10 * tenth:3} to {10 * tenth + 10:3} %  {_share(count, sent):>6}  {bar}".rstrip()
+
+
+def pairs_table(info: GraphInfo, dim: int) -> Table:
+    """Rows by owner and user and what one exchange of them costs; of many parts the spread and the worst pairs.
+
+    Parameters
+    ----------
+    dim : int                 columns of the rows that are exchanged
+    """
+    rows = np.array([row.sent_to for row in info.statistics])
+    owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
+    count = rows[owner, user]
+    table = _table(f"one exchange of {dim:,} columns by pair", "gradients cost the same on the way back")
+    for heading in ("owner", "user", "rows", *WIDTHS):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown = np.arange(len(count))
+    if len(count) > MAX_PAIRS:
+        for name, value in (("min", count.min()), ("median", int(np.median(count))), ("max", count.max())):
+            table.add_row("", name, *_costs(value, dim))
+        table.add_section()
+        shown = np.argsort(-count, kind="stable")[:NUM_WORST]
+    for pair in shown:
+        table.add_row(str(owner[pair]), str(user[pair]), *_costs(count[pair], dim))
+    table.add_section()
+    table.add_row("all", "", *_costs(count.sum(), dim))
+    return table
+
+
+def row_bytes(bit_width: int, dim: int) -> int:
+    """Bytes of one row in a message, its parameters included."""
+    return (bit_width * dim + 7) // 8 + (PARAMETER_BYTES if bit_width <= LARGEST_WIDTH else 0)
+
+
+def _costs(num_rows: int, dim: int) -> list[str]:
+    return [f"{num_rows:,}", *(size_text(num_rows * row_bytes(width, dim)) for width in WIDTHS.values())]
+
+
+def _table(title: str, caption: str = "") -> Table:
+    """An empty table, wide enough for its title and caption, which would be folded else."""
+    return Table(min_width=max(len(title), len(caption)), title=title, caption=caption, title_justify="left",
+                 caption_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+
+
+def _histograms(info: GraphInfo) -> tuple[np.ndarray, np.ndarray]:
+    """Boundary rows and rows sent of all parts by importance, (IMPORTANCE_BINS,) int64 each."""
+    return (np.sum([row.boundary_importance for row in info.statistics], axis=0),
+            np.sum([row.sent_importance for row in info.statistics], axis=0))
+
+
+def _level_widths(level_bins: tuple[int, ...]) -> list[int]:
+    return [min(LARGEST_WIDTH, 2 ** level) for level in range(len(level_bins) + 1)]
+
+
+def _mean_bits(histogram: np.ndarray, level_bins: tuple[int, ...]) -> float:
+    """Bits a value of rows whose width doubles at every percentile; the histogram holds a row at least."""
+    level = np.searchsorted(level_bins, np.arange(IMPORTANCE_BINS), side="right")
+    return float(np.average(np.array(_level_widths(level_bins))[level], weights=histogram))
+
+
+def _percent(first_bin: int) -> str:
+    return f"{100 * first_bin / IMPORTANCE_BINS:g} %"
+
+
+def _share(count: int, histogram: np.ndarray) -> str:
+    return f"{100 * count / histogram.sum():.1f} %"
+
+
+SCALE_BITS = 32
+
+
+@dataclass
+class PackageCount:
+    """Counts the packages of all parts: bits by format, those of the index among them, and the sum of rows' widths."""
+
+    formats: dict[str, StoredSize]
+    index_bits: int
+    width_bits: int
+
+
+def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
+    """Read the packages of all parts, one at a time.
+
+    Raises
+    ------
+    ShardError                features are no packages, or a part can't be read
+    KernelError               a package is malformed
+    """
+    count = PackageCount({}, 0, 0)
+    for part in range(info.num_parts):
+        packed, _ = read_packages(folder, part, info)
+        for name, size in sizes(packed).items():
+            count.formats[name] = count.formats.get(name, StoredSize(0, 0)) + size
+        count.index_bits += packed.stored_bits["index"]
+        count.width_bits += int(packed.bit_width().sum())
+    return count
+
+
+def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
+    """Tell average bits; every stored bit is in the second one."""
+    num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
+    stored = count.formats[PACKAGE].bits + SCALE_BITS * info.num_nodes
+    return [
+        f"packages: {count.width_bits / num_rows:.3f} bits a node on average, zero rows counted as 0",
+        f"packages: {stored / num_values:.3f} bits stored a value, {32 * num_values / max(stored, 1):.1f} times less "
+        f"than float32: {size_text(stored / 8)} with positions, {size_text(count.index_bits / 8)} of index and "
+        f"{size_text(SCALE_BITS * info.num_nodes / 8)} of scales",
+    ]
+
+
+def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
+    """Make one row a format, its size also over that of the ideal and of the dense one."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
+                  pad_edge=False, caption_justify="left",
+                  caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "
+                          "positions of packages: the index too")
+    table.add_column("format", no_wrap=True)
+    for heading in ("values", "positions", "all", "values / ideal", "all / dense"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    ideal, dense = max(formats[IDEAL].bits, 1), max(formats[DENSE].bits, 1)
+    for name, size in formats.items():
+        table.add_row(name, *(size_text(bits / 8) for bits in (size.value_bits, size.position_bits, size.bits)),
+                      f"{size.value_bits / ideal:.3f}", f"{size.bits / dense:.3f}")
+    return table
+
+
+def print_packages(folder: Path, info: GraphInfo, print_table) -> None:
+    """Count and print; `print_table` takes a rich Table. Errors as of count_packages."""
+    count = count_packages(folder, info)
+    for line in package_lines(count, info):
+        click.echo(line)
+    print_table(sizes_table(count.formats))
+
+
+def print_work(shards: Path, model: str) -> None:
+    """Print the work of each part over the mean and, of a run, the seconds of each rank over theirs.
+
+    Parameters
+    ----------
+    model : str      a number of layers, or a run folder
+
+    Raises
+    ------
+    ConfigError      neither, or a run of another number of ranks
+    ShardError       see `graph_of_shards`
+    """
+    measured = None if model.isascii() and model.isdigit() else read_measured(Path(model))
+    num_layers = int(model) if measured is None else measured.num_layers
+    if not 1 <= num_layers <= MOST_LAYERS:
+        raise ConfigError(f"an epoch is of 1 to {MOST_LAYERS} layers, found {num_layers}")
+    graph = graph_of_shards(shards)
+    if measured is not None and len(measured.seconds) != graph.own_parts:
+        raise ConfigError(f"{model} had {len(measured.seconds)} ranks, and the shards have {graph.own_parts} parts; "
+                          "give a run on these shards")
+    hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, num_layers)
+    work = work_of_parts(np.diff(graph.indptr), hops, num_layers, graph.owner, graph.own_parts)
+    click.echo(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, once for each layer "
+               "that does, and their edges")
+    print_table(work_table(work, None if measured is None else np.array(measured.seconds)))
+
+
+def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:
+    """Return a table of the work and the seconds of parts, (num_parts,) each; its last row has the largest of each."""
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    columns = {"part": [str(part) for part in range(len(work))], "work share": [f"{share:.4f}" for share in work /
+               max(work.sum(), 1.0)], "over mean": [f"{ratio:.3f}" for ratio in _over_mean(work)]}
+    last = ["all", "", f"{_over_mean(work).max():.3f}"]
+    if seconds is not None:
+        columns |= {"compute s": [f"{second:.4g}" for second in seconds],
+                    "s over mean": [f"{ratio:.3f}" for ratio in _over_mean(seconds)]}
+        last += ["", f"{_over_mean(seconds).max():.3f}"]
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*last)
+    return table
+
+
+def _over_mean(values: np.ndarray) -> np.ndarray:
+    return values / max(values.mean(), 1e-300)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcgnn.config import CLUSTERS_A_BATCH
-from hpcgnn.units import size_text, time_text
+from hpcgnn.run.output import size_text, time_text
 
 BITS = click.IntRange(2, 8)
 
@@ -54,7 +54,7 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
         raise click.UsageError("--pack-features multiplies from packages on the host, and a device has bits of its "
                                "own; leave one of them out")
     # MPI is started, and the threads shared out, before torch is imported.
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     request = Request(model, shards, out=out, repeat=repeat, **options)
     run_parallel(lambda comm: infer_in_parallel(comm, request))
@@ -83,7 +83,7 @@ class Request:
     @property
     def cut(self):
         """Return the ClusterCut of its batches, None for the whole graph."""
-        from hpcgnn.inference.batches.cluster_cut import ClusterCut
+        from hpcgnn.lowbit.inference.batches.cut import ClusterCut
 
         return None if self.clusters is None else ClusterCut(
             self.clusters, self.batch_size or CLUSTERS_A_BATCH, self.between_clusters)
@@ -91,18 +91,18 @@ class Request:
 
 def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
-    from hpcgnn.launch import choose_device, together, watch, watch_closely
-    from hpcgnn.training.graph_info import read_shared_info
-    from hpcgnn.training.same_settings import check_same
+    from hpcgnn.run.launch import choose_device, together, watch, watch_closely
+    from hpcgnn.training.alike import check_same
+    from hpcgnn.training.session import read_shared_info
 
     out, repeat = request.out, request.repeat
     watch(comm, request.timeout)
     info = read_shared_info(comm, request.shards)
     check_same(comm, {name: value for name, value in vars(request).items() if name not in ("model", "shards")})
     # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.inference.model_source import open_model
-    from hpcgnn.inference.predictions import check_writable, write_predictions
-    from hpcgnn.inference.run import IntegerRun, peak_bytes, timed
+    from hpcgnn.lowbit.inference.model_source import open_model
+    from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes, timed
+    from hpcgnn.results.predictions import check_writable, write_predictions
 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
     device = None if request.device == "cpu" else choose_device(comm, request.device)
@@ -140,10 +140,10 @@ def store_packages(run, folder: Path) -> None:
     """Collective: write what the layers read as packages, and print on rank 0 what each format takes."""
     from rich.console import Console
 
-    from hpcgnn.cli.packages import sizes_table
-    from hpcgnn.inference.run import format_sizes
-    from hpcgnn.launch import together
-    from hpcgnn.shards.activations import write_activations
+    from hpcgnn.cli.graph_text import sizes_table
+    from hpcgnn.lowbit.inference.activations import write_activations
+    from hpcgnn.lowbit.inference.run import format_sizes
+    from hpcgnn.run.launch import together
 
     packed = run.packed_layers()
     layers = list(zip(packed, run.row_steps(), strict=True))
@@ -156,8 +156,8 @@ def store_packages(run, folder: Path) -> None:
 
 def run_in_batches(run, cut, aggregation: str = "auto"):
     """Collective: the DealtRun that answers as an IntegerRun does, within batches of a ClusterCut."""
-    from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
-    from hpcgnn.launch import together
+    from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
+    from hpcgnn.run.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()
     dealt = DealtBatches.deal(run.comm, run.part, cut.clusters, cut.batch_size, keeps_all=cut.between_clusters)
@@ -191,7 +191,7 @@ def model_line(model) -> str:
 
 
 def features_line(memory) -> str:
-    """Say what rows take in shards and in memory; see `hpcgnn.inference.run.RowBytes`."""
+    """Say what rows take in shards and in memory; see `hpcgnn.lowbit.inference.run.RowBytes`."""
     between = "" if memory.between is None else f", and {size_text(memory.between)} of rows between layers"
     return (f"features: {size_text(memory.stored)} as {memory.stored_form} in the shards; in memory "
             f"{size_text(memory.kept)} as {memory.form}{between}")

@@ -28,8 +28,7 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work:
     folder, what an epoch of its model does, beside what its ranks took.
     """
     # These import NumPy and SciPy, which help need not wait for.
-    from hpcgnn.cli.graph_text import plot_parts, print_info, print_messages, print_table
-    from hpcgnn.cli.messages import level_bins_of
+    from hpcgnn.cli.graph_text import level_bins_of, plot_parts, print_info, print_messages, print_table
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.methods.sylvie import Sylvie
     from hpcgnn.shards.reader import read_graph_info
@@ -43,11 +42,11 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work:
     print_info(info)
     print_messages(info, level_bins_of(Sylvie().thresholds()), info.num_features or DEFAULT_DIM)
     if packages:
-        from hpcgnn.cli.packages import print_packages
+        from hpcgnn.cli.graph_text import print_packages
 
         print_packages(shards, info, print_table)
     if work is not None:
-        from hpcgnn.cli.part_work import print_work
+        from hpcgnn.cli.graph_text import print_work
 
         print_work(shards, work)
     if verify:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hpcgnn.cli.lists import parse_choices, parse_list
+from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
-from hpcgnn.launched import launched_size
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
+from hpcgnn.run.launched import launched_size
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -54,7 +54,7 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
     if measure is not None:
         if source is not None or cluster is not None:
             raise click.UsageError("--measure writes a cluster file and plans nothing; leave SOURCE and --cluster out")
-        from hpcgnn.launch import run_parallel
+        from hpcgnn.run.launch import run_parallel
 
         precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
         run_parallel(lambda comm: measure_in_parallel(comm, measure, precisions))
@@ -74,7 +74,7 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
 
 def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
     """Collective: measure this node's rates on all ranks; rank 0 writes the file."""
-    from hpcgnn.launch import together
+    from hpcgnn.run.launch import together
 
     together(comm, lambda: check_writable(file) if comm.rank == 0 else None)
     # What a rank of a training holds before it reads its part.
@@ -83,7 +83,7 @@ def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
     from hpcgnn.bench.machine import describe_machine
     from hpcgnn.bench.rates import NodeRates
     from hpcgnn.bench.timing import Effort, say_nothing
-    from hpcgnn.cli.steps import Steps
+    from hpcgnn.cli.measurement import Steps
     from hpcgnn.planning.cluster import cluster_text
 
     machine = describe_machine(int(os.environ["OMP_NUM_THREADS"]))
@@ -149,8 +149,8 @@ def write_plan(made, text: str, out: Path) -> None:
     import json
 
     from hpcgnn.bench.result import why_no_picture
-    from hpcgnn.cli.plan_picture import draw_plan
-    from hpcgnn.planning.record import plan_record
+    from hpcgnn.cli.plan_text import draw_plan
+    from hpcgnn.planning.planner import plan_record
 
     missing = why_no_picture("plan.png")
     try:

@@ -23,7 +23,7 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
     # MPI is started, and the threads shared out, before torch is imported.
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph))
 
@@ -31,9 +31,9 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
 def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
                         other_graph: bool) -> None:
     """Collective: open the run, answer, write the file on rank 0, and print what the answers are worth."""
-    from hpcgnn.launch import together, watch
-    from hpcgnn.training.graph_info import read_shared_info
-    from hpcgnn.training.same_settings import check_same
+    from hpcgnn.run.launch import together, watch
+    from hpcgnn.training.alike import check_same
+    from hpcgnn.training.session import read_shared_info
 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions, silent
+from hpcgnn.data.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions, silent
 from hpcgnn.errors import DatasetError
-from hpcgnn.launched import launched_rank, launched_size
 from hpcgnn.partition.choices import (
     BALANCES,
     DEFAULT_PARTITIONER,
@@ -22,11 +21,12 @@ from hpcgnn.partition.choices import (
     REORDERS,
     split_balance,
 )
+from hpcgnn.run.launched import launched_rank, launched_size
+from hpcgnn.run.output import size_text, time_text
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
-from hpcgnn.units import size_text, time_text
 
 if TYPE_CHECKING:
-    from hpcgnn.shards.crew import Crew
+    from hpcgnn.shards.folder import Crew
     from hpcgnn.shards.schema import GraphInfo
 
 
@@ -106,10 +106,9 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
-    from hpcgnn.library.balance import parse_balance
-    from hpcgnn.partition.own_parts import own_parts
-    from hpcgnn.shards.crew import ALONE
-    from hpcgnn.shards.folder import shards_in
+    from hpcgnn.library.preprocess import parse_balance
+    from hpcgnn.partition.owner import own_parts
+    from hpcgnn.shards.folder import ALONE, shards_in
 
     start = time.perf_counter()
     own = own_parts(flags["partitioner"])
@@ -118,8 +117,8 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     flags |= {"own_parts": own, "balance": found.balance, "layers": found.layers, "measured": found.measured}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
     if has_ranks():
-        from hpcgnn.launch import run_parallel
-        from hpcgnn.library.crew import Ranks
+        from hpcgnn.library.preprocess import Ranks
+        from hpcgnn.run.launch import run_parallel
 
         info = run_parallel(lambda comm: preprocess(source, out, settings, flags, Ranks(comm)))
     else:
@@ -143,7 +142,7 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
     """Collective: load and partition on rank 0, write on all; `settings` are kept in the shards as their provenance."""
     from hpcgnn.cli.graph_text import print_reading
     from hpcgnn.cli.progress import shown_progress
-    from hpcgnn.datasets.source import load_source
+    from hpcgnn.data.source import load_source
     from hpcgnn.shards.folder import check_folder, nearest_folder
     from hpcgnn.shards.making import Making, make_shards
 

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hpcgnn.datasets.options import ProgressTask, SilentTask
+from hpcgnn.data.options import ProgressTask, SilentTask
 
 
 class RateColumn(ProgressColumn):

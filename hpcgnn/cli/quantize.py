@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcgnn.units import size_text
+from hpcgnn.run.output import size_text
 
 BITS = click.IntRange(2, 8)
 
@@ -29,7 +29,7 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     scored before and after, on the arcs that it was trained on.
     """
     # MPI is started, and the threads shared out, before torch is imported.
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph, device,
                                                    out or run_folder / "model.h5"))
@@ -39,15 +39,15 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
                          other_graph: bool, device: str, out: Path) -> None:
     """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
     from hpcgnn.cli.infer import run_in_batches
-    from hpcgnn.launch import choose_device, together
-    from hpcgnn.training.graph_info import read_shared_info
+    from hpcgnn.run.launch import choose_device, together
+    from hpcgnn.training.session import read_shared_info
 
     info = read_shared_info(comm, shards)
     # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.inference.model_file import write_model
-    from hpcgnn.inference.model_source import TrainedRun
-    from hpcgnn.inference.predictions import check_writable
-    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.lowbit.inference.model_file import write_model
+    from hpcgnn.lowbit.inference.model_source import TrainedRun
+    from hpcgnn.lowbit.inference.run import IntegerRun
+    from hpcgnn.results.predictions import check_writable
     from hpcgnn.training.session import check_task
 
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
@@ -77,7 +77,7 @@ def scores_of(evaluation) -> dict[str, float]:
 def print_result(model, score: str, before, after: dict[str, float], memory, out: Path) -> None:
     """Print scores and bytes before and after; rank 0 alone calls it."""
     from hpcgnn.cli.infer import features_line, model_line, scores_line
-    from hpcgnn.inference.model_file import payload_bytes
+    from hpcgnn.lowbit.inference.model_file import payload_bytes
 
     float_bytes = 4 * sum(one.codes.size for convolution in model.convolutions for one in convolution.maps)
     click.echo(model_line(model))

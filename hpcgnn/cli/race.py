@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.bench.epoch_runs import find_mpirun
+from hpcgnn.bench.epoch import find_mpirun
 from hpcgnn.bench.peers.names import parse_peers
 from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
 from hpcgnn.bench.race.contestants import (
+    RaceSettings,
     list_ours,
     list_peers,
     parse_methods,
@@ -16,9 +17,8 @@ from hpcgnn.bench.race.contestants import (
     parse_steps,
     parse_targets,
 )
-from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.bench.timing import Begin
-from hpcgnn.cli.lists import parse_choices, parse_list
+from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS
 

@@ -23,7 +23,7 @@ def command(paths: tuple[Path, ...], out: Path | None) -> None:
     The page has curves to zoom and smooth, tables that sort, and what differs between the runs; any browser shows it.
     A folder of bench packages or bench dram may stand behind the runs; what it holds is drawn too.
     """
-    from hpcgnn.report.bench_folder import is_of_benchmark, read_bench_folders
+    from hpcgnn.report.bench_charts import is_of_benchmark, read_bench_folders
 
     benches = [path for path in paths if is_of_benchmark(path)]
     runs = [path for path in paths if path not in benches]
@@ -40,9 +40,9 @@ def command(paths: tuple[Path, ...], out: Path | None) -> None:
     # These import NumPy and rich, which help need not wait for.
     from rich.console import Console
 
+    from hpcgnn.report.comparison import comparison_table
     from hpcgnn.report.page import write_epochs, write_report
     from hpcgnn.report.run_folder import read_runs
-    from hpcgnn.report.table import comparison_table
 
     folders, measured = read_runs(runs), read_bench_folders(benches)
     Console().print(comparison_table(folders))

@@ -14,10 +14,9 @@ from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
 from hpcgnn.config import GPU, MESSAGES, MODEL, QUANTIZATION, RUN, TRAINING, check_keys, known_settings
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
-from hpcgnn.output import discard, tell
 from hpcgnn.registry import parse_value, read_toml
+from hpcgnn.run.output import discard, size_text, tell, time_text
 from hpcgnn.settings import type_name
-from hpcgnn.units import size_text, time_text
 
 METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -121,14 +120,14 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
     asked = {"shards": shards, "settings": {**given, **assigned}, "preset": preset, "out": out, "resume": resume,
              "overwrite": overwrite, "other_graph": other_graph}
     # MPI is started, and the threads shared out, before torch is imported.
-    from hpcgnn.launch import run_parallel
+    from hpcgnn.run.launch import run_parallel
 
     run_parallel(lambda comm: (forecast_and_tell if dry_run else train_and_tell)(comm, config_file, asked))
 
 
 def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
     """Collective: train what a Job of `asked` and the file's settings is, and print the result on rank 0."""
-    from hpcgnn.launch import together
+    from hpcgnn.run.launch import together
     from hpcgnn.training.job import Job, train
 
     file_settings = together(comm, lambda: read_settings(config_file))
@@ -150,7 +149,7 @@ def show_result(text: str) -> None:
 def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
     """Collective: print on rank 0 what a Job of `asked` and the file's settings would take."""
     from hpcgnn.cli.forecast import forecast_lines
-    from hpcgnn.launch import together
+    from hpcgnn.run.launch import together
     from hpcgnn.training.forecast import forecast
     from hpcgnn.training.job import Job
 

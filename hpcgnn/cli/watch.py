@@ -75,7 +75,7 @@ class WatchedRun:
 
     def __init__(self, folder: Path):
         from hpcgnn.report.live import MetricsTail
-        from hpcgnn.training.holder import Holder
+        from hpcgnn.training.run_lock import Holder
 
         if not any((folder / name).exists() for name in (CONFIG, METRICS, LOCK)):
             raise ConfigError(f"{folder} holds no run; name a folder that hpcgnn train --out has made")
@@ -130,8 +130,7 @@ class WatchedRun:
 
     def _is_held(self) -> bool:
         """Tell whether a live process holds the folder; of one elsewhere, whether it still touches its lock."""
-        from hpcgnn.training.holder import Holder
-        from hpcgnn.training.run_lock import PATIENCE_SECONDS
+        from hpcgnn.training.run_lock import PATIENCE_SECONDS, Holder
 
         try:
             content, touched = (self.folder / LOCK).read_bytes(), (self.folder / LOCK).stat().st_mtime_ns

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.codec import Messages, decode, key_of_sender
+from hpcgnn.exchange.codec import MessageArena, Messages, decode, key_of_sender
 from hpcgnn.exchange.plan import NO_ROWS, RowList
 from hpcgnn.exchange.state import State, Stateful, device_of, fill, joined, on_host, split
 from hpcgnn.exchange.traffic import Traffic

@@ -23,9 +23,8 @@ from hpcgnn.errors import exit_code_of, explanation_of
 from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.ring import MAX_TAG, Link, waiting
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.helper_thread import HelperThread
-from hpcgnn.last_words import say
-from hpcgnn.whereabouts import HERE
+from hpcgnn.run.helper_thread import HelperThread
+from hpcgnn.run.watchdog import HERE, say
 
 logger = logging.getLogger(__name__)
 

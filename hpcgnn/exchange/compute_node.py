@@ -1,4 +1,10 @@
-"""ComputeNode: ranks that share a memory share one copy of each row from elsewhere, which crosses to them once.
+"""SharedMemory: bytes that all ranks of a node read and write, without a name that could be left behind.
+
+SharedRows: halo rows and their gradients on their way between the ranks of a node, through memory that they share.
+
+Between nodes they cross as messages of gateways; see `hpcgnn.exchange.compute_node`.
+
+ComputeNode: ranks that share a memory share one copy of each row from elsewhere, which crosses to them once.
 
 Of the ranks of a node that read rows of a rank of another node, one is the gateway: each such row comes to it once,
 whoever reads it, and lies in a table that all of the node read. So messages between nodes are those of an ordinary
@@ -11,16 +17,237 @@ Reference: SuperGCN (arXiv 2411.16025) has a leader a node; a gateway for each o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.arrival import Arrival, PassedOn
 from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, RowList, ring_rounds
 from hpcgnn.exchange.reach import Reach, tell_owners
 from hpcgnn.exchange.swap import swap_rows
-from hpcgnn.ops.aggregation import SparseRows, from_csr
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
+from hpcgnn.ops.arena import empty
+
+HALVES = 2
+ALIGNMENT = 64      # bytes; each half begins on a cache line
+
+
+class SharedMemory:
+    """Hold two halves of memory that the ranks of a node share; each is grown when more is asked of it.
+
+    The memory is a file without a name: it lives as long as some rank has it mapped, and needs no room in /dev/shm.
+
+    Parameters
+    ----------
+    node : MPI communicator      of ranks that run under one kernel
+    """
+
+    def __init__(self, node: MPI.Comm):
+        self._node = node
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of both halves."""
+        return len(self._bytes)
+
+    def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Collective in the node: return rows at the start of a half, the same memory on all ranks; their values are
+        what was last written there, and are lost where the memory grows.
+
+        Parameters
+        ----------
+        half : {0, 1}
+
+        Raises
+        ------
+        KernelError      on all ranks: the system gives no memory, or ranks can't reach each other's
+        """
+        num_bytes = shape[0] * shape[1] * dtype.itemsize
+        if num_bytes > self.num_bytes // HALVES:
+            self._grow(-(-num_bytes // ALIGNMENT) * ALIGNMENT)
+        start = half * (self.num_bytes // HALVES)
+        return self._bytes[start:start + num_bytes].view(dtype).view(shape)
+
+    def release(self) -> None:
+        """Give the memory back once no rank of the node uses it any more."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def _grow(self, half_bytes: int) -> None:
+        self.release()
+        made, problem = None, None
+        if self._node.rank == 0:
+            try:
+                made = os.memfd_create("hpcgnn")
+                os.ftruncate(made, HALVES * half_bytes)
+            except OSError as error:
+                problem = error
+        path = self._node.bcast(None if problem else f"/proc/{os.getpid()}/fd/{made}")
+        if path is not None:
+            try:
+                self._bytes = _mapped(path, HALVES * half_bytes)
+            except OSError as error:
+                problem = error
+        problems = [text for text in self._node.allgather(problem and str(problem)) if text]
+        if made is not None:
+            os.close(made)
+        if problems:
+            raise KernelError(f"the ranks of this node can't share {HALVES * half_bytes:,} bytes of memory "
+                              f"({problems[0]}); use --set nodes_aware=off")
+
+
+def _mapped(path: str, num_bytes: int) -> torch.Tensor:
+    """Return a file's bytes, (num_bytes,) uint8, which stay when it is closed."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        return torch.from_numpy(np.frombuffer(mmap.mmap(file, num_bytes), np.uint8))
+    finally:
+        os.close(file)
+
+
+Meet = Callable[[Traffic], None]
+
+
+class SharedRows:
+    """Move rows between the ranks of a node.
+
+    Every exchange writes to the memory, meets the other ranks once, and reads. The next one writes to the other half,
+    so a rank that is slow to read is not overtaken. All ranks of the node have the same exchanges in the same order.
+
+    Parameters
+    ----------
+    node : ComputeNode
+    meet : function      returns when all ranks of the node have called it; the seconds are the traffic's
+
+    Attributes
+    ----------
+    node : as it was given
+    is_idle : bool       no rank of the node reads a row of another or is read by one
+    """
+
+    def __init__(self, node: ComputeNode, meet: Meet):
+        self.node, self.is_idle = node, node.is_idle
+        self._meet, self._memory, self._half = meet, SharedMemory(node.comm), 0
+        self._place, self._own_index = torch.from_numpy(node.place), torch.from_numpy(node.own_index)
+        order = np.argsort(node.own_index)
+        ends = np.searchsorted(node.own_index[order], np.arange(node.plan.num_inner + 1))
+        self._to_inner = from_csr(ends.astype(np.int64), order.astype(np.int32), len(order))
+
+    @property
+    def num_bytes(self) -> int:
+        """Return this rank's share of the memory."""
+        return self._memory.num_bytes // self.node.comm.size
+
+    def release(self) -> None:
+        """Give the memory back until rows travel again."""
+        self._memory.release()
+
+    def own_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """Return a copy, (num_own, dim), of the rows that other ranks of the node read, as they are when a message
+        would be encoded: the caller may mask them where they lie.
+
+        Parameters
+        ----------
+        h : (n, dim)      the first inner rows; others, which no pass that leaves them out reads, are as any of these
+        """
+        own = empty((len(self._own_index), h.shape[1]), h.dtype)
+        if not len(h):
+            return own.zero_()
+        return torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
+
+    def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
+        """Collective in the node: write the halo rows, (num_halo, dim), that are inner ones of another rank of the
+        node, or that come from elsewhere.
+
+        Parameters
+        ----------
+        own : (num_own, dim)    what this rank has for the others, see `own_rows`
+        arrival : Arrival       of the rows that this rank is the gateway of
+        """
+        node = self.node
+        table = self._next(node.num_rows, rows)
+        arrival.finish(table[slice(*node.received_rows)])
+        with _counted(arrival.traffic):
+            table[slice(*node.own_rows)] = own
+            arrival.traffic.shared_bytes += own.nbytes
+            self._meet(arrival.traffic)
+            torch.index_select(table, 0, self._place, out=rows)
+
+    def sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective in the node: add up what its ranks have of each row's gradient, in the order of the ranks.
+
+        Parameters
+        ----------
+        gradient : (num_halo, dim)
+
+        Returns
+        -------
+        (num_own, dim), of the rows that other ranks of the node read, and (plan.num_halo, dim), which are to go home
+        """
+        node = self.node
+        with _counted(traffic):
+            table = self._next(node.num_gradients, gradient)
+            table[slice(*node.gradient_rows)] = gradient
+            traffic.shared_bytes += gradient.nbytes
+            self._meet(traffic)
+            total = multiply(node.sums, table)
+        return total[:len(node.own_index)], total[len(node.own_index):]
+
+    def add_own(self, own: torch.Tensor, rows: torch.Tensor) -> None:
+        """Add gradients that `sum_gradients` returned to those of the first inner rows, (n, dim)."""
+        add_product(self._to_inner.rows(0, len(rows)), own, None, rows)
+
+    def _next(self, num_rows: int, like: torch.Tensor) -> torch.Tensor:
+        self._half = (self._half + 1) % HALVES
+        return self._memory.rows(self._half, (num_rows, like.shape[1]), like.dtype)
+
+
+@dataclass(frozen=True)
+class SharedFetch(PassedOn):
+    """Halo rows on their way; see `hpcgnn.graph.hop.Arrival`.
+
+    Attributes
+    ----------
+    shared : SharedRows
+    own : (num_own, dim)     this rank's rows that others of the node read
+    arrival : Arrival        of the rows that this rank is the gateway of
+    """
+
+    shared: SharedRows
+    own: torch.Tensor
+    arrival: Arrival
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
+        self.shared.fetch(self.own, self.arrival, rows)
+
+
+@dataclass(frozen=True)
+class SharedGradients(SharedFetch):
+    """Gradients on their way home; `own` is what the node's own ranks add to those of inner rows."""
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """See `hpcgnn.graph.hop.Arrival`."""
+        self.arrival.finish(rows)
+        self.shared.add_own(self.own, rows)
+
+
+@contextmanager
+def _counted(traffic: Traffic) -> Iterator[None]:
+    """Count the seconds of a block as the exchange's."""
+    started = time.perf_counter()
+    yield
+    traffic.exchange_seconds += time.perf_counter() - started
+
 
 Numbers = int | np.ndarray
 

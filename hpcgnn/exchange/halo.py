@@ -17,27 +17,24 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
-from hpcgnn.exchange.bits import BitPlan, UniformBits
-from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
-from hpcgnn.exchange.compute_node import ComputeNode
+from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
+from hpcgnn.exchange.codec import Codec, Codecs, MessageArena, Messages, key_of_sender
+from hpcgnn.exchange.compute_node import ComputeNode, SharedFetch, SharedGradients, SharedRows
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
-from hpcgnn.exchange.outgoing_rows import OutgoingRows, SummedGradients
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.pre_aggregation import OutgoingRows, SummedGradients
 from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import Link
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.sender import Outgoing, Sender
-from hpcgnn.exchange.shared_rows import SharedFetch, SharedGradients, SharedRows
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.graph.normalization import weighted_degree
+from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
@@ -197,7 +194,7 @@ class HaloExchange:
 
     def movements(self) -> dict[tuple[int, int], np.ndarray]:
         """Return by (layer, purpose) how far the rows that this rank sends moved, (NUM_SUMS,) float64; see
-        `hpcgnn.exchange.movement.Movement.sums`. Waits for a device. Empty where no epoch may read another's rows.
+        `hpcgnn.exchange.kinds.kept.Movement.sums`. Waits for a device. Empty where no epoch may read another's rows.
         """
         return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.carrier import Carrier
-from hpcgnn.exchange.codec import Messages, encode
+from hpcgnn.exchange.codec import MessageArena, Messages, encode
 from hpcgnn.exchange.delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan, Rounds
 from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link, Transfer
@@ -25,7 +24,7 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
-from hpcgnn.whereabouts import HERE
+from hpcgnn.run.watchdog import HERE
 
 Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
 Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tensor | None]

@@ -25,7 +25,7 @@ class Trace:
 
     The error of a rotated row depends on its norm alone, which its step tells up to the spread of its columns after the
     rotation. Its range here is the one that yields the norm as affine codes yield their variance at one bit:
-    dim * row_range**2 / 6 = |row|**2; see `hpcgnn.adaptive.problem.variance_factors`.
+    dim * row_range**2 / 6 = |row|**2; see `hpcgnn.methods.problem.variance_factors`.
 
     Attributes
     ----------

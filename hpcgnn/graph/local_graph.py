@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.far_arcs import FarArcs
 from hpcgnn.graph.hop import (
     Arrival,
     Exchange,
     ExchangeSite,
+    FarArcs,
     Hop,
     Matrices,
     PeerArrival,
@@ -26,9 +26,14 @@ from hpcgnn.graph.hop import (
     PeerMatrices,
     restrict,
 )
-from hpcgnn.graph.loops import Adjacency, build_adjacency, store_loop_weights
-from hpcgnn.graph.normalization import check_edge_weight, degree_factor
-from hpcgnn.graph.reductions import Reductions
+from hpcgnn.graph.reductions import (
+    Adjacency,
+    Reductions,
+    build_adjacency,
+    check_edge_weight,
+    degree_factor,
+    store_loop_weights,
+)
 from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
@@ -76,7 +81,7 @@ class LocalGraph:
         whether a GPU sums 16-bit rows in their own type, see `SparseRows`
     edge_weight : (num_edges,) float32, beside indices, at least 0; None where all arcs weigh 1
     weighted_degree : (num_inner + num_halo,) float32     sums of the in-neighbors' weights in the whole graph, see
-                                                          `hpcgnn.graph.normalization.weighted_degree`; None without
+                                                          `hpcgnn.graph.reductions.weighted_degree`; None without
     far_arcs : FarArcs or None                 of hops behind the input, where these read other rows than the halo ones
     kept_degree : (num_inner + num_halo,) int32, or None     in-degrees that sums are normalized by, where arcs were
                                                              left out; None where they are `in_degree`

@@ -12,18 +12,18 @@ from torch import nn
 
 from hpcgnn.config import OWN
 from hpcgnn.errors import ConfigError
-from hpcgnn.launch import check_present, end_all_ranks, together
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.run import Run
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
-from hpcgnn.stop_signals import STOP_REQUEST
+from hpcgnn.run.launch import check_present, end_all_ranks, together
+from hpcgnn.run.signals import STOP_REQUEST
+from hpcgnn.run.watchdog import WATCHDOG
 from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.own_loss import OwnLoss
 from hpcgnn.training.recipe import MakeOptimizer, Recipe
 from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import own_score
-from hpcgnn.watchdog import WATCHDOG
 
 # What a model that is made already has, and settings can't change.
 OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "norm", "model", "model_args")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.launch import MPI, join
+from hpcgnn.run.launch import MPI, join
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.graph_info import read_shared_info
+from hpcgnn.training.session import read_shared_info
 
 
 @dataclass(frozen=True)

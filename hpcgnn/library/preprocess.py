@@ -1,28 +1,128 @@
-"""preprocess: from a graph in memory to a folder of shards, from Python."""
+"""Balance: what parts are to have equally much of, as users write it; see --balance of `hpcgnn preprocess`.
+
+Ranks: the crew of a communicator, for making shards on several ranks. What they make is not known here.
+
+preprocess: from a graph in memory to a folder of shards, from Python.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.given import finish_dataset
-from hpcgnn.datasets.objects.choices import Choices
-from hpcgnn.datasets.objects.dispatch import given_graph
-from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
-from hpcgnn.datasets.source import load_source
-from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.launch import MPI, join
-from hpcgnn.library.balance import parse_balance
-from hpcgnn.library.crew import Ranks
-from hpcgnn.output import tell
-from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
-from hpcgnn.partition.own_parts import own_parts
-from hpcgnn.shards.crew import ALONE, Crew
-from hpcgnn.shards.folder import check_folder, nearest_folder
-from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.given import finish_dataset
+from hpcgnn.data.objects import given_graph
+from hpcgnn.data.options import ProgressTask, SourceOptions, silent
+from hpcgnn.data.source import load_source
+from hpcgnn.data.tables import Choices
+from hpcgnn.errors import ConfigError, DatasetError, HpcgnnError
+from hpcgnn.partition.choices import (
+    BALANCES,
+    DEFAULT_LAYERS,
+    DEFAULT_PARTITIONER,
+    DEFAULT_REORDER,
+    MEASURED,
+    MOST_LAYERS,
+    TRAINING,
+    default_balance,
+    split_balance,
+)
+from hpcgnn.partition.owner import own_parts
+from hpcgnn.report.measured import read_measured
+from hpcgnn.run.launch import MPI, join, together
+from hpcgnn.run.output import tell
+from hpcgnn.shards.folder import ALONE, Crew, check_folder, nearest_folder
+from hpcgnn.shards.making import Making, Measured, make_shards
 from hpcgnn.shards.schema import GraphInfo
+
+
+class Balance(NamedTuple):
+    """Hold what a text says.
+
+    Attributes
+    ----------
+    text : str                   as users would write it, the default one too
+    balance : str                of BALANCES
+    layers : int                 of the model, for balance "training"
+    measured : Measured or None  what the ranks of a run took
+    """
+
+    text: str
+    balance: str
+    layers: int = DEFAULT_LAYERS
+    measured: Measured | None = None
+
+
+def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> Balance:
+    """Read what --balance says; None is the partitioner's default.
+
+    Raises
+    ------
+    ConfigError      another text, one beside parts that come from elsewhere (is_own), or a run that does not say what
+                     its ranks took
+    """
+    if is_own and text is not None:
+        raise ConfigError(f"parts come from {partitioner}, so balance {text} says nothing of them; leave it out")
+    text = text or default_balance(partitioner)
+    kind, rest = split_balance(text)
+    if not kind:
+        raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to {MOST_LAYERS} "
+                          f"layers, or {MEASURED}:FOLDER, found {text!r}")
+    if kind == MEASURED:
+        run = read_measured(Path(rest))
+        return Balance(text, TRAINING, run.num_layers, Measured(run.shards, run.seconds))
+    return Balance(text, kind, int(rest or DEFAULT_LAYERS))
+
+
+Result = TypeVar("Result")
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All ranks of a communicator, as hpcgnn.shards.folder.Crew describes them."""
+
+    comm: MPI.Comm
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        return self.comm.size
+
+    def together(self, step: Callable[[], Result]) -> Result:
+        """Collective: run a step on each rank; an error of any is raised on all, as launch.together does."""
+        def waiting() -> Result:
+            try:
+                result = step()
+            except HpcgnnError:
+                self._wait()
+                raise
+            self._wait()
+            return result
+
+        return together(self.comm, waiting)
+
+    def _wait(self) -> None:
+        # Others may work for minutes, and a rank that waits in MPI would take a core from them.
+        request = self.comm.Ibarrier()
+        while not request.Test():
+            time.sleep(POLL_SECONDS)
+
+    def share(self, value: Any) -> Any:
+        """Collective: return what rank 0 has."""
+        return self.comm.bcast(value)
+
+    def gather(self, value: Any) -> list:
+        """Collective: return what all ranks have, by rank."""
+        return self.comm.allgather(value)
+
 
 STRUCTURAL = "structural"
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods.adaqp import AdaQP
+from hpcgnn.methods.adaqp import AdaQP, Joint
 from hpcgnn.methods.bns import BNS
-from hpcgnn.methods.joint import Joint
 from hpcgnn.methods.method import Method
 from hpcgnn.methods.pipegcn import PipeGCN
-from hpcgnn.methods.random import Random
 from hpcgnn.methods.sancus import Sancus
-from hpcgnn.methods.sylvie import Sylvie
-from hpcgnn.methods.sylvie_paper import SylviePaper
-from hpcgnn.methods.uniform import Uniform
+from hpcgnn.methods.sylvie import Sylvie, SylviePaper
+from hpcgnn.methods.uniform import Random, Uniform
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.settings import import_class
 

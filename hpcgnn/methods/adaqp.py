@@ -1,16 +1,20 @@
-"""AdaQP: widths solved for the least variance and time."""
+"""AdaQP: widths solved for the least variance and time.
+
+Joint: AdaQP's solver under the budget that SYLVIE's rule would spend.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcgnn.methods.choosing import SolvesWidths
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
-    from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.methods.policies import WidthPolicy
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,27 @@ class AdaQP(SolvesWidths):
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Collective: widths that the solver assigns."""
-        from hpcgnn.adaptive.policies import SolvedWidths
+        from hpcgnn.methods.policies import SolvedWidths
 
         return SolvedWidths(self.solver_of(context, self.lam, self.solver, self.solver_seconds), self.period)
+
+
+@dataclass(frozen=True)
+class Joint(FollowsLoss, SolvesWidths):
+    """Solve for the widths under a budget that follows the loss, and pipeline epochs while it falls well."""
+
+    name = "joint"
+    automatic = "1,2,4,8"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.solver == "highs":
+            raise ConfigError("method joint spends a budget of bits, which solver highs can't; use bisection or greedy")
+
+    def width_policy(self, context: MethodContext) -> WidthPolicy:
+        """Collective: widths that the solver assigns within the budget."""
+        from hpcgnn.methods.policies import BudgetedWidths, level_shares, parse_percentiles
+
+        shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))
+        solver = self.solver_of(context, AdaQP.lam, self.solver, AdaQP.solver_seconds)
+        return BudgetedWidths(solver, self.period, shares)

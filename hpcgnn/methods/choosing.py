@@ -9,10 +9,10 @@ from hpcgnn.methods.method import KEEPS_ALL_PEERS, STALE_LOSS_SCALE, Method, Met
 from hpcgnn.settings import Clash, setting
 
 if TYPE_CHECKING:
-    from hpcgnn.adaptive.controller import DescentTest
-    from hpcgnn.adaptive.cost_model import LinkModel
-    from hpcgnn.adaptive.solving import Solver
     from hpcgnn.exchange.kinds import ExchangeKind
+    from hpcgnn.methods.controller import DescentTest
+    from hpcgnn.methods.cost_model import LinkModel
+    from hpcgnn.methods.solving import Solver
 
 PERCENTILES = "85,95,99"      # SYLVIE's
 ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
@@ -51,7 +51,7 @@ class ChoosesWidths(Method):
         ------
         ConfigError      malformed widths
         """
-        from hpcgnn.adaptive.node_bits import parse_widths
+        from hpcgnn.methods.policies import parse_widths
 
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)
 
@@ -98,7 +98,7 @@ class FollowsLoss(Pipelined):
 
     def loss_test(self, context: MethodContext) -> DescentTest:
         """Return the test that the settings describe."""
-        from hpcgnn.adaptive.controller import DescentTest
+        from hpcgnn.methods.controller import DescentTest
 
         test = self.automatic_test if self.descent_test == "auto" else self.descent_test
         return DescentTest(self.descent_window, test, self.descent_smoothing, self.tries_widths)
@@ -116,8 +116,8 @@ class SolvesWidths(Reproducible):
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""
-        from hpcgnn.adaptive.solving import Solver
         from hpcgnn.exchange.reach import tell_owners
+        from hpcgnn.methods.solving import Solver
 
         told = tell_owners(context.comm, context.plan, context.halo_squares(context.reduction))
         return Solver(context.comm, context.plan, told, self._links(context), self.choices(), self.group_size, lam,
@@ -125,10 +125,9 @@ class SolvesWidths(Reproducible):
 
     def _links(self, context: MethodContext) -> LinkModel:
         """Collective: what this rank's messages cost, of which their receivers tell it."""
-        from hpcgnn.adaptive.cost_model import LinkModel, fit_links, fixed_links
-        from hpcgnn.exchange.ring import Link
+        from hpcgnn.exchange.ring import Link, ranks_of_node, time_rounds
         from hpcgnn.exchange.swap import swap_rows
-        from hpcgnn.exchange.timing import ranks_of_node, time_rounds
+        from hpcgnn.methods.cost_model import LinkModel, fit_links, fixed_links
 
         comm, peers = context.comm, context.plan.peers
         if self.deterministic:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
 
-    from hpcgnn.adaptive.controller import Controller, DescentTest
-    from hpcgnn.adaptive.policies import WidthPolicy
-    from hpcgnn.adaptive.step_count import StepRule
     from hpcgnn.exchange.kinds import ExchangeKind
     from hpcgnn.exchange.plan import ExchangePlan
     from hpcgnn.exchange.traffic import ControlTraffic
     from hpcgnn.graph.local_graph import LocalGraph
+    from hpcgnn.methods.controller import Controller, DescentTest
+    from hpcgnn.methods.policies import WidthPolicy
+    from hpcgnn.methods.step_count import StepRule
 
 STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
 SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
@@ -130,7 +130,7 @@ class Method(ABC):
         return None
 
     def rule(self) -> str:
-        """Return when epochs are asynchronous; see `hpcgnn.adaptive.controller.Controller`."""
+        """Return when epochs are asynchronous; see `hpcgnn.methods.controller.Controller`."""
         return self.asynchrony
 
     def own_code(self) -> str:
@@ -149,7 +149,7 @@ class Method(ABC):
 
     def controller(self, context: MethodContext) -> Controller:
         """Collective: what decides the plan of each epoch."""
-        from hpcgnn.adaptive.controller import Controller
+        from hpcgnn.methods.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
                           self.starts_wide(context), self.most_motion, context.steps)
@@ -161,6 +161,6 @@ class StoredRows(Method):
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Choose one width, that of the storage type."""
-        from hpcgnn.adaptive.policies import FixedWidths
+        from hpcgnn.methods.policies import FixedWidths
 
         return FixedWidths(context.storage_bits)

@@ -1,4 +1,7 @@
-"""SYLVIE: widths by importance and by how fast the loss falls."""
+"""SYLVIE: widths by importance and by how fast the loss falls.
+
+SYLVIE as its paper has it, without what this program adds, so that anybody can see the difference.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from hpcgnn.methods.method import MethodContext
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
-    from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.methods.policies import WidthPolicy
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,34 @@ class Sylvie(FollowsLoss, Reproducible):
         ------
         ConfigError      malformed percentiles
         """
-        from hpcgnn.adaptive.node_bits import parse_percentiles
+        from hpcgnn.methods.policies import parse_percentiles
 
         num_widths = len(self.choices())
         return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Widths by level of importance."""
-        from hpcgnn.adaptive.policies import LeveledWidths
+        from hpcgnn.methods.policies import LeveledWidths
 
         return LeveledWidths(self.choices(), self.thresholds(), context.importance, context.plan)
+
+
+@dataclass(frozen=True)
+class SylviePaper(Sylvie):
+    """Widen messages where the rate of descent falls, and pipeline epochs where it does not, by the paper's own rule.
+
+    Reference: SYLVIE, Eq. (5) and section V-B, with the rate of descent positive while the loss falls. No width is left
+    alone after it did harm, and attention has the base widths of all other models.
+    """
+
+    name = "sylvie-paper"
+    tries_widths = False
+    automatic_asynchrony, automatic_test = "descent", "plain"
+
+    def own_code(self) -> str:
+        """Return the paper's codes."""
+        return "affine"
+
+    def starts_wide(self, context: MethodContext) -> bool:
+        """Tell whether training begins at the largest base width: never."""
+        return False

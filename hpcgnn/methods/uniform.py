@@ -1,16 +1,20 @@
-"""Uniform: one width for all messages."""
+"""Uniform: one width for all messages.
+
+Random: widths without a reason, the baseline of those that have one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcgnn.methods.choosing import ChoosesWidths
 from hpcgnn.methods.method import Method, MethodContext
 from hpcgnn.settings import setting
 from hpcgnn.widths import BIT_WIDTHS
 
 if TYPE_CHECKING:
-    from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.methods.policies import WidthPolicy
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,25 @@ class Uniform(Method):
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Return the width that the user chose."""
-        from hpcgnn.adaptive.policies import FixedWidths
+        from hpcgnn.methods.policies import FixedWidths
 
         return FixedWidths(self.bits)
 
     def fixed_bits(self, storage_bits: int) -> int:
         """Return the width that the user chose."""
         return self.bits
+
+
+@dataclass(frozen=True)
+class Random(ChoosesWidths):
+    """Draw the width of every row anew in every epoch, and wait for it. Reference: AdaQP, Table 6."""
+
+    name = "random"
+    takes_steps = True
+    automatic = "2,4,8"
+
+    def width_policy(self, context: MethodContext) -> WidthPolicy:
+        """Widths drawn from the choices."""
+        from hpcgnn.methods.policies import DrawnWidths
+
+        return DrawnWidths(self.choices())

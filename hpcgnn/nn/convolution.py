@@ -11,8 +11,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.neighborhood import Neighborhood
-from hpcgnn.nn.orders import AggregateFirst, MapFirst
+from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.pointwise import Activation
 

@@ -1,4 +1,7 @@
-"""Arena: the memory of activations, gradients and messages, reused from epoch to epoch and lying on huge pages.
+"""Pieces: which parts of a range of addresses are free, best fit first; MovingPieces: which of them have memory, that
+may be moved to others. Addresses are numbers here: no memory is known.
+
+Arena: the memory of activations, gradients and messages, reused from epoch to epoch and lying on huge pages.
 
 A tensor from the arena is an ordinary tensor: its memory returns when the last reference to it goes. Where no free
 piece is large enough for a tensor, the pages of several are moved together by the page table, which takes microseconds:
@@ -7,17 +10,164 @@ no byte is copied, and no more memory is ever used than tensors had at once.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import logging
 import math
 import mmap
 import os
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from hpcgnn.ops.pieces import CHUNK, MIN_BYTES, Move, Places
+MIN_BYTES = 1 << 18              # a tensor that is smaller is torch's own
+ALIGNMENT = 1 << 12              # bytes
+CHUNK = 1 << 21                  # bytes of a huge page: what memory is moved in
+LEAST_MOVING = 8 * CHUNK         # a tensor that is smaller would waste too much of its last chunk
+FIXED_SHARE = 1 / 4              # of the addresses: where nothing moves
+
+
+class Move(NamedTuple):
+    """Memory that goes from one address to another."""
+
+    source: int
+    target: int
+    num_bytes: int
+
+
+class Pieces:
+    """Free parts of a range of addresses; free neighbours are joined.
+
+    Parameters
+    ----------
+    start, num_bytes : int      of the range
+
+    Attributes
+    ----------
+    top : int                   one more than the highest address that was taken
+    """
+
+    def __init__(self, start: int, num_bytes: int):
+        self._free = [(start, num_bytes)] if num_bytes else []    # (start, size), ascending
+        self.top = start
+
+    def take(self, num_bytes: int) -> int:
+        """Return the start of a piece that is free no longer, cut from the smallest part that is large enough.
+
+        Raises
+        ------
+        MemoryError      there is none
+        """
+        start = self.take_or_none(num_bytes)
+        if start is None:
+            raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
+        return start
+
+    def take_or_none(self, num_bytes: int) -> int | None:
+        """Do what `take` does; None where there is no part."""
+        fitting = [(size, i) for i, (_, size) in enumerate(self._free) if size >= num_bytes]
+        if not fitting:
+            return None
+        size, i = min(fitting)
+        start = self._free[i][0]
+        self._free[i:i + 1] = [(start + num_bytes, size - num_bytes)] if size > num_bytes else []
+        self.top = max(self.top, start + num_bytes)
+        return start
+
+    def take_smallest(self, most: int) -> tuple[int, int] | None:
+        """Return start and size of the smallest free part, or of its first `most` bytes, which are free no longer; None
+        where nothing is free.
+        """
+        if not self._free:
+            return None
+        size = min(min(size for _, size in self._free), most)
+        return self.take(size), size
+
+    def give_back(self, start: int, size: int) -> None:
+        """Have a piece that was taken be free."""
+        i = bisect.bisect(self._free, (start, size))
+        if i < len(self._free) and start + size == self._free[i][0]:
+            size += self._free.pop(i)[1]
+        if i > 0 and sum(self._free[i - 1]) == start:
+            start, size = self._free[i - 1][0], self._free[i - 1][1] + size
+            i -= 1
+            del self._free[i]
+        self._free.insert(i, (start, size))
+
+
+class MovingPieces:
+    """Pieces whose memory is brought together where no free part is large enough, so that never more of it is there
+    than was taken at once.
+
+    Attributes
+    ----------
+    num_filled : int      bytes that have memory, taken or free
+    """
+
+    def __init__(self, start: int, num_bytes: int):
+        self._free, self._bare = Pieces(start, 0), Pieces(start, num_bytes)     # with memory, and without
+        self.num_filled = 0
+
+    def take(self, num_bytes: int) -> tuple[int, list[Move]]:
+        """Return the start of a piece, and what is to be moved there; the rest gets memory when it is first written.
+
+        Raises
+        ------
+        MemoryError      no addresses are left
+        """
+        start = self._free.take_or_none(num_bytes)
+        if start is not None:
+            return start, []
+        start, moves, num_moved = self._bare.take(num_bytes), [], 0
+        while num_moved < num_bytes and (part := self._free.take_smallest(num_bytes - num_moved)) is not None:
+            moves.append(Move(part[0], start + num_moved, part[1]))
+            num_moved += part[1]
+        for source, _, size in moves:
+            self._bare.give_back(source, size)
+        self.num_filled += num_bytes - num_moved
+        return start, moves
+
+    def give_back(self, start: int, size: int) -> None:
+        """Have a piece that was taken be free."""
+        self._free.give_back(start, size)
+
+
+class Places:
+    """Pieces for tensors: of large ones memory moves, whole chunks of it; those of small ones lie close together.
+
+    Parameters
+    ----------
+    num_bytes : int       of addresses, a multiple of 4 chunks
+    can_move : bool       else all tensors lie as small ones do
+    """
+
+    def __init__(self, num_bytes: int, can_move: bool = True):
+        self._border = int(num_bytes * FIXED_SHARE) if can_move else num_bytes
+        self._moves = can_move
+        self._fixed, self._moving = Pieces(0, self._border), MovingPieces(self._border, num_bytes - self._border)
+
+    @property
+    def num_filled(self) -> int:
+        """Return the bytes that have been used at least once."""
+        return self._fixed.top + self._moving.num_filled
+
+    def take(self, num_bytes: int) -> tuple[int, int, list[Move]]:
+        """Return start and size of a piece for a tensor of so many bytes, and what is to be moved there; errors as of
+        the pieces.
+        """
+        if num_bytes < LEAST_MOVING or not self._moves:
+            size = max(1, -(-num_bytes // ALIGNMENT)) * ALIGNMENT
+            return self._fixed.take(size), size, []
+        size = -(-num_bytes // CHUNK) * CHUNK
+        start, moves = self._moving.take(size)
+        return start, size, moves
+
+    def give_back(self, start: int, size: int) -> None:
+        """Have a piece that was taken be free."""
+        (self._fixed if start < self._border else self._moving).give_back(start, size)
+
 
 MAP_NORESERVE = 0x4000           # of Linux's sys/mman.h
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4

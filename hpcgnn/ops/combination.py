@@ -1,6 +1,6 @@
 """Combination: rows of 1- to 8-bit codes times the weight codes of a linear map, in exact integers.
 
-What the codes stand for is not known here, nor how sparse rows are stored: hpcgnn.quantized.combination reads packages.
+Rows that are stored as packages are combined by hpcgnn.lowbit.package_features.
 """
 
 from __future__ import annotations

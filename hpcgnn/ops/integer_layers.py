@@ -16,7 +16,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, BitLines, padded
 from hpcgnn.ops.host import integer_layers as host
-from hpcgnn.ops.row_bits import RowBits
+from hpcgnn.ops.row_codes import RowBits
 
 PADDING = 32                     # columns, of ext/src/integer_layers.c
 LARGEST_PRODUCT = 255 * 127      # of two codes

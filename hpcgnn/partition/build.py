@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.halo import Halo, find_halos, row_blocks, row_positions
-from hpcgnn.partition.importance import node_importance
 from hpcgnn.partition.order import order_rows
-from hpcgnn.partition.partition import Partition
+from hpcgnn.partition.partition import Halo, Partition, find_halos, row_blocks, row_positions
+from hpcgnn.partition.statistics import node_importance
 
 
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,

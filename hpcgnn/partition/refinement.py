@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from hpcgnn._ext.refinement import PartNeighbors
-from hpcgnn.datasets.options import ProgressTask, SilentTask
+from hpcgnn.data.options import ProgressTask, SilentTask
 
 # Nodes may first crowd into parts so many times fuller than they may be in the end, and are moved out again where that
 # costs least: without such freedom, full parts would refuse most moves.

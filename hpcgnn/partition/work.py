@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.partition.choices import EDGES_A_NODE, EPOCHS_AN_EVALUATION
-from hpcgnn.partition.halo import row_blocks
+from hpcgnn.partition.partition import row_blocks
 
 PASSES = 3              # an epoch's forward and backward pass cost about so many forward passes
 MOST_WEIGHT = 1 << 30   # of all nodes together: partitioners add weights up in 32 bits

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import LOADERS, load_source
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import LOADERS, load_source
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.reader import read_graph_info, read_partition
 

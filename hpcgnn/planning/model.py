@@ -1,6 +1,6 @@
 """ModelSize: the layers of a model as numbers, and what each of its passes computes and sends for each part.
 
-It follows `hpcgnn.nn.orders` step by step; nothing is computed here.
+It follows `hpcgnn.nn.neighborhood` step by step; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
 
 
 def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.orders.AggregateFirst`: rows are dropped where they arrive, and again in the backward; those that
-    the weight of a row's own read are made anew there.
+    """See `hpcgnn.nn.neighborhood.AggregateFirst`: rows are dropped where they arrive, and again in the backward;
+    those that the weight of a row's own read are made anew there.
     """
     is_input, product = layer.number == 0, 2 * layer.rows_out * layer.in_dim * layer.out_dim
     work.maps += product * size.maps_a_layer
@@ -191,8 +191,8 @@ def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: Par
 
 
 def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.orders.MapFirst`: rows come dropped, and are made anew in the backward; of the input the halo rows
-    are mapped here too.
+    """See `hpcgnn.nn.neighborhood.MapFirst`: rows come dropped, and are made anew in the backward; of the input the
+    halo rows are mapped here too.
     """
     is_input, one = layer.number == 0, 2 * layer.in_dim * layer.out_dim
     mapped = layer.rows_in + (loads.num_halo if is_input else 0)

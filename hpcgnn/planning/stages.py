@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.planning.cluster import Cluster
-from hpcgnn.planning.exchange_time import exchange_seconds, sum_seconds
+from hpcgnn.planning.exchange_time import exchange_seconds, simulate_exchange, sum_seconds
 from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import Exchange, ModelSize, exchanges_of, work_of
-from hpcgnn.planning.simulation import simulate_exchange
 
 STAGES = ("products", "sums", "passes", "pack", "within", "between", "allreduce", "step")
 SUM_BYTES = 4      # of a weight's gradient

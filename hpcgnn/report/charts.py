@@ -1,21 +1,531 @@
-"""This module picks the charts that the runs have data for, in the order of the page."""
+"""Chart: one figure of the page as plain data, which the page's scripts draw.
+
+Charts whose lines are runs, with the sentence that says what is seen: loss, score, seconds, bits, rate of descent.
+
+How they are drawn is decided by the page's scripts.
+
+Charts with one bar a run: bytes and seconds of an epoch, how much of the travelling is waited for, memory.
+
+Charts of what adaptive runs decided epoch by epoch: widths of message rows, synchronous or not, and learned widths.
+
+A run has a panel of its own, which shows its first seed: decisions have no mean.
+
+Charts of what each rank did: balance of seconds, bytes, memory and edges over the ranks, and bytes by pair.
+
+This module picks the charts that the runs have data for, in the order of the page.
+"""
 
 from __future__ import annotations
 
-from hpcgnn.report.chart import Chart
-from hpcgnn.report.cost_charts import bytes_chart, memory_chart, time_chart, waiting_chart
-from hpcgnn.report.decision_charts import degrees_chart, execution_chart, widths_chart
-from hpcgnn.report.line_charts import (
-    bits_chart,
-    descent_chart,
-    loss_chart,
-    progress_chart,
-    score_chart,
-    seconds_chart,
-)
-from hpcgnn.report.rank_charts import balance_chart, pairs_chart
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.report.formats import format_bytes, format_number, format_percent, format_ratio, format_seconds
 from hpcgnn.report.run_folder import Run
-from hpcgnn.report.series import MAX_POINTS, is_thinned
+from hpcgnn.report.series import (
+    MAX_POINTS,
+    ScoreKind,
+    curve,
+    is_thinned,
+    largest_of_ranks,
+    mean_over_seeds,
+    rounded,
+    score_kind,
+    total_bytes,
+)
+from hpcgnn.report.summary import values_of
+
+NumberedRuns = list[tuple[int, Run]]      # with their numbers in the report, which give their colors
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure of the report.
+
+    Attributes
+    ----------
+    name : str            unique on the page
+    title : str
+    kind : {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}     what draws it
+    caption : str         what is drawn, and how it was measured
+    seen : str            what is seen in these runs, "" where there is nothing to say
+    data : dict           of lists, numbers and strings, as the script of that kind takes it
+    """
+
+    name: str
+    title: str
+    kind: str
+    caption: str
+    seen: str
+    data: dict[str, Any]
+
+
+SPLITS = {"test": "test", "val": "validation", "train": "training"}
+LOG_SCALE_FROM = 20   # a linear axis hides what happens at the low end of a wider range than this
+
+
+def loss_chart(runs: NumberedRuns) -> Chart | None:
+    """Training loss of each run, and its validation loss where it is recorded."""
+    panels = [_panel(title, runs, key) for title, key in (("training loss", "loss"), ("validation loss", "val_loss"))]
+    ends = {run.name: _last(run.curves("loss")) for _, run in runs}
+    known = {name: value for name, value in ends.items() if value is not None}
+    return _lines("loss", "Loss", "Mean over the training or validation nodes of all ranks.", panels,
+                  _loss_sentence(runs, known))
+
+
+def progress_chart(runs: NumberedRuns) -> Chart | None:
+    """Validation score over the seconds of training up to there, whatever the other charts are drawn over."""
+    timed = [(number, run) for number, run in runs if np.isfinite(run.elapsed_seconds()).any()]
+    kind = score_kind([run for _, run in runs])
+    lines = [line for number, run in timed if (line := curve(number, run, run.curves("val_score"), kind.scale))]
+    panels = [{"title": f"validation {kind.title}", "unit": kind.unit, "series": lines}]
+    return _lines("progress", "Score over time", "Validation score over the seconds of training up to there; "
+                  "evaluations are not counted.", panels, _progress_sentence(timed, kind), axis="seconds")
+
+
+def score_chart(runs: NumberedRuns) -> Chart | None:
+    """Scores on the test, validation and training nodes: a panel a split, or one panel where there is one run."""
+    kind = score_kind([run for _, run in runs])
+    series = {split: [line for number, run in runs
+                      if (line := curve(number, run, run.curves(f"{split}_score"), kind.scale, SPLITS[split]))]
+              for split in SPLITS}
+    if len(runs) == 1:
+        panels = [{"title": kind.title, "unit": kind.unit, "bySplit": True,
+                   "series": [line for lines in series.values() for line in lines]}]
+    else:
+        panels = [{"title": f"{SPLITS[split]} {kind.title}", "unit": kind.unit, "series": lines}
+                  for split, lines in series.items()]
+    return _lines("score", "Score", "Measured on the whole graph with messages of full width, at evaluated epochs.",
+                  panels, _score_sentence(runs, kind))
+
+
+def seconds_chart(runs: NumberedRuns) -> Chart | None:
+    """Seconds of each epoch, and the memory of the rank that holds most."""
+    panels = [_panel("seconds an epoch", runs, "epoch_seconds", unit="s"),
+              {"title": "resident memory, largest rank", "unit": "B", "series": [
+                  line for number, run in runs if (line := curve(number, run, largest_of_ranks(run, "rss_bytes")))]}]
+    sentences = [f"{run.name}: median {format_seconds(run.median('epoch_seconds'))}, slowest "
+                 f"{format_seconds(np.nanmax(run.curves('epoch_seconds')))} at epoch {_worst_epoch(run)}"
+                 for _, run in runs if np.isfinite(run.curves("epoch_seconds")).any()]
+    seen = "; ".join(sentences[:4]) + (f"; and {len(sentences) - 4} more runs" if len(sentences) > 4 else "") + "."
+    return _lines("seconds", "Epochs", "Length of each epoch without evaluation, the mean over the ranks.", panels,
+                  seen if sentences else "")
+
+
+def bits_chart(runs: NumberedRuns) -> Chart | None:
+    """Bits a value and bytes an epoch of the runs in which they change."""
+    moving = [(number, run) for number, run in runs if _varies(run.curves("mean_bits"))]
+    changing = [(number, run) for number, run in runs if _varies(total_bytes(run))]
+    panels = [_panel("payload bits a value", moving, "mean_bits", unit="bits"),
+              {"title": "bytes sent an epoch", "unit": "B", "log": _is_wide([total_bytes(run) for _, run in changing]),
+               "series": [line for number, run in changing if (line := curve(number, run, total_bytes(run)))]}]
+    said = [f"{run.name} goes from {format_number(ends[0])} to {format_number(ends[1])} bits a value"
+            for _, run in moving if (ends := _ends(run.curves("mean_bits")))]
+    return _lines("bits", "Bits and bytes by epoch", "Only runs in which they change are drawn.", panels,
+                  "; ".join(said[:4]) + "." if said else "")
+
+
+def descent_chart(runs: NumberedRuns) -> Chart | None:
+    """The rate at which the running mean of the loss falls, by which adaptive methods decide."""
+    members = [(number, run) for number, run in runs if values_of(run.records, "ldr")]
+    said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in members if (ends := _ends(run.curves("ldr")))]
+    return _lines("descent", "Rate of descent", "The rate at which the running mean of the training loss falls (LDR), "
+                  "by which the base width and the execution of the next epoch are chosen.",
+                  [_panel("LDR", members, "ldr")], "; ".join(said[:4]) + "." if said else "")
+
+
+def _panel(title: str, runs: NumberedRuns, key: str, unit: str = "") -> dict:
+    lines = [line for number, run in runs if (line := curve(number, run, run.curves(key)))]
+    return {"title": title, "unit": unit, "series": lines, "log": _is_wide([run.curves(key) for _, run in runs])}
+
+
+def _lines(name: str, title: str, caption: str, panels: list[dict], seen: str, axis: str = "") -> Chart | None:
+    """Return the chart of the panels that have a line, over an axis of its own or the one that the reader chooses;
+    None where no panel has a line.
+    """
+    filled = [panel for panel in panels if panel["series"]]
+    own = {"axis": axis} if axis else {}
+    return Chart(name, title, "lines", caption, seen, {"panels": filled, **own}) if filled else None
+
+
+def _loss_sentence(runs: NumberedRuns, ends: dict[str, float]) -> str:
+    if not ends:
+        return ""
+    if len(runs) == 1:
+        run = runs[0][1]
+        mean, _ = mean_over_seeds(run.curves("loss"))
+        first = mean[np.isfinite(mean)][0]
+        return (f"The training loss goes from {format_number(first)} to {format_number(ends[run.name])} in "
+                f"{run.epochs[-1]} epochs; its lowest is {format_number(np.nanmin(mean))} at epoch "
+                f"{run.epochs[np.nanargmin(mean)]}.")
+    lowest, highest = min(ends, key=ends.get), max(ends, key=ends.get)
+    return (f"{lowest} ends with the lowest training loss, {format_number(ends[lowest])}; {highest} with the highest, "
+            f"{format_number(ends[highest])}.")
+
+
+def _progress_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
+    """Say who comes first to the validation score that all runs reach."""
+    scores = {number: mean_over_seeds(run.curves("val_score"))[0] for number, run in runs}
+    scored = [(number, run) for number, run in runs if np.isfinite(scores[number]).any()]
+    if not scored:
+        return ""
+    sign = -1 if kind.prefers_low else 1
+    goal = min(np.nanmax(sign * scores[number]) for number, _ in scored)
+    text = kind.show(sign * goal, with_unit=True)
+    seconds = {run.name: float(mean_over_seeds(run.elapsed_seconds())[0][_first(sign * scores[number] >= goal)])
+               for number, run in scored}
+    first, last = min(seconds, key=seconds.get), max(seconds, key=seconds.get)
+    if len(scored) == 1:
+        return f"{first} reaches its best validation {kind.title}, {text}, after {format_seconds(seconds[first])}."
+    return (f"All reach a validation {kind.title} of {text}: {first} first, after {format_seconds(seconds[first])}; "
+            f"{last} last, after {format_seconds(seconds[last])}.")
+
+
+def _first(is_reached: np.ndarray) -> int:
+    """Return the first place that is true."""
+    return int(np.argmax(is_reached))
+
+
+def _score_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
+    scored = {run.name: run for _, run in runs if run.summary["test_score"] is not None}
+    if not scored:
+        return ""
+    scores = {name: run.summary["test_score"] for name, run in scored.items()}
+    texts = {name: kind.show(scores[name], run.summary["test_score_std"], with_unit=True)
+             for name, run in scored.items()}
+    at_best, best = "at the epoch with the best validation score", kind.best(scores)
+    if len(scored) == 1:
+        return f"{best} has a test {kind.title} of {texts[best]} {at_best}."
+    worst = max(scores, key=lambda name: abs(scores[name] - scores[best]))
+    if scores[worst] == scores[best]:
+        return f"All runs have the same test {kind.title}, {texts[best]}, {at_best}."
+    return (f"{best} has the best test {kind.title}, {texts[best]}, {at_best}; {worst} the worst, {texts[worst]}: "
+            f"{kind.show_gap(abs(scores[best] - scores[worst]))} apart.")
+
+
+def _last(values: np.ndarray) -> float | None:
+    mean, _ = mean_over_seeds(values)
+    finite = mean[np.isfinite(mean)]
+    return float(finite[-1]) if finite.size else None
+
+
+def _ends(values: np.ndarray) -> tuple[float, float] | None:
+    mean, _ = mean_over_seeds(values)
+    finite = mean[np.isfinite(mean)]
+    return (float(finite[0]), float(finite[-1])) if finite.size else None
+
+
+def _worst_epoch(run: Run) -> int:
+    seconds = run.curves("epoch_seconds")
+    return int(run.epochs[np.nanargmax(np.nanmax(np.where(np.isnan(seconds), -1, seconds), axis=0))])
+
+
+def _varies(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return bool(finite.size and finite.max() > 1.001 * finite.min())
+
+
+def _is_wide(tables: list[np.ndarray]) -> bool:
+    """Tell whether the means are positive and span so wide a range that a logarithmic axis shows more."""
+    means = np.concatenate([mean_over_seeds(values)[0] for values in tables]) if tables else np.array([])
+    means = means[np.isfinite(means)]
+    return bool(means.size and means.min() > 0 and means.max() / means.min() > LOG_SCALE_FROM)
+
+
+TIME_PARTS = ("computing", "packing and unpacking", "in MPI", "blocked", "deciding")
+
+
+def bytes_chart(runs: NumberedRuns) -> Chart | None:
+    """Bytes that all ranks send an epoch, payload and parameters apart, with the ratio to the first run that sends."""
+    members = [(number, run) for number, run in runs if run.summary["sent_bytes_per_epoch"]]
+    if not members:
+        return None
+    totals = {run.name: run.summary["sent_bytes_per_epoch"] for _, run in members}
+    first = totals[members[0][1].name]
+    rows = [_row(number, run, [run.summary[f"sent_bytes_{part}_per_epoch"] for part in ("payload", "parameters")],
+                 format_bytes(totals[run.name]) + (f", {format_ratio(totals[run.name], first)}" if place else ""))
+            for place, (number, run) in enumerate(members)]
+    least, most = min(totals, key=totals.get), max(totals, key=totals.get)
+    seen = f"{most} sends {format_bytes(totals[most])} an epoch"
+    if totals[most] > totals[least]:
+        seen += f"; {least} the least, {format_bytes(totals[least])}: {_times(totals[most], totals[least])} fewer"
+    return Chart("bytes", "Messages", "bars", "Bytes handed to MPI in an average epoch, summed over ranks. Parameters "
+                 "are the zero points and steps that travel with quantized rows. Ratios are to the first run.",
+                 f"{seen}.", {"unit": "B", "parts": ["payload", "parameters"], "rows": rows})
+
+
+def time_chart(runs: NumberedRuns) -> Chart | None:
+    """Seconds of a mean epoch, split into what the ranks did, and into what rank 0 decided after it."""
+    members = [(number, run) for number, run in runs if run.mean("epoch_seconds") is not None]
+    if not members:
+        return None
+    parts = {run.name: time_parts(run) for _, run in members}
+    rows = [_row(number, run, parts[run.name], format_seconds(sum(parts[run.name]))) for number, run in members]
+    fastest = min(parts, key=lambda name: sum(parts[name]))
+    seen = f"{fastest} has the shortest mean epoch, {format_seconds(sum(parts[fastest]))}" if len(rows) > 1 else \
+        f"A mean epoch takes {format_seconds(sum(parts[fastest]))}"
+    shares = {name: split[0] / (sum(split) or 1) for name, split in parts.items()}
+    least = min(shares, key=shares.get)
+    rest = dict(zip(TIME_PARTS[1:], parts[least][1:], strict=True))
+    largest = max(rest, key=rest.get)
+    percent = f"{format_percent(shares[least])} %"
+    seen += f"; {least} has the smallest share of computing, {percent}" if len(rows) > 1 else \
+        f"; {percent} of it computing"
+    if rest[largest] > 0:
+        seen += f", and {format_percent(rest[largest] / sum(parts[least]))} % {largest}"
+    return Chart("time", "Time of an epoch", "bars", "A mean epoch by what the ranks did in it, the mean over ranks: "
+                 "computing; packing and unpacking messages; MPI's calls; blocked, waiting for messages; and what "
+                 "rank 0 takes to decide how the next epoch's rows are sent.",
+                 f"{seen}.", {"unit": "s", "parts": list(TIME_PARTS), "rows": rows})
+
+
+def time_parts(run: Run) -> list[float]:
+    """Return mean seconds of an epoch by TIME_PARTS, which add up to the epoch and the deciding after it."""
+    mean = {key: run.mean(f"{key}_seconds") or 0.0 for key in
+            ("epoch", "compute", "quantize", "exchange", "blocked", "assign")}
+    known = mean["compute"] + mean["quantize"] + mean["exchange"]
+    # An early version recorded the whole alone; what no part explains was spent computing.
+    computing = mean["compute"] + max(0.0, mean["epoch"] - known)
+    return [computing, mean["quantize"], max(0.0, mean["exchange"] - mean["blocked"]), mean["blocked"], mean["assign"]]
+
+
+def waiting_chart(runs: NumberedRuns) -> Chart | None:
+    """Mean seconds that an epoch's messages travel, and how much of that a rank is blocked."""
+    members = [(number, run) for number, run in runs
+               if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
+    if not members:
+        return None
+    rows, shares = [], {}
+    for number, run in members:
+        hidden, travel = run.mean("hidden_seconds"), run.mean("travel_seconds")
+        # Version 0.3 summed the travelling over exchanges, and counted no waiting but that for messages.
+        blocked = run.mean("blocked_seconds") if hidden is None else max(0.0, travel - hidden)
+        shares[run.name] = min(1.0, blocked / travel)
+        rows.append(_row(number, run, [blocked, max(0.0, travel - blocked)],
+                         f"{format_seconds(blocked)} blocked of {format_seconds(max(travel, blocked))}"))
+    least = min(shares, key=shares.get)
+    return Chart("waiting", "Waiting for messages", "bars", "Seconds of a mean epoch in which some message was on "
+                 "its way. While a rank is not blocked it computes.",
+                 f"{least} hides {format_percent(1 - shares[least])} % of the travelling behind computing.",
+                 {"unit": "s", "parts": ["blocked", "hidden behind computing"], "colors": [3, 1], "rows": rows})
+
+
+def memory_chart(runs: NumberedRuns) -> Chart | None:
+    """Peak resident memory of the rank that holds most, and of it what the method keeps between epochs."""
+    members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
+    if not members:
+        return None
+    peaks = {run.name: run.summary["peak_rss_bytes"] for _, run in members}
+    rows = []
+    for number, run in members:
+        state = run.summary.get("method_state_bytes") or 0
+        rows.append(_row(number, run, [peaks[run.name] - state, state], format_bytes(peaks[run.name])
+                         + (f", {format_bytes(state)} of it by the method" if state else "")))
+    most, least = max(peaks, key=peaks.get), min(peaks, key=peaks.get)
+    seen = f"{most} has the highest peak, {format_bytes(peaks[most])} a rank" if len(rows) > 1 else \
+        f"A rank holds up to {format_bytes(peaks[most])}"
+    if peaks[most] > peaks[least]:
+        seen += f"; {least} the lowest, {format_bytes(peaks[least])}"
+    return Chart("memory", "Memory", "bars", "Peak resident memory of the rank that holds most, the program and its "
+                 "libraries included.", f"{seen}.",
+                 {"unit": "B", "parts": ["all else", "kept by the method between epochs"], "rows": rows})
+
+
+def _row(number: int, run: Run, values: list[float], note: str) -> dict:
+    return {"run": number, "label": run.name, "values": values, "note": note}
+
+
+def _times(larger: float, smaller: float) -> str:
+    return f"{format_number(larger / smaller)} times"
+
+
+def has_varying_widths(run: Run) -> bool:
+    """Whether the run sent rows of several widths, or moved a base width: one width alone is no picture."""
+    used = {width for record in run.first_seed for width, rows in (record.get("width_histogram") or {}).items() if rows}
+    has_base = any(record.get("base_bits") is not None for record in run.first_seed)
+    return len(used) > 1 or (bool(used) and has_base)
+
+
+def has_stale_epochs(run: Run) -> bool:
+    """Whether any epoch ran asynchronously or read a halo row of an earlier one."""
+    return any(record.get("mode") == "async" or record.get("staleness") for record in run.first_seed)
+
+
+def widths_chart(runs: NumberedRuns) -> Chart | None:
+    """Shares of message rows by width over epochs, stacked from the narrowest, and the base width over them."""
+    members = [(number, run) for number, run in runs if has_varying_widths(run)]
+    if not members:
+        return None
+    panels, said = [], []
+    for number, run in members:
+        epochs, shares = epoch_range(run), width_shares(run)
+        kept = _kept(epochs)
+        means = {width: float(np.nanmean(share)) for width, share in shares.items()}
+        widest = max(means, key=means.get)
+        said.append(f"{run.name} sends {format_number(means[widest])} % of its rows at {widest} "
+                    f"bit{'s' * (widest > 1)}")
+        base = np.array([np.nan if value is None else value for value in epoch_values(run, "base_bits")], float)
+        panels.append({"run": number, "title": run.name, "epochs": epochs[kept].tolist(), "widths": list(shares),
+                       "shares": [rounded(share[kept]) for share in shares.values()],
+                       "base": rounded(base[kept]) if np.isfinite(base).any() else None})
+    return Chart("widths", "Widths of rows", "areas", "Share of message rows sent at each bit-width in each epoch, all "
+                 "ranks together; the line is the base width of methods that have one." + _of_first_seed(members),
+                 _join(said), {"panels": panels})
+
+
+def execution_chart(runs: NumberedRuns) -> Chart | None:
+    """Synchronous and asynchronous epochs, and the age of the oldest halo row that was read."""
+    members = [(number, run) for number, run in runs if has_stale_epochs(run)]
+    if not members:
+        return None
+    panels, said = [], []
+    for number, run in members:
+        epochs, modes = epoch_range(run), epoch_values(run, "mode")
+        ages = np.array([np.nan if value is None else value for value in epoch_values(run, "staleness")], float)
+        kept = _kept(epochs)
+        panels.append({"run": number, "title": run.name, "epochs": epochs[kept].tolist(),
+                       "modes": [modes[place] for place in kept.tolist()],
+                       "ages": rounded(ages[kept]) if np.isfinite(ages).any() else None})
+        oldest = int(np.nanmax(ages)) if np.isfinite(ages).any() else 0
+        late = f", with rows up to {oldest} epoch{'s' * (oldest > 1)} old" if oldest else ""
+        asynchronous = format_percent(modes.count("async") / len(modes))
+        said.append(f"{asynchronous} % of the epochs of {run.name} ran asynchronously{late}")
+    return Chart("execution", "Execution and staleness", "bands", "Which epochs waited for their messages "
+                 "(synchronous) and which used earlier ones (asynchronous); the line is the largest age, in epochs, of "
+                 "a halo row that was read." + _of_first_seed(members), _join(said), {"panels": panels})
+
+
+def degrees_chart(runs: NumberedRuns) -> Chart | None:
+    """Bits that degree-aware training chose for a node's row by its in-degree, a panel a run."""
+    members = [(number, run) for number, run in runs if run.summary.get("widths_by_degree")]
+    if not members:
+        return None
+    panels = [{"run": number, "title": run.name, "layers": run.summary["widths_by_degree"]} for number, run in members]
+    said = [f"{run.name} gives its {len(layers)} layers {min(widths)} to {max(widths)} bits" for _, run in members
+            if (layers := run.summary["widths_by_degree"])
+            and (widths := [width for layer in layers for width in layer["bit_width"]])]
+    return Chart("degrees", "Learned widths by in-degree", "dots", "Bits of a node's row in each layer, signs "
+                 "included, that training chose by the node's in-degree, at the end of the last seed; a larger dot "
+                 "is more nodes.", _join(said), {"panels": panels})
+
+
+def epoch_range(run: Run) -> np.ndarray:
+    """All epochs from the first seed's first to its last, (num_epochs,) int64."""
+    epochs = [record["epoch"] for record in run.first_seed]
+    return np.arange(min(epochs), max(epochs) + 1)
+
+
+def epoch_values(run: Run, key: str) -> list[Any]:
+    """The first seed's values of one key over `epoch_range`, None where it was not recorded."""
+    by_epoch = {record["epoch"]: record.get(key) for record in run.first_seed}
+    return [by_epoch.get(epoch) for epoch in epoch_range(run).tolist()]
+
+
+def width_shares(run: Run) -> dict[int, np.ndarray]:
+    """Percentage of message rows by width, ascending, each (num_epochs,) float64, NaN where nothing was sent."""
+    histograms = [{int(width): rows for width, rows in (histogram or {}).items()}
+                  for histogram in epoch_values(run, "width_histogram")]
+    total = np.array([sum(histogram.values()) or np.nan for histogram in histograms])
+    widths = sorted({width for histogram in histograms for width, rows in histogram.items() if rows})
+    return {width: 100 * np.array([histogram.get(width, 0) for histogram in histograms]) / total for width in widths}
+
+
+def _kept(epochs: np.ndarray) -> np.ndarray:
+    return np.arange(0, len(epochs), -(-len(epochs) // MAX_POINTS))
+
+
+def _of_first_seed(runs: NumberedRuns) -> str:
+    return " Of several seeds, the first is shown." if any(len(run.seeds) > 1 for _, run in runs) else ""
+
+
+def _join(said: list[str]) -> str:
+    shown = said[:3] + ([f"and {len(said) - 3} more runs are drawn below"] if len(said) > 3 else [])
+    return "; ".join(shown) + "." if said else ""
+
+
+TIME_KEYS = {"computing": "compute_seconds", "packing and unpacking": "quantize_seconds", "in MPI": "",
+             "blocked": "blocked_seconds"}
+
+
+def balance_chart(runs: NumberedRuns) -> Chart | None:
+    """Seconds, bytes, memory, edges and rows of each rank: a panel a quantity and a run of several ranks."""
+    panels, uneven = [], {}
+    for number, run in runs:
+        costs = mean_costs(run)
+        if costs is None:
+            continue
+        seconds = {name: costs[key] if key else np.maximum(0, costs["exchange_seconds"] - costs["blocked_seconds"])
+                   for name, key in TIME_KEYS.items()}
+        uneven[run.name] = _imbalance(costs["compute_seconds"])
+        panels.append(_bar_panel(number, run, "seconds an epoch", "s", list(seconds), list(seconds.values())))
+        panels.append(_bar_panel(number, run, "bytes sent an epoch", "B", ["sent"], [costs["sent_bytes"]]))
+        panels += [_bar_panel(number, run, title, unit, [title], [np.array(values)])
+                   for title, unit, values in _sizes(run, costs)]
+    if not panels:
+        return None
+    name = max(uneven, key=uneven.get)
+    return Chart("balance", "Balance over ranks", "columns", "A mean over the evaluated epochs. A rank that computes "
+                 "longer than the others is what they wait for.",
+                 f"In {name} the slowest rank computes {format_number(uneven[name])} times as long as the mean of its "
+                 "ranks" + (", the least even of these runs." if len(uneven) > 1 else "."),
+                 {"panels": panels, "axis": "rank",
+                  "quantities": list(dict.fromkeys(panel["quantity"] for panel in panels)) if len(uneven) > 1 else []})
+
+
+def mean_costs(run: Run) -> dict[str, np.ndarray] | None:
+    """Return the means of the recorded costs by rank, each (num_ranks,) float64; None where none were recorded."""
+    tables = values_of(run.records, "by_rank")
+    if not tables:
+        return None
+    return {key: np.mean([table[key] for table in tables], axis=0) for key in tables[-1]}
+
+
+def pairs_chart(runs: NumberedRuns) -> Chart | None:
+    """Heat maps of bytes from rank to rank in the last epoch that recorded them, each with its own scale."""
+    members = [(number, run, table) for number, run in runs if (table := last_pair_bytes(run)) is not None]
+    if not members:
+        return None
+    maps = [{"run": number, "title": run.name, "cells": table.tolist()} for number, run, table in members]
+    _, run, table = max(members, key=lambda member: _pair_ratio(member[2]))
+    sender, receiver = np.unravel_index(np.argmax(table), table.shape)
+    return Chart("pairs", "Bytes by pair of ranks", "heat", "Bytes that each rank sent to each other in the last epoch "
+                 "that recorded them; colors are scaled run by run.",
+                 f"The largest is {format_bytes(table.max())} from rank {sender} to rank {receiver} of {run.name}, "
+                 f"{format_number(_pair_ratio(table))} times the mean of its pairs.", {"maps": maps})
+
+
+def last_pair_bytes(run: Run) -> np.ndarray | None:
+    """Bytes from rank (row) to rank (column) in the last epoch that recorded them, (P, P) float64; None if nothing was
+    sent or recorded."""
+    tables = values_of(run.records, "sent_bytes_by_pair")
+    return np.array(tables[-1], dtype=float) if tables and np.any(tables[-1]) else None
+
+
+def _pair_ratio(table: np.ndarray) -> float:
+    off_diagonal = table[~np.eye(len(table), dtype=bool)]
+    return float(table.max() / off_diagonal.mean())
+
+
+def _sizes(run: Run, costs: dict[str, np.ndarray]) -> list[tuple[str, str, Any]]:
+    parts = run.summary.get("parts_by_rank") or {}
+    return [("memory", "B", parts.get("peak_rss_bytes") or costs["rss_bytes"]),
+            *((key.replace("_", " "), "", parts[key]) for key in ("edges", "inner_rows", "halo_rows") if key in parts)]
+
+
+def _bar_panel(number: int, run: Run, title: str, unit: str, names: list[str],
+               values: list[np.ndarray]) -> dict[str, Any]:
+    total = np.sum(values, axis=0)
+    return {"run": number, "title": run.name, "quantity": title, "unit": unit, "parts": names,
+            "note": f"{title}; largest over mean {format_number(_imbalance(total))}",
+            "categories": [str(rank) for rank in range(len(total))],
+            "series": [{"name": "", "values": [part.tolist() for part in values]}]}
+
+
+def _imbalance(values: np.ndarray) -> float:
+    return float(values.max() / values.mean()) if values.mean() > 0 else 1.0
+
 
 CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart,
           pairs_chart, seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.report.differences import best_run, differences_from
+from hpcgnn.report.comparison import best_run, differences_from
 from hpcgnn.report.formats import format_bytes, format_number, format_seconds
 from hpcgnn.report.run_folder import Run
-from hpcgnn.report.score import ScoreKind, score_kind
-from hpcgnn.report.series import mean_over_seeds, total_bytes
+from hpcgnn.report.series import ScoreKind, mean_over_seeds, score_kind, total_bytes
 from hpcgnn.report.tables import training_seconds
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.checked_text import read_json
 from hpcgnn.errors import ConfigError
+from hpcgnn.registry import read_json
 from hpcgnn.report.formats import LOW_SCORES
-from hpcgnn.units import size_text, time_text
+from hpcgnn.run.output import size_text, time_text
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 32

@@ -18,11 +18,9 @@ from markupsafe import Markup
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_charts import bench_charts
-from hpcgnn.report.bench_folder import BenchFolder
-from hpcgnn.report.chart import Chart
-from hpcgnn.report.charts import charts_of, remarks_of
-from hpcgnn.report.differences import as_plain, baselines_of
+from hpcgnn.report.bench_charts import BenchFolder, bench_charts
+from hpcgnn.report.charts import Chart, charts_of, remarks_of
+from hpcgnn.report.comparison import as_plain, baselines_of
 from hpcgnn.report.environment import state_of
 from hpcgnn.report.headlines import headlines
 from hpcgnn.report.run_folder import Run

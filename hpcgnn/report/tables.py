@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.report.differences import DIFFERENCES, Difference, differences_from
+from hpcgnn.report.comparison import DIFFERENCES, Difference, differences_from
 from hpcgnn.report.environment import facts_of
 from hpcgnn.report.formats import (
     UNKNOWN,
@@ -19,7 +19,7 @@ from hpcgnn.report.formats import (
     format_seconds,
 )
 from hpcgnn.report.run_folder import Run
-from hpcgnn.report.score import ScoreKind, score_kind
+from hpcgnn.report.series import ScoreKind, score_kind
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.inference.predictions import predicted
-from hpcgnn.inference.row_pieces import row_pieces
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
+from hpcgnn.results.predictions import predicted, row_pieces
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.reading import Reading

@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lowbit.training.models import QuantizedStack
 from hpcgnn.nn.deep.appnp import APPNP
 from hpcgnn.nn.deep.dagnn import DAGNN
 from hpcgnn.nn.deep.gcnii import GCNII
 from hpcgnn.nn.deep.jknet import JKNet
 from hpcgnn.nn.deep.sgc import SGC
-from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.nn.stack import ConvolutionStack
 
 # Which call of a LocalGraph returns the rows that the last linear map reads, in models that call none of their layers

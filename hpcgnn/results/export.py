@@ -15,18 +15,17 @@ from torch import nn
 import hpcgnn
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
-from hpcgnn.inference.model_source import read_best
+from hpcgnn.lowbit.inference.model_source import read_best
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.registry import read_toml
 from hpcgnn.results.float_run import check_evaluated, float_config
-from hpcgnn.results.model_record import BUILT_IN, OWN_MODEL, PYG_MODEL, ModelRecord
-from hpcgnn.results.plain import NEEDS_SAFETENSORS
+from hpcgnn.results.plain import BUILT_IN, NEEDS_SAFETENSORS, OWN_MODEL, PYG_MODEL, ModelRecord
 from hpcgnn.results.pyg_weights import WEIGH_ALIKE, pyg_weights
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import reason_of
-from hpcgnn.training.answering import classes_of
 from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.evaluate import classes_of
 from hpcgnn.training.scores import DEFAULT_SCORES
 
 Weights = dict[str, torch.Tensor]

@@ -15,10 +15,10 @@ from torch import nn
 
 from hpcgnn.config import MODEL, OWN, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.inference.model_source import KEPT, TrainedRun, read_best
-from hpcgnn.launch import together
+from hpcgnn.lowbit.inference.model_source import KEPT, TrainedRun, read_best
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.answers import Answers, answer
+from hpcgnn.run.launch import together
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.evaluate import evaluate

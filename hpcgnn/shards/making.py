@@ -11,18 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import DEFAULT_LAYERS, DEFAULT_PARTITIONER, DEFAULT_REORDER, TRAINING
 from hpcgnn.partition.clusters import cluster_nodes
-from hpcgnn.partition.own_parts import read_own_parts
-from hpcgnn.partition.owner import choose_owners
+from hpcgnn.partition.owner import choose_owners, read_own_parts
 from hpcgnn.partition.work import TrainingWork
-from hpcgnn.shards.crew import ALONE, Crew
+from hpcgnn.shards.folder import ALONE, Crew, kept_stages
 from hpcgnn.shards.reader import read_graph_info, read_owner
 from hpcgnn.shards.schema import GraphInfo, Provenance
-from hpcgnn.shards.stages import kept_stages
 from hpcgnn.shards.writer import write_shards
 
 

@@ -12,12 +12,11 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import KernelError, ShardError
-from hpcgnn.quantized.package import MAX_INTERVAL, PackagedRows, PackageFormat
-from hpcgnn.quantized.package_features import quantize_features
-from hpcgnn.quantized.package_writer import PackageWriter
-from hpcgnn.shards.layout import Layout, check_layout, integer_of
-from hpcgnn.shards.part_structure import is_finite
+from hpcgnn.lowbit.package import MAX_INTERVAL, PackagedRows, PackageFormat, PackageWriter
+from hpcgnn.lowbit.package_features import quantize_features
+from hpcgnn.shards.schema import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import AGAIN
+from hpcgnn.shards.structure import is_finite
 
 GROUP = "packages"
 SCALARS = ("num_rows", "dim", "num_bits", "num_position_bits", "interval")

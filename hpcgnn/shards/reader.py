@@ -10,18 +10,15 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import ShardError
+from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.partition.partition import Partition
-from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards import packages, schema
 from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.folder import find_shard, shards_in
-from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
-from hpcgnn.shards.layout import check_attributes, check_layout, holds, integer_of
-from hpcgnn.shards.part_structure import find_part_fault, part_layout
-from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info
-from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo
+from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info, load_texts
+from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo, check_attributes, check_layout, holds, integer_of
 from hpcgnn.shards.sealed import AGAIN, open_sealed
-from hpcgnn.shards.texts import load_texts
+from hpcgnn.shards.structure import QUANTILES, find_graph_fault, find_part_fault, graph_layout, part_layout
 
 ELSEWHERE = "name a folder that hpcgnn preprocess --out has made"
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.feature_rows import FeatureRows
-from hpcgnn.datasets.row_files import RowFile, in_pieces
+from hpcgnn.data.arrays import RowFile, in_pieces
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.features import FeatureRows
 from hpcgnn.errors import ShardError
-from hpcgnn.shards.crew import Crew, by_leader
 from hpcgnn.shards.features import row_slices
+from hpcgnn.shards.folder import Crew, by_leader
+from hpcgnn.shards.records import packed_texts, unpacked_texts
 from hpcgnn.shards.sealed import reason_of
-from hpcgnn.shards.texts import packed_texts, unpacked_texts
 
 FOLDER = "shared"
 CSR_PARTS = ("data", "indices", "indptr")

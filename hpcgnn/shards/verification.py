@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.data.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
-from hpcgnn.partition.partition import Partition
-from hpcgnn.partition.peer_lists import needed_digests, sent_digests
+from hpcgnn.partition.partition import Partition, needed_digests, sent_digests
 from hpcgnn.shards import schema
-from hpcgnn.shards.hashing import hash_clusters
-from hpcgnn.shards.part_structure import find_row_fault
+from hpcgnn.shards.features import hash_clusters
 from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import AGAIN
+from hpcgnn.shards.structure import find_row_fault
 
 
 def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:

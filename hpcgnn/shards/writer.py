@@ -13,28 +13,22 @@ import h5py
 import numpy as np
 
 import hpcgnn
-from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.halo import Halo, find_halos
-from hpcgnn.partition.importance import degree_quantiles, node_importance
 from hpcgnn.partition.order import order_rows
-from hpcgnn.partition.partition import Partition
-from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
+from hpcgnn.partition.partition import Halo, Partition, find_halos
+from hpcgnn.partition.statistics import PartitionStatistics, degree_quantiles, measure_partition, node_importance
 from hpcgnn.shards import schema
-from hpcgnn.shards.crew import ALONE, Crew, by_leader
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
-from hpcgnn.shards.features import FeatureStorage, store_features
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.folder import check_folder, incoming
-from hpcgnn.shards.hashing import fingerprint_of, hash_clusters
-from hpcgnn.shards.records import store_info
+from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming
+from hpcgnn.shards.records import store_info, store_texts
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.sharing import shared_graph
-from hpcgnn.shards.stages import NO_STAGES, Stages
-from hpcgnn.shards.texts import store_texts
 
 NAME_KINDS = {"i": "integers", "U": "texts", "O": "texts"}
 

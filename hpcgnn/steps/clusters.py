@@ -15,10 +15,10 @@ from mpi4py import MPI
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.launch import together
 from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
+from hpcgnn.run.launch import together
 
 # Many small clusters make steps that are like the whole graph; larger ones keep more arcs inside a step.
 ROWS_A_CLUSTER = 106

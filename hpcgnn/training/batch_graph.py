@@ -15,9 +15,9 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import tell_owners
 from hpcgnn.exchange.swap import swap
-from hpcgnn.launch import together
-from hpcgnn.partition.batch_clusters import arc_groups, batch_clusters
+from hpcgnn.partition.clusters import arc_groups, batch_clusters
 from hpcgnn.partition.partition import Partition
+from hpcgnn.run.launch import together
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
     """Collective: leave out the arcs that inference in batches cuts, and the halo rows that no arc reads any more.
 
-    The clusters are those of `hpcgnn.inference.batches.cut.cut_batches`, so the arcs are too, and in-degrees are
+    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`, so the arcs are too, and in-degrees are
     within batches. Ranks keep their inner rows in their order. Rank 0 has the arcs of the whole graph for a while.
 
     Parameters

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcgnn.config import TrainConfig
     from hpcgnn.training.checkpoint import Progress
     from hpcgnn.training.evaluate import Evaluation
-    from hpcgnn.training.metrics import RunFolder
+    from hpcgnn.training.run_folder import RunFolder
 
 
 class RunUnderWay(Protocol):

@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import AUTO, TrainConfig
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.launch import giving_back_freed_memory, watch
+from hpcgnn.methods.controller import Controller
+from hpcgnn.run.launch import giving_back_freed_memory, watch
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
-from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
-from hpcgnn.training.session import NOTHING, Session
+from hpcgnn.training.session import NOTHING, Session, read_shared_info
 from hpcgnn.training.soundness import fault_error
 from hpcgnn.training.trainer import train_epoch
 

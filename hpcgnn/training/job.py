@@ -1,4 +1,7 @@
-"""Job: one training run from settings to a finished run folder, as `hpcgnn train` and `hpcgnn.fit` ask for it."""
+"""End all ranks together on a stop signal that came before the first epoch; later signals wait for an epoch's end.
+
+Job: one training run from settings to a finished run folder, as `hpcgnn train` and `hpcgnn.fit` ask for it.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,35 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpi4py import MPI
+
 from hpcgnn.config import TrainConfig, presets_of, resolve_train_config, settings_of
-from hpcgnn.launch import giving_back_freed_memory, together, told_by_rank_zero, watch, watch_closely
+from hpcgnn.errors import Interrupted
 from hpcgnn.methods import name_of
-from hpcgnn.output import tell
+from hpcgnn.run.launch import giving_back_freed_memory, together, told_by_rank_zero, watch, watch_closely
+from hpcgnn.run.output import tell
+from hpcgnn.run.signals import STOP_REQUEST
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.stop_signals import STOP_REQUEST
-from hpcgnn.training.graph_info import read_shared_info
-from hpcgnn.training.same_settings import check_same, description_of
+from hpcgnn.training.alike import check_same, description_of
+from hpcgnn.training.session import read_shared_info
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from hpcgnn.training.metrics import RunFolder
     from hpcgnn.training.recipe import Recipe
+    from hpcgnn.training.run_folder import RunFolder
     from hpcgnn.training.session import Session
     from hpcgnn.training.trainer import TrainingRun
+
+
+def end_if_asked(comm: MPI.Comm) -> None:
+    """Collective: end on all ranks where any was asked to stop.
+
+    Raises
+    ------
+    Interrupted      nothing was begun, so nothing is lost
+    """
+    if comm.allreduce(STOP_REQUEST.signal_number, MPI.MAX):
+        raise Interrupted("stopped by a signal before the first epoch; nothing is lost, the same command with --resume "
+                          "goes on")
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
         stack.enter_context(STOP_REQUEST)
         # Before anything in the folder is read or changed.
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
-        from hpcgnn.training.metrics import RunFolder
+        from hpcgnn.training.run_folder import RunFolder
 
         return _train_in(comm, RunFolder(lock.folder, lock), info, job)
 
@@ -134,7 +150,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
     config = together(comm, lambda: job.resolve(info.name, settings, {**written, **file_settings}))
     if resumed:
         check_same(comm, settings_of(config))
-    from hpcgnn.training.interrupt import end_if_asked
+    pass
     from hpcgnn.training.session import NOTHING, Session
     from hpcgnn.training.trainer import TrainingRun
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from hpcgnn.errors import CollectiveError, TrainingError
-from hpcgnn.launch import together
 from hpcgnn.ops.adam import StepCheck, check_of
+from hpcgnn.run.launch import together
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes

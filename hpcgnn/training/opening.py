@@ -10,7 +10,7 @@ from hpcgnn.errors import CheckpointError
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.environment import environment
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.summary import software_versions
 

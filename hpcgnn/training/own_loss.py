@@ -31,7 +31,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.output import tell
+from hpcgnn.run.output import tell
 
 SAMPLE_ROWS = 4096      # of all ranks, on which a loss is tried
 SHARE = 3               # a part has a third of them, so that parts differ in size

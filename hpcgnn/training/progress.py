@@ -13,13 +13,12 @@ import rich.progress
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.output import PatientStream, discard, tell
+from hpcgnn.run.output import PatientStream, discard, size_text, tell, time_text
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.scores import SCORES, Score
 from hpcgnn.training.terminal import watched_stream
-from hpcgnn.units import size_text, time_text
 
 DEFAULT_SECONDS = 60.0
 

@@ -16,13 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import settings_of
 from hpcgnn.errors import CheckpointError, KernelError
 from hpcgnn.exchange.state import State
-from hpcgnn.launch import together, words_of_all
+from hpcgnn.methods.controller import Controller
+from hpcgnn.run.launch import together, words_of_all
 from hpcgnn.shards.sealed import open_sealed, write_sealed
-from hpcgnn.training.rank_files import RankFiles
+from hpcgnn.training.run_folder import RankFiles
 from hpcgnn.training.session import Session
 
 logger = logging.getLogger(__name__)

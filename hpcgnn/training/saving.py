@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from hpcgnn.launch import together
+from hpcgnn.run.launch import together
 from hpcgnn.training.checkpoint import Checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 TOKEN_BYTES = 16
 

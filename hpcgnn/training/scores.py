@@ -11,7 +11,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.launch import together
+from hpcgnn.run.launch import together
 
 CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi-label", "regression"
 KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a regression"}

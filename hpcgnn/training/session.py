@@ -1,4 +1,11 @@
-"""Session: everything of a run that is built once, before the first epoch, and not changed by training."""
+"""What graph.h5 says, on all ranks: one of them reads it, since it is as long as the graph has nodes.
+
+Exchanges: how the messages of a run are put together: what ranks of a node share, and what is summed on its way.
+
+The rooms that are joined here do not know of each other.
+
+Session: everything of a run that is built once, before the first epoch, and not changed by training.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +19,157 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.adaptive.step_count import StepRule
-from hpcgnn.config import OWN, TrainConfig, parse_protection
-from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
-from hpcgnn.exchange.agreement import check_peers
+from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
+from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.compute_node import ComputeNode, are_worth_it, split_nodes
 from hpcgnn.exchange.halo import HaloExchange
-from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.plan import ExchangePlan, check_peers
+from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation
 from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.launch import choose_device, together
+from hpcgnn.graph.reductions import weighted_degree
+from hpcgnn.lowbit.training.models import QuantizationScheme, QuantizedStack
+from hpcgnn.lowbit.training.quantizer import count_in_degrees
+from hpcgnn.lowbit.training.scheme import LEARNS_WIDTHS
 from hpcgnn.methods.method import MethodContext
+from hpcgnn.methods.step_count import StepRule
 from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import MODELS, ModelTraits, traits_of
-from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
-from hpcgnn.nn.quantized.quantizer import count_in_degrees
-from hpcgnn.nn.quantized.scheme import LEARNS_WIDTHS
-from hpcgnn.ops.counter import FORWARD
+from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
-from hpcgnn.shards.reader import GraphInfo, read_partition
+from hpcgnn.run.launch import choose_device, together
+from hpcgnn.run.watchdog import HERE
+from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
 from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps
 from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
-from hpcgnn.training.alike import Traits, check_alike, say_if_bound
-from hpcgnn.training.answering import as_trained, with_classes
+from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
-from hpcgnn.training.exchanges import Exchanges, rotated_rows
-from hpcgnn.training.fastest import with_fastest_precision
-from hpcgnn.training.graph_info import read_shared_info
+from hpcgnn.training.evaluate import as_trained, with_classes
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
-from hpcgnn.training.precision import STORAGE, storage_bits
+from hpcgnn.training.precision import STORAGE, storage_bits, with_fastest_precision
 from hpcgnn.training.reading import Reading, reading_of
 from hpcgnn.training.recipe import Recipe, check_statistics
-from hpcgnn.training.same_settings import check_same, description_of
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 from hpcgnn.training.trial import Tried, try_model
+
+
+def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
+    """Collective: have rank 0 read and check graph.h5; return what it says of the whole graph, and of this rank's part.
+
+    Files of parts name the run of preprocess that made them, so that a rank whose folder is another one says so when it
+    reads its part.
+
+    Raises
+    ------
+    CollectiveError      shards that are missing, damaged or for another number of ranks; the same on all ranks
+    """
+    told: list[tuple[GraphInfo | None, str | None]] | None = None
+    if comm.rank == 0:
+        try:
+            info = read_graph_info(folder)
+            check_num_parts(info, comm.size)
+            told = [(replace(info, statistics={part: row}), None) for part, row in enumerate(info.statistics)]
+        except HpcgnnError as error:
+            told = [(None, str(error))] * comm.size
+    HERE.note("waits for what graph.h5 says")
+    info, sentence = comm.scatter(told)
+    HERE.note("goes on")
+    if sentence is not None:
+        raise CollectiveError(sentence)
+    return info
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """What moves the rows of a run.
+
+    Attributes
+    ----------
+    exchange : HaloExchange
+    plan : ExchangePlan               of its messages
+    mates : tuple of int              the ranks of this one's node
+    node : ComputeNode or None        what they share
+    sums : PreAggregation or None     what is summed before it is sent
+    """
+
+    exchange: HaloExchange
+    plan: ExchangePlan
+    mates: tuple[int, ...]
+    node: ComputeNode | None
+    sums: PreAggregation | None
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,
+             full_bits: int) -> Exchanges:
+        """Collective: put together what the settings ask for.
+
+        Parameters
+        ----------
+        full_bits : {32, 16}      width of rows as they are stored
+        """
+        plan, link = ExchangePlan.build(part), Link(1e6 * config.link_mbps)
+        mates, ranks_of_node = _mates_of(comm, config)
+
+        def node_of(plan: ExchangePlan) -> ComputeNode | None:
+            return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
+
+        outgoing = inputs = sums = None
+        if config.pre_aggregation == "on" and comm.size > 1:
+            node = node_of(plan)
+            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), config.exchange,
+                                  full_bits, transport=transport, link=link, node=node)
+            sums = PreAggregation.build(comm, part, plan, reach)
+            outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
+        node = node_of(plan)
+        if node is not None:
+            plan, reach = node.plan, reach and node.reach(comm, reach)
+        kind = config.method.exchange()
+        exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
+                                kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
+                                transport, link, config.pipeline, *rotated_rows(config), config.sum_bits, node,
+                                outgoing, inputs)
+        return cls(exchange, plan, mates, node, sums)
+
+    def importance(self, part: Partition) -> np.ndarray:
+        """Collective: return the importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
+        known = part.importance if self.sums is None else self.sums.importance
+        return known if self.node is None else self.exchange.received_values(known[:self.plan.num_inner])
+
+
+def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
+    """Return the purposes whose messages are rotated, and of how many columns a row must be."""
+    is_own = config.code == "auto"
+    directions = ROTATED[config.method.own_code() if is_own else config.code]
+    purpose = {"forward": FORWARD, "backward": BACKWARD}
+    return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
+
+
+def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:
+    """Collective: return the ranks of this one's node, and their communicator where they share rows."""
+    node = split_nodes(comm, config.ranks_per_node)
+    mates = tuple(node.allgather(comm.rank))
+    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
+        return mates, node
+    node.Free()
+    return mates, None
+
+
+def _inner_degree(part: Partition) -> np.ndarray:
+    """Return (num_inner,) in-degrees in the whole graph, or sums of weights where arcs have them: inner rows have all
+    their arcs here.
+    """
+    if part.edge_weight is not None:
+        return weighted_degree(part.indptr, part.edge_weight)
+    return part.in_degree[:part.num_inner]
+
 
 Own = TypeVar("Own")
 NOTHING = Recipe()

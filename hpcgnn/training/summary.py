@@ -18,9 +18,9 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcgnn
+from hpcgnn.lowbit.training.models import QuantizedStack
+from hpcgnn.lowbit.training.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.methods import name_of
-from hpcgnn.nn.quantized.models import QuantizedStack
-from hpcgnn.nn.quantized.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.training.balance import parts_by_rank
 from hpcgnn.training.environment import utc_now

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcgnn.config import settings_of
 from hpcgnn.errors import TrainingError
-from hpcgnn.launch import together
-from hpcgnn.output import tell
+from hpcgnn.run.launch import together
+from hpcgnn.run.output import tell
 from hpcgnn.training.callbacks import Callback, RunUnderWay
 
 if TYPE_CHECKING:

@@ -16,40 +16,37 @@ from typing import Any, NamedTuple, NoReturn
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.launch import together
-from hpcgnn.nn.quantized.models import QuantizedStack
+from hpcgnn.lowbit.training.models import QuantizedStack
+from hpcgnn.methods.controller import Decision
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
-from hpcgnn.output import tell
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.pyg.recomputation import checkpoints_on
-from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
+from hpcgnn.run.launch import together
+from hpcgnn.run.output import tell, time_text
+from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
+from hpcgnn.run.watchdog import HERE
+from hpcgnn.training.alike import check_same
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
-from hpcgnn.training.clock import modeled_seconds
-from hpcgnn.training.epoch_trace import EpochTrace
+from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.generators import alike_draws
-from hpcgnn.training.holder import seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.learner import Learner
-from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
-from hpcgnn.training.same_settings import check_same
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.run_lock import seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error, remark_on_divergence
-from hpcgnn.training.steps_taken import StepsTaken
 from hpcgnn.training.summary import bytes_by_pair, summarize
 from hpcgnn.training.trackers import TRACKERS
-from hpcgnn.units import time_text
-from hpcgnn.whereabouts import HERE
 
 
 def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop: StopRequest | None = None,

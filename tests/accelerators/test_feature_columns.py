@@ -7,7 +7,7 @@ from accelerator_workloads import random_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.feature_columns import nonzeros_before, slice_bounds, spread_columns
+from hpcgnn.accelerators.rows import nonzeros_before, slice_bounds, spread_columns
 
 
 @given(st.integers(0, 2**32), st.integers(0, 20), st.integers(1, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))

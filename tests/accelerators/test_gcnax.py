@@ -11,9 +11,9 @@ from accelerator_workloads import columns_added, columns_left, covered, made_des
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators import gcnax, gcnax_tiles
-from hpcgnn.accelerators.gcnax import passes
-from hpcgnn.accelerators.gcnax_tiling import Shape, Tiling, best_tilings, traffic
+from hpcgnn.accelerators import gcnax
+from hpcgnn.accelerators import gcnax as gcnax_tiles
+from hpcgnn.accelerators.gcnax import Shape, Tiling, best_tilings, passes, traffic
 from hpcgnn.errors import ConfigError
 
 SHAPES = [

@@ -8,8 +8,7 @@ from accelerator_workloads import columns_added, columns_left, made_design, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.hygcn import passes
-from hpcgnn.accelerators.hygcn_windows import windows_of
+from hpcgnn.accelerators.hygcn import passes, windows_of
 from hpcgnn.errors import ConfigError
 
 RULES = {"order": "aggregation-first", "simd_width": 2, "systolic_rows": 2, "sum_bits": 32, "id_bytes": 4}

@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from mega_setup import small_design
 from reference_mega import aggregate, combine, condense
 
-from hpcgnn.accelerators.mega.aggregation import encoder_cycles, source_cycles
-from hpcgnn.accelerators.mega.combination import row_cycles
-from hpcgnn.accelerators.mega.condense_unit import condense_cycles, copy_writes, list_reads, region_offsets
-from hpcgnn.accelerators.mega.rules import Rules
+from hpcgnn.accelerators.mega.layout import Rules
+from hpcgnn.accelerators.mega.units import (
+    condense_cycles,
+    copy_writes,
+    encoder_cycles,
+    list_reads,
+    region_offsets,
+    row_cycles,
+    source_cycles,
+)
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
 from hpcgnn.partition.condense_traffic import Buffer
 

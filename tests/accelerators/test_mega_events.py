@@ -17,8 +17,7 @@ from mega_setup import (
 )
 from reference_mega import condense
 
-from hpcgnn.accelerators.mega.rules import SCHEDULES, Rules
-from hpcgnn.accelerators.mega.storage import stored_rows
+from hpcgnn.accelerators.mega.layout import SCHEDULES, Rules, stored_rows
 from hpcgnn.accelerators.subgraphs import subgraphs_of
 from hpcgnn.accelerators.workload import Product
 

@@ -18,11 +18,10 @@ from mega_setup import (
 )
 
 from hpcgnn.accelerators.design import read_design
-from hpcgnn.accelerators.mega import combining as combining_module
 from hpcgnn.accelerators.mega import passes
-from hpcgnn.accelerators.mega import source_reads as source_reads_module
-from hpcgnn.accelerators.mega.rules import SCHEDULES, Rules
-from hpcgnn.accelerators.mega.storage import stored_rows
+from hpcgnn.accelerators.mega import passes as combining_module
+from hpcgnn.accelerators.mega import passes as source_reads_module
+from hpcgnn.accelerators.mega.layout import SCHEDULES, Rules, stored_rows
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
 from hpcgnn.accelerators.workload import Product, Workload

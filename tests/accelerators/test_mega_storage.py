@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from mega_setup import random_rows, small_design
 from reference_mega import packages_by_loop
 
-from hpcgnn.accelerators.mega.rules import Rules
-from hpcgnn.accelerators.mega.storage import package_bits, stored_rows
+from hpcgnn.accelerators.mega.layout import Rules, package_bits, stored_rows
 from hpcgnn.accelerators.workload import FeatureCounts
 from hpcgnn.errors import ConfigError
-from hpcgnn.quantized.package import PackageFormat
-from hpcgnn.quantized.package_writer import encode
+from hpcgnn.lowbit.package import PackageFormat, encode
 
 LENGTHS = st.lists(st.integers(8, 70), min_size=3, max_size=3).map(sorted)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mega_setup import small_design
 
-from hpcgnn.accelerators.mega.combining import block_bounds
-from hpcgnn.accelerators.mega.rules import Rules
-from hpcgnn.accelerators.mega.weights import weight_loads
+from hpcgnn.accelerators.mega.layout import Rules
+from hpcgnn.accelerators.mega.passes import block_bounds
+from hpcgnn.accelerators.mega.units import weight_loads
 
 
 def windows_by_loop(row_bytes, counts, most_bytes, most_values):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from accelerator_workloads import columns_left, covered, random_workload, walk
 
-from hpcgnn.accelerators.design import read_design
-from hpcgnn.accelerators.needs import check_needs
+from hpcgnn.accelerators.design import check_needs, read_design
 from hpcgnn.errors import ConfigError
 
 MATCHED = {"hygcn": (16, 64), "hygcn-8bit": (16, 64), "hygcn-combination-first": (16, 64), "gcnax": (32, 0),
@@ -90,9 +89,9 @@ def test_regions_of_dram_do_not_overlap(name):
 def test_large_and_small_runs_have_the_same_blocks(name, monkeypatch):
     workload, design = random_workload(4, 60, 240, (24, 9, 5), own=True), read_design(name)
     whole = [walk(made, design) for made in passes_of(design, workload)]
-    from hpcgnn.accelerators import row_requests
+    from hpcgnn.accelerators import rows
 
-    monkeypatch.setattr(row_requests.runs_of, "__defaults__", (1,))
+    monkeypatch.setattr(rows.runs_of, "__defaults__", (1,))
     assert np.all([walk(made, design) == one for made, one in zip(passes_of(design, workload), whole, strict=True)])
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.row_cache import RowCache
+from hpcgnn.accelerators.rows import RowCache
 from hpcgnn.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
 
-from hpcgnn.accelerators.feature_columns import spread_columns
+from hpcgnn.accelerators.rows import spread_columns
 from hpcgnn.accelerators.sgcn import passes
 from hpcgnn.errors import ConfigError
 

@@ -12,8 +12,7 @@ import pytest
 
 from hpcgnn.accelerators.dram import Memory, read_dram, traffic_of
 from hpcgnn.accelerators.schedule import KINDS, NO_REQUESTS, Blocks, Pass, Requests
-from hpcgnn.accelerators.timeline import run
-from hpcgnn.accelerators.timing import CAUSES
+from hpcgnn.accelerators.timeline import CAUSES, run
 from hpcgnn.errors import ConfigError
 
 HBM = read_dram("hbm1")

@@ -15,8 +15,8 @@ from parallel_run import clean_environment
 from hpcgnn.__main__ import main
 from hpcgnn.accelerators.energy import Energy
 from hpcgnn.accelerators.simulate import Outcome
-from hpcgnn.bench.accelerator_sweep import MOST_POINTS, Sweep
-from hpcgnn.bench.accelerator_tables import gains, reported
+from hpcgnn.bench.accelerator import gains, reported
+from hpcgnn.bench.accelerator_workload import MOST_POINTS, Sweep
 from hpcgnn.errors import ConfigError
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from bench.test_accelerator_workload import model_of
 
-from hpcgnn.bench.accelerator_degrees import draw_degrees, values_by_degree
+from hpcgnn.bench.accelerator_workload import draw_degrees, values_by_degree
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gin", "sage"])

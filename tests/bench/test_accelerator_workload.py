@@ -8,13 +8,12 @@ import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.bench import accelerator_workload as built
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import integer_model, random_stack
+from hpcgnn.bench.float_networks import FloatBatches, integer_model, random_stack
 from hpcgnn.bench.inference_work import BatchedGraph
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
-from hpcgnn.quantized.package_writer import encode
+from hpcgnn.lowbit.package import encode
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,12 @@ import torch
 from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import random_stack
+from hpcgnn.bench.float_networks import FloatBatches, random_stack
 from hpcgnn.bench.graphs import draw_power_law
 from hpcgnn.bench.kernels import KernelBenchmark
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import KernelError
-from hpcgnn.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches.cut import Batches
 from hpcgnn.ops import dispatch
 from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend

@@ -8,8 +8,7 @@ import torch
 from reference_partition import random_dataset
 
 from hpcgnn.bench.environment import allocator_name, thread_environment, with_kept_memory, with_tcmalloc
-from hpcgnn.bench.epoch import score_line
-from hpcgnn.bench.epoch_runs import EpochSettings, Trained, complaint
+from hpcgnn.bench.epoch import EpochSettings, Trained, complaint, score_line
 from hpcgnn.bench.epoch_work import count_parts, epoch_ceiling, export_arrays, layer_products, layer_widths
 from hpcgnn.bench.peers import epoch_loop
 from hpcgnn.shards.schema import Provenance

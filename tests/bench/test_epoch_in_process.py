@@ -12,9 +12,9 @@ from mpi4py import MPI
 
 from hpcgnn.__main__ import main
 from hpcgnn.bench import epoch_in_process, epoch_phases
+from hpcgnn.bench.epoch import Trained
 from hpcgnn.bench.epoch_in_process import ALIKE, InProcessEpochs, unlike
 from hpcgnn.bench.epoch_phases import PROFILED, Phase, PhaseClock, profile_record
-from hpcgnn.bench.epoch_runs import Trained
 from hpcgnn.bench.graphs import draw_training_graph, drawn_size
 from hpcgnn.bench.peers import pyg_in_process
 from hpcgnn.bench.timing import OURS
@@ -200,7 +200,7 @@ def test_the_names_of_peers_say_which_forms_train_in_one_process(arguments, form
         failures=[]))
     for name in ("open_place", "finish"):
         monkeypatch.setattr(bench, name, lambda *given: ({}, None))
-    monkeypatch.setattr("hpcgnn.launch.run_parallel", lambda step: step(None))
+    monkeypatch.setattr("hpcgnn.run.launch.run_parallel", lambda step: step(None))
     with pytest.raises(SystemExit) as ended:
         main(["bench", "epoch", *arguments])
     assert ended.value.code == 0 and [fields[5:7] for fields in made] == [form]

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from hpcgnn.bench.exchange import PLAIN, ExchangeBenchmark, RanksPlace
 from hpcgnn.bench.timing import CEILING, OURS, Effort
-from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.ring import EXCHANGES
 
 COMM = MPI.COMM_WORLD

@@ -13,12 +13,11 @@ from inference_setup import float_oracle, some_work, trained_file, write_archive
 from integer_models import some_model
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench.float_batches import FloatBatches
-from hpcgnn.bench.float_networks import float_stack, integer_model, random_stack
+from hpcgnn.bench.float_networks import FloatBatches, float_stack, integer_model, random_stack
 from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
-from hpcgnn.inference.batches.run import BatchedRun, pack_features
-from hpcgnn.inference.model_file import write_model
+from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.model_file import write_model
 from hpcgnn.shards.fingerprint import Fingerprint
 
 KINDS = ("gcn", "gin", "sage")

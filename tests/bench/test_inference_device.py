@@ -14,14 +14,14 @@ from inference_setup import float_oracle, some_work, trained_file, write_archive
 from hpcgnn.bench import inference, inference_device, inference_work
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
-from hpcgnn.bench.float_batches import FloatBatches
+from hpcgnn.bench.float_networks import FloatBatches
 from hpcgnn.bench.inference import InferenceBenchmark
 from hpcgnn.bench.inference_device import FLOATS, FP16_COPIED, NO_INT8, OURS_COPIED, CopiedFloats
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.timing import OURS, Effort
-from hpcgnn.inference.batches import run
-from hpcgnn.inference.device.batches import DeviceBatchedRun, ResidentRun
-from hpcgnn.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference.batches import run
+from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, ResidentRun
+from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 

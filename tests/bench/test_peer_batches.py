@@ -12,7 +12,7 @@ import torch
 from hpcgnn.bench.peers import score_loop
 from hpcgnn.bench.peers.score_loop import BlockStack, PeerGraph
 from hpcgnn.bench.peers.together import Alone, Together
-from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.bench.race.contestants import PeerSettings
 
 EVERYTHING = PeerSettings("sage", 1, 1.0, 1, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
 

@@ -17,10 +17,9 @@ from hpcgnn.bench.environment import thread_environment
 from hpcgnn.bench.peers import score_loop
 from hpcgnn.bench.peers.score_loop import PeerGraph
 from hpcgnn.bench.peers.together import join
-from hpcgnn.bench.race.contestants import Peer
+from hpcgnn.bench.race.contestants import Peer, PeerSettings, RaceSettings
 from hpcgnn.bench.race.curve import Settings
-from hpcgnn.bench.race.peer_runs import run_beside, train_peer
-from hpcgnn.bench.race.settings import PeerSettings, RaceSettings
+from hpcgnn.bench.race.runs import run_beside, train_peer
 from hpcgnn.errors import TrainingError
 
 NUM_NODES, NUM_WEIGHTS = 400, 4 * 16 + 16 + 2 * 16 + 16 * 2 + 2

@@ -13,6 +13,7 @@ from hpcgnn.bench.race import contestants, runs
 from hpcgnn.bench.race.contestants import (
     Ours,
     Peer,
+    RaceSettings,
     list_ours,
     list_peers,
     parse_methods,
@@ -22,7 +23,6 @@ from hpcgnn.bench.race.contestants import (
 )
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest
 from hpcgnn.bench.race.runs import points_of, run_within
-from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.errors import ConfigError, TrainingError
 
 

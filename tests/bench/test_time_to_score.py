@@ -17,10 +17,9 @@ from parallel_run import clean_environment
 from hpcgnn.__main__ import main
 from hpcgnn.bench.race import benchmark
 from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
-from hpcgnn.bench.race.contestants import Ours, Peer
+from hpcgnn.bench.race.contestants import Ours, Peer, RaceSettings
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial
 from hpcgnn.bench.race.result import RaceResult
-from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.cli.race import check_batches
 from hpcgnn.errors import ConfigError, TrainingError
 

@@ -25,8 +25,8 @@ from campaigns.hostile_archives import Hostile, Truth  # noqa: E402
 
 CASE_SECONDS = 60.0
 EXTRA_BYTES = 3 << 29
-MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.launch", "hpcgnn.training.trainer",
-           "hpcgnn.datasets.ogb")
+MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.run.launch", "hpcgnn.training.trainer",
+           "hpcgnn.data.ogb")
 
 
 class Adversarial:

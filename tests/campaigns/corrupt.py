@@ -117,17 +117,17 @@ def read_checkpoint_file(path: Path) -> Any:
 
 
 def read_model_file(path: Path) -> Any:
-    from hpcgnn.inference.model_file import read_model
+    from hpcgnn.lowbit.inference.model_file import read_model
     return read_model(path)
 
 
 def read_prediction_file(path: Path) -> Any:
-    from hpcgnn.inference.predictions import read_predictions
+    from hpcgnn.results.predictions import read_predictions
     return read_predictions(path)
 
 
 def read_activation_file(path: Path) -> Any:
-    from hpcgnn.shards.activations import read_activations
+    from hpcgnn.lowbit.inference.activations import read_activations
     return read_activations(path.parent, int(path.stem.rpartition("-")[2]))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.shards.seal import SEAL_BYTES, parse_seal, seal_file
+from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal, seal_file
 
 INTEGERS = (-1, 0, 1, 2, -(10**6), 2**15, 2**31 - 1, 2**31, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63))
 REALS = (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 3e38, 0.0, -0.0, 1e-45, 65520.0)

@@ -279,7 +279,7 @@ def fault_of_ending(status: int, stderr: str, run: Path, has_trained: bool) -> s
 def difference(run: Path, whole: Path) -> str | None:
     """What a resumed run has that differs from the undisturbed one."""
     from hpcgnn.training.checkpoint import read_checkpoint
-    from hpcgnn.training.metrics import RunFolder
+    from hpcgnn.training.run_folder import RunFolder
 
     a, b = read_checkpoint(run / "checkpoint.h5"), read_checkpoint(whole / "checkpoint.h5")
     differing = [name for name in ("model", "best_model", "optimizer")
@@ -309,8 +309,8 @@ def untimed(record: dict) -> dict:
 def content(kind: str, folder: Path) -> object:
     """What the files of a writer hold, or the sentence that refuses them; names, dates and run ids left out."""
     from hpcgnn.errors import HpcgnnError
-    from hpcgnn.inference.model_file import read_model
-    from hpcgnn.inference.predictions import read_predictions
+    from hpcgnn.lowbit.inference.model_file import read_model
+    from hpcgnn.results.predictions import read_predictions
     from hpcgnn.shards.reader import read_partition
     from hpcgnn.shards.verification import verify_shards
 

@@ -31,10 +31,10 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
            ["adaqp", "--set", "period=1", "--set", "solver=greedy"],
            ["sylvie"], ["bns"], ["sancus"], ["random"])
 # What commands import when they are called; a forked rank must find it there.
-MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.trainer",
-           "hpcgnn.inference.model_source", "hpcgnn.inference.predictions", "hpcgnn.inference.run",
-           "hpcgnn.inference.batches.distribution", "hpcgnn.inference.model_file",
-           "hpcgnn.shards.activations", "hpcgnn.cli.packages")
+MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
+           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.results.predictions",
+           "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.batches.distribution",
+           "hpcgnn.lowbit.inference.model_file", "hpcgnn.lowbit.inference.activations", "hpcgnn.cli.inspect")
 
 
 def read_corpus() -> list[Mutation]:
@@ -180,8 +180,8 @@ def rank_body(rank: int, mutation: Mutation, arguments: list[str], work: Path) -
 def read_alone(mutation: Mutation, case: Path, rank: int) -> int:
     """Predictions and packages, which both ranks read and rank 0 speaks of."""
     from hpcgnn.errors import HpcgnnError
-    from hpcgnn.inference.predictions import read_predictions
-    from hpcgnn.shards.activations import read_activations
+    from hpcgnn.lowbit.inference.activations import read_activations
+    from hpcgnn.results.predictions import read_predictions
 
     try:
         if mutation.file.startswith("predictions"):

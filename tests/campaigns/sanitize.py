@@ -17,16 +17,16 @@ ROOT = Path(__file__).parents[2]
 LEVELS = ("portable", "avx2", "avx512")
 # Those whose kernels read what others have written come first.
 TEST_FILES = (
-    "tests/quantized/test_package_faults.py", "tests/ops/test_quantization.py", "tests/ops/test_two_tables.py",
-    "tests/ops/test_bounds.py", "tests/ops/test_aggregation.py", "tests/quantized/test_package.py",
+    "tests/lowbit/test_package_faults.py", "tests/ops/test_quantization.py", "tests/ops/test_two_tables.py",
+    "tests/ops/test_bounds.py", "tests/ops/test_aggregation.py", "tests/lowbit/test_package.py",
     "tests/ops/test_quantization_storage.py", "tests/ops/test_nearest.py", "tests/ops/test_code_aggregation.py",
     "tests/ops/test_code_attention.py", "tests/ops/test_integer_rows.py", "tests/ops/test_tiles.py",
     "tests/ops/test_batch_tiles.py", "tests/ops/test_bit_gemm.py", "tests/ops/test_combination.py",
     "tests/ops/test_integer_layers.py", "tests/ops/test_row_bits.py",
     "tests/ops/test_fake_quantization.py", "tests/ops/test_pointwise.py", "tests/ops/test_maximum.py",
     "tests/ops/test_attention.py", "tests/ops/test_absent_rows.py", "tests/ops/test_dense.py",
-    "tests/ops/test_draws.py", "tests/quantized/test_combination.py", "tests/quantized/test_package_formats.py",
-    "tests/quantized/test_bit_tensor.py", "tests/quantized/test_bit_products.py", "tests/inference", "tests/exchange",
+    "tests/ops/test_draws.py", "tests/lowbit/test_combination.py", "tests/lowbit/test_package_formats.py",
+    "tests/lowbit/test_bit_tensor.py", "tests/lowbit/test_bit_products.py", "tests/lowbit/inference", "tests/exchange",
     "tests/partition", "tests/bench/test_ceilings.py", "tests/graph")
 NUM_BATCHES = 1500          # of fuzzing, among which the test files are spread
 BATCH_EXECUTIONS = 1000     # about, of decoders in one batch; the worker says how many they were

@@ -19,15 +19,13 @@ from integer_models import some_model
 from hpcgnn._ext import combination_sparse
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.inference.batches.cut import Batches
-from hpcgnn.inference.batches.neighbors import BatchNeighborhood
-from hpcgnn.inference.batches.run import pack_features
-from hpcgnn.inference.coded_rows import CodedRows
-from hpcgnn.inference.forward import forward_codes
+from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches.run import BatchNeighborhood, pack_features
+from hpcgnn.lowbit.inference.coded_rows import CodedRows
+from hpcgnn.lowbit.inference.forward import forward_codes
+from hpcgnn.lowbit.package import PackagedRows, PackageFormat, encode
 from hpcgnn.ops import aggregation, bit_gemm, code_aggregation, code_attention, maximum, quantization, tiles
 from hpcgnn.ops.counter import FORWARD, CounterKey
-from hpcgnn.quantized.package import PackagedRows, PackageFormat
-from hpcgnn.quantized.package_writer import encode
 
 CORPUS = Path(__file__).parent / "corpus" / "packages.json"
 ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")

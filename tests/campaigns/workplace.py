@@ -16,9 +16,9 @@ from campaigns.corrupt import plain
 from campaigns.made_files import GRAPH, TRAIN, make_shards
 
 COMMANDS = ("preprocess", "train", "resume", "quantize", "infer")
-MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch",
-           "hpcgnn.training.trainer", "hpcgnn.inference.model_source", "hpcgnn.inference.predictions",
-           "hpcgnn.inference.run", "hpcgnn.inference.model_file")
+MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
+           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.results.predictions",
+           "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.model_file")
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Workplace:
     def what_is_lost(self, name: str) -> str | None:
         """What a command that failed has left unreadable; a run that is being replaced may be gone, never torn."""
         from hpcgnn.errors import HpcgnnError
-        from hpcgnn.inference.model_file import read_model
-        from hpcgnn.inference.predictions import read_predictions
+        from hpcgnn.lowbit.inference.model_file import read_model
+        from hpcgnn.results.predictions import read_predictions
         from hpcgnn.shards.reader import read_graph_info, read_partition
 
         place = self.place

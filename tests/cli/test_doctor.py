@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fork_server import served
 from mpi4py import MPI
 
-from hpcgnn.bench import doctor
+from hpcgnn.bench import checkup
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli.doctor import command
 from hpcgnn.ops.host.simd import best_level, simd_level
@@ -31,11 +31,11 @@ def test_every_precision_is_measured_and_a_held_machine_is_named():
 @pytest.fixture
 def healthy(monkeypatch, tmp_path):
     monkeypatch.delenv("HPCGNN_SIMD", raising=False)
-    monkeypatch.setattr(doctor, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(checkup, "multiplies_bfloat16", lambda: True)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     pages = tmp_path / "enabled"
     pages.write_text("always [madvise] never\n")
-    monkeypatch.setattr(doctor, "HUGE_PAGES", pages)
+    monkeypatch.setattr(checkup, "HUGE_PAGES", pages)
     return monkeypatch
 
 
@@ -44,21 +44,21 @@ def measured(share):
 
 
 def test_a_healthy_machine_gives_no_complaint(healthy):
-    assert doctor.complaints(measured(0.9)) == []
+    assert checkup.complaints(measured(0.9)) == []
     assert simd_level() == best_level()
 
 
 def test_each_fault_gives_one_complaint(healthy):
-    healthy.setattr(doctor, "multiplies_bfloat16", lambda: False)
+    healthy.setattr(checkup, "multiplies_bfloat16", lambda: False)
     healthy.setattr(os, "getloadavg", lambda: (500.0, 0.0, 0.0))
-    doctor.HUGE_PAGES.write_text("always madvise [never]\n")
-    found = doctor.complaints(measured(0.2))
+    checkup.HUGE_PAGES.write_text("always madvise [never]\n")
+    found = checkup.complaints(measured(0.2))
     assert [words for words in ("widened to float32", "no huge pages", "the load is 500.0", "20 % of what")
             if not any(words in one for one in found)] == [] and len(found) == 4
 
 
 def test_without_an_mpi_the_rest_is_told_and_the_status_is_one(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hpcgnn.launch", None)
+    monkeypatch.setitem(sys.modules, "hpcgnn.run.launch", None)
     monkeypatch.setattr("hpcgnn.cli.doctor.show_rates", lambda threads: None)
     monkeypatch.setattr("hpcgnn.bench.environment.set_environment", lambda environment: None)
     result = CliRunner().invoke(command, ["--threads", "1"])

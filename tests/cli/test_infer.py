@@ -10,13 +10,12 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
 
-from hpcgnn.inference import coded_rows
-from hpcgnn.inference.model_file import read_model, write_model
-from hpcgnn.inference.predictions import read_predictions
-from hpcgnn.shards.activations import read_activations
-from hpcgnn.shards.features import FeatureStorage
+from hpcgnn.lowbit.inference import coded_rows
+from hpcgnn.lowbit.inference.activations import read_activations
+from hpcgnn.lowbit.inference.model_file import read_model, write_model
+from hpcgnn.results.predictions import read_predictions
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -41,7 +40,7 @@ def answers(path):
 
 def expected_answers(path, folder):
     """What one rank says, computed by every rank for itself."""
-    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
     dataset, comm = easy_graph(), MPI.COMM_WORLD
@@ -80,8 +79,8 @@ def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards
 
 @pytest.mark.parallel([1, 2])
 def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, shared_path):
-    from hpcgnn.inference.input_rows import FloatRows
-    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.lowbit.inference.input_rows import FloatRows
+    from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info, read_partition
 
     comm, dataset, folder = MPI.COMM_WORLD, easy_graph(), shared_path / "shards"

@@ -8,10 +8,9 @@ from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, random_owner, write, write_once
 
 from hpcgnn.__main__ import main
-from hpcgnn.inference.model_file import write_model
-from hpcgnn.inference.predictions import read_predictions
-from hpcgnn.shards.features import FeatureStorage
-from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.lowbit.inference.model_file import write_model
+from hpcgnn.results.predictions import read_predictions
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
 
 def infer(capsys, *arguments):
@@ -44,8 +43,8 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
 
 def alone(dataset, folder, kind):
     """Logits of one rank, computed by every rank for itself."""
-    from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
-    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
+    from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
     shards = on_rank_zero(MPI.COMM_WORLD, lambda: write(dataset, random_owner(dataset, 1), 1, folder / "alone"))

@@ -14,14 +14,13 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, train, write_once
 
-from hpcgnn import launch
 from hpcgnn.exchange.transport import StagedTransport
-from hpcgnn.inference.model_file import read_model, write_model
-from hpcgnn.inference.predictions import read_predictions
+from hpcgnn.lowbit.inference.model_file import read_model, write_model
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
-from hpcgnn.shards.features import FeatureStorage
-from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.results.predictions import read_predictions
+from hpcgnn.run import launch
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 from hpcgnn.training import session
 
 SPEC = "synthetic:nodes=90,mean_degree=6,classes=4,features=12,signal=2"

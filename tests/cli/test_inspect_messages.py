@@ -9,13 +9,13 @@ import pytest
 from reference_partition import arcs_of, expected_importance, needed_ids, random_dataset
 
 from hpcgnn.__main__ import main
-from hpcgnn.cli.messages import WIDTHS, bits_line, level_bins_of, row_bytes
+from hpcgnn.cli.graph_text import WIDTHS, bits_line, level_bins_of, row_bytes
 from hpcgnn.methods.sylvie import Sylvie
 from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.run.output import size_text
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
-from hpcgnn.units import size_text
 
 PERCENTILES = (85, 95, 99)
 

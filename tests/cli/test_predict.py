@@ -13,7 +13,7 @@ from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
 
 from hpcgnn.results.answer_file import read_answer_arrays
 from hpcgnn.training.checkpoint import read_checkpoint, write_checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 
 @pytest.fixture

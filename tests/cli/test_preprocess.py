@@ -13,10 +13,10 @@ from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
 from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
-from hpcgnn.datasets.options import SilentTask
-from hpcgnn.launched import SIZE_VARIABLES
+from hpcgnn.data.options import SilentTask
 from hpcgnn.library.preprocess import preprocess
 from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
+from hpcgnn.run.launched import SIZE_VARIABLES
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.verification import verify_shards
 

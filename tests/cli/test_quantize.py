@@ -9,10 +9,9 @@ import pytest
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
 
-from hpcgnn.inference.model_file import payload_bytes, read_model
-from hpcgnn.shards.features import FeatureStorage
-from hpcgnn.shards.hashing import fingerprint_of
-from hpcgnn.units import size_text
+from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model
+from hpcgnn.run.output import size_text
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, write_once
 
-from hpcgnn.inference.model_file import write_model
-from hpcgnn.shards.features import FeatureStorage
-from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.lowbit.inference.model_file import write_model
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
 SPEC = "synthetic:nodes=90,mean_degree=6,classes=4,features=12,signal=2"
 CUDA = ("--device", "cuda")

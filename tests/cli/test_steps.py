@@ -11,7 +11,7 @@ import pytest
 
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import OURS, Effort
-from hpcgnn.cli.steps import CLEAR_LINE, Steps
+from hpcgnn.cli.measurement import CLEAR_LINE, Steps
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.registry import read_toml
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.job import Job, train
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 

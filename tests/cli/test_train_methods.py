@@ -10,7 +10,7 @@ from training_setup import easy_graph, on_rank_zero, write_once
 
 from hpcgnn.__main__ import main
 from hpcgnn.registry import read_toml
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 COMM = MPI.COMM_WORLD
 FLAGS = ["--model", "sage", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3"]

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.live import Live
 from training_setup import snapshot
 
-from hpcgnn.checked_text import seal_json, seal_toml
 from hpcgnn.cli import watch
 from hpcgnn.cli.watch import COMPLETE, GONE, RUNNING, WatchedRun, show
 from hpcgnn.errors import ConfigError
+from hpcgnn.registry import seal_json, seal_toml
 from hpcgnn.training import run_lock
-from hpcgnn.training.holder import Holder
-from hpcgnn.training.run_lock import RunLock
+from hpcgnn.training.run_lock import Holder, RunLock
 
 
 @pytest.fixture

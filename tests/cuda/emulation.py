@@ -16,9 +16,7 @@ from pathlib import Path
 
 import torch
 
-from hpcgnn.ops.cuda.compiler import KERNELS
-from hpcgnn.ops.cuda.module import Launch
-from hpcgnn.ops.cuda.signatures import signatures_of
+from hpcgnn.ops.cuda.module import KERNELS, Launch, signatures_of
 
 EMULATION = Path(__file__).parent / "emulation"
 CACHE = Path(tempfile.gettempdir()) / f"hpcgnn-emulation-{os.getuid()}"

@@ -2,7 +2,7 @@
 
 `SeparateTensor` says that it lies on cuda:0 and wraps a tensor of the host, which holds its values. An operation that
 meets tensors of both memories fails as torch's do, and so does `.numpy()`; so does a kernel that gets a tensor of the
-host. `separate_memory` makes torch's factories, `.to("cuda")`, streams and `hpcgnn.launch.choose_device` use it.
+host. `separate_memory` makes torch's factories, `.to("cuda")`, streams and `hpcgnn.run.launch.choose_device` use it.
 
 Kernels but those of messages compute nothing by default (NullBackend), so that a whole command takes a second: memory
 begins as zeros, and what kernels should have written stays zero. With EmulatedBackend(device_type="cuda") values are

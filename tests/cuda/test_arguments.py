@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.arguments import SCALAR_TYPES, TENSOR_DTYPES, ArgumentList, argument_of
-from hpcgnn.ops.cuda.signatures import Parameter
+from hpcgnn.ops.cuda.module import SCALAR_TYPES, TENSOR_DTYPES, ArgumentList, Parameter, argument_of
 
 INTEGERS = [name for name, kind in SCALAR_TYPES.items() if issubclass(kind, np.integer)]
 

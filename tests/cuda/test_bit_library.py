@@ -1,4 +1,4 @@
-"""hpcgnn.quantized on a device: tensors and tiles of bits where their sources lie, and the host's bits out of them."""
+"""hpcgnn.lowbit on a device: tensors and tiles of bits where their sources lie, and the host's bits out of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from cuda.conftest import HAS_GPU
 
+from hpcgnn.lowbit import BitTiles, aggregate_to_bit, bit_mm_to_float, bit_mm_to_int, to_bit
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
-from hpcgnn.quantized import BitTiles, aggregate_to_bit, bit_mm_to_float, bit_mm_to_int, to_bit
 
 
 def layer_of(adjacency, features, weight):

@@ -9,8 +9,7 @@ import torch
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import BLOCK_THREADS, ENTRIES_A_BLOCK, TILES_A_ROUND, DevicePlace
 from hpcgnn.bench.timing import Effort
-from hpcgnn.ops.cuda.compiler import KERNELS
-from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.module import KERNELS, kernel
 
 PLACE = DevicePlace(Effort(1), "cpu", chip=Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20))
 LANES = np.arange(32)

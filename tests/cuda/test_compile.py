@@ -11,8 +11,7 @@ import pytest
 from cuda import toolkit
 from cuda.emulation import CACHE, COMPILER, library_of
 
-from hpcgnn.ops.cuda.compiler import KERNELS
-from hpcgnn.ops.cuda.signatures import signatures_of
+from hpcgnn.ops.cuda.module import KERNELS, signatures_of
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))

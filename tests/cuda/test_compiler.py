@@ -11,8 +11,8 @@ import types
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda import compiler
-from hpcgnn.ops.cuda.compiler import KERNELS, machine_code
+from hpcgnn.ops.cuda import module as compiler
+from hpcgnn.ops.cuda.module import KERNELS, machine_code
 
 HAS_NVRTC = importlib.util.find_spec("cupy") is not None
 

@@ -12,7 +12,7 @@ from cuda.emulation import EmulatedBackend
 from cuda.test_attention import SLOPE, indptr_of, stored, wide
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.loops import build_adjacency
+from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import attention
 from hpcgnn.ops.aggregation import from_csr, multiply_weighted
 from hpcgnn.ops.cuda import attention as cuda

@@ -18,10 +18,7 @@ import hpcgnn.ops.cuda.quantization as device_side
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import module
-from hpcgnn.ops.cuda.arguments import SCALAR_TYPES
-from hpcgnn.ops.cuda.compiler import KERNELS
-from hpcgnn.ops.cuda.module import LATER, CupyBackend, kernel, use_backend
-from hpcgnn.ops.cuda.signatures import signatures_of
+from hpcgnn.ops.cuda.module import KERNELS, LATER, SCALAR_TYPES, CupyBackend, kernel, signatures_of, use_backend
 from hpcgnn.ops.quantization import MessageLayout
 
 STREAM, DEVICE, ELSEWHERE = 0xabc0, 3, 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
+from hpcgnn.ops.cuda.module import Parameter, signatures_of
 
 PLAIN = """
 // extern "C" __global__ void commented_out(int n) {}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cuda.emulation import CACHE
 
-from hpcgnn.ops.cuda.compiler import KERNELS
+from hpcgnn.ops.cuda.module import KERNELS
 
 # Of a multiprocessor: registers, bytes of shared memory for blocks and what each of these costs more, threads, blocks.
 LIMITS = {80: (65536, 164 << 10, 1 << 10, 2048, 32), 90: (65536, 228 << 10, 1 << 10, 2048, 32),

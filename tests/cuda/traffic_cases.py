@@ -26,12 +26,12 @@ from integer_models import some_model
 from training_setup import easy_graph
 
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.inference.batches.cut import cut_batches
-from hpcgnn.inference.batches.run import pack_features
-from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.coded_rows import code_rows
-from hpcgnn.inference.device.batches import DeviceBatchedRun
-from hpcgnn.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference.batches.cut import cut_batches
+from hpcgnn.lowbit.inference.batches.run import pack_features
+from hpcgnn.lowbit.inference.code_exchange import CodeExchange
+from hpcgnn.lowbit.inference.coded_rows import code_rows
+from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun
+from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.counter import FORWARD, CounterKey

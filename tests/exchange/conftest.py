@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 from reference_partition import random_dataset
 
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.partition import Partition
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.compute_node import ComputeNode, split_nodes
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.ring import Link
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.widths import BIT_WIDTHS
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from reference_partition import random_dataset
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.exchange.agreement import check_peers
+from hpcgnn.exchange.plan import check_peers
 from hpcgnn.partition.build import build_partition
 
 RANKS = [1, 2, 3, 4]

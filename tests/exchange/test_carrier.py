@@ -15,13 +15,13 @@ from exchange.epochs import ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.exchange import carrier as module
-from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.carrier import LEAST_SENT, MOST_SENT, PIECE_BYTES, PIPELINES, Carrier, next_most, num_pieces
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.kinds import Fresh, Kept
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.helper_thread import HelperThread
+from hpcgnn.run.helper_thread import HelperThread
 
 COMM = MPI.COMM_WORLD
 CARRIED = ("thread", "polling")

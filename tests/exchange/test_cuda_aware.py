@@ -11,9 +11,9 @@ from mpi4py import MPI
 from stand_in_device import StandInDevice
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.exchange import cuda_aware, transport
-from hpcgnn.exchange.cuda_aware import Answer, answer_of_mpi, why_pointers_fail
-from hpcgnn.exchange.transport import choose_transport
+from hpcgnn.exchange import transport
+from hpcgnn.exchange import transport as cuda_aware
+from hpcgnn.exchange.transport import Answer, answer_of_mpi, choose_transport, why_pointers_fail
 from hpcgnn.ops.streams import use_streams
 
 CPU = torch.device("cpu")

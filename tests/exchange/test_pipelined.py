@@ -13,10 +13,9 @@ from exchange.epochs import VALUES, ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.carrier import PIPELINES
 from hpcgnn.exchange.kinds import Kept
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.nn.neighborhood import Neighborhood
 
 EPOCHS, DIMS = 16, (5, 9)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange import delivery
-from hpcgnn.exchange.arena import ALIGNMENT, MessageArena
+from hpcgnn.exchange.codec import ALIGNMENT, MessageArena
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES, AlltoallvTransfer
 from hpcgnn.ops.arena import empty

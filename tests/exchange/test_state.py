@@ -12,9 +12,9 @@ from exchange.epochs import ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import SolvedBits, UniformBits
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.kinds import Fresh, Kept, Sampled, Skipped
 from hpcgnn.exchange.kinds.kept import KeptMessages
 from hpcgnn.exchange.kinds.skipped import Broadcaster

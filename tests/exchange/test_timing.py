@@ -9,11 +9,10 @@ import pytest
 from exchange.epochs import Epochs
 from mpi4py import MPI
 
-from hpcgnn.adaptive.cost_model import fit_links
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.kinds import Fresh
-from hpcgnn.exchange.ring import EXCHANGES, Link
-from hpcgnn.exchange.timing import MAX_ROUNDS, SIZES, ranks_of_node, time_rounds, timed_rounds
+from hpcgnn.exchange.ring import EXCHANGES, MAX_ROUNDS, SIZES, Link, ranks_of_node, time_rounds, timed_rounds
+from hpcgnn.methods.cost_model import fit_links
 
 COMM = MPI.COMM_WORLD
 DIM, MESSAGE_SECONDS = 64, 0.05

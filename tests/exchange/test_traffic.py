@@ -9,9 +9,8 @@ from mpi4py import MPI
 
 from hpcgnn.exchange import delivery
 from hpcgnn.exchange import traffic as traffic_module
-from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.ring import EXCHANGES
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.counter import FORWARD
 

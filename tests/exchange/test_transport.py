@@ -12,12 +12,11 @@ from stand_in_device import DeviceFault, StandInDevice, WatchedComm, use_host_ke
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange import staging
-from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.bits import EpochPlan, UniformBits
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.transport import HOST, CudaAwareTransport, StagedTransport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_running, run_parallel_command
 
-from hpcgnn.shards.folder import shards_in
-from hpcgnn.shards.stages import FOLDER
+from hpcgnn.shards.folder import FOLDER, shards_in
 
 # Enough edges that stages are kept, and that a rank is met while it works.
 GRAPH = "synthetic:nodes=60000,mean_degree=40,classes=4,features=8"

@@ -16,9 +16,9 @@ import pytest
 from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_open_mpi, is_running, run_parallel_command
 from training_setup import arcs_where, assert_same_bits, easy_graph, random_owner, snapshot, without_seconds, write
 
-from hpcgnn.stop_signals import STOP_SIGNALS
+from hpcgnn.run.signals import STOP_SIGNALS
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 EPOCHS, CHECKPOINT_EVERY = 70, 10
 # Epochs of some milliseconds, so that a signal meets the run in the middle.
@@ -207,7 +207,7 @@ def test_a_rank_that_is_killed_while_messages_are_under_way_takes_all_down(shard
 
 FAILING_CARRIER = """
 import time
-from hpcgnn.launch import run_parallel
+from hpcgnn.run.launch import run_parallel
 
 def body(comm):
     from hpcgnn.errors import KernelError

@@ -17,10 +17,10 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, snapshot, write, write_once
 
 from hpcgnn.__main__ import main
-from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
+from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.run_lock import RunLock
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]

@@ -11,8 +11,7 @@ from reference_weights import dense_weighted, draw_weights, open_weighted
 
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.loops import build_adjacency, store_loop_weights
-from hpcgnn.graph.normalization import weighted_degree
+from hpcgnn.graph.reductions import build_adjacency, store_loop_weights, weighted_degree
 
 REDUCTIONS = ["sum", "mean", "gcn"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hpcgnn.graph.loops import build_adjacency, store_self_loops
+from hpcgnn.graph.reductions import build_adjacency, store_self_loops
 
 
 def random_part(num_inner, num_rows, seed=0, density=0.3):

@@ -32,7 +32,7 @@ def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
 @pytest.mark.parametrize("source, found", [
     ("@pytest.mark.parallel([1, 2, 3])\n@pytest.mark.parallel([2])", (1, 2, 3)), ("@pytest.mark.parallel([12])", ()),
     ("@pytest.mark.parallel(RANKS)", RANK_COUNTS), ("pytestmark = pytest.mark.parallel", RANK_COUNTS),
-    ("from hpcgnn.launch import run_parallel", ()),
+    ("from hpcgnn.run.launch import run_parallel", ()),
 ])
 def test_a_file_is_read_where_a_mark_may_name_the_number_of_ranks(source, found):
     assert tuple(ranks for ranks in RANK_COUNTS if may_have_tests_for(ranks, source)) == found

@@ -8,10 +8,16 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.nn.quantized.fake_quantization import fake_quantize, look_up, round_through
-from hpcgnn.nn.quantized.protected import TrackedRange, protection_by_degree
-from hpcgnn.nn.quantized.quantizer import ColumnQuantizer, Nodes, RowQuantizer, WeightQuantizer
-from hpcgnn.nn.quantized.step_search import search_steps, take_nearest
+from hpcgnn.lowbit.training.fake_quantization import fake_quantize, look_up, round_through
+from hpcgnn.lowbit.training.protected import TrackedRange, protection_by_degree
+from hpcgnn.lowbit.training.quantizer import (
+    ColumnQuantizer,
+    Nodes,
+    RowQuantizer,
+    WeightQuantizer,
+    search_steps,
+    take_nearest,
+)
 
 ALONE = MPI.COMM_SELF
 NOBODYS = Nodes(torch.zeros(0, dtype=torch.int64))      # of columns it does not matter whose the rows are

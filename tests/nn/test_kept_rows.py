@@ -20,7 +20,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import orders
+from hpcgnn.nn import neighborhood as orders
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.ops import arena, spans

@@ -12,12 +12,12 @@ from reference_integer import forward
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lowbit.training import models as quantized_models
+from hpcgnn.lowbit.training.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
+from hpcgnn.lowbit.training.protected import draw_protected
+from hpcgnn.lowbit.training.quantizer import MAX_DEGREES, count_in_degrees
+from hpcgnn.lowbit.training.scheme import QuantizationScheme
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.nn.quantized import models as quantized_models
-from hpcgnn.nn.quantized.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
-from hpcgnn.nn.quantized.protected import draw_protected
-from hpcgnn.nn.quantized.quantizer import MAX_DEGREES, count_in_degrees
-from hpcgnn.nn.quantized.scheme import QuantizationScheme
 
 KINDS = ("gcn", "sage", "gin", "gat")
 SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 4, 6),

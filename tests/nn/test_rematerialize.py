@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.exchange.bits import DrawnBits, UniformBits
+from hpcgnn.exchange.bits import DrawnBits, EpochPlan, UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Fresh, Sampled, by_peer
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model

@@ -9,11 +9,11 @@ import pytest
 import torch
 from mpi4py import MPI
 
+from hpcgnn.lowbit.training.models import QuantizedStack
+from hpcgnn.lowbit.training.quantizer import Nodes
+from hpcgnn.lowbit.training.scheme import QuantizationScheme
+from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE, SparseInput
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.nn.quantized.models import QuantizedStack
-from hpcgnn.nn.quantized.quantizer import Nodes
-from hpcgnn.nn.quantized.scheme import QuantizationScheme
-from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE, SparseInput
 
 # At 8 bits a mapped value on the edge of two codes, which rounding tips over, changes little.
 SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 8, 8), "uniform": QuantizationScheme("uniform", 8, 8),

@@ -10,7 +10,7 @@ import torch
 from reference_quantization import narrow
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.loops import build_adjacency
+from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import attention
 from hpcgnn.ops.storage import STORAGES
 

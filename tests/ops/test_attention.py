@@ -9,7 +9,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.loops import build_adjacency
+from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import attention
 from hpcgnn.ops.aggregation import from_csr, multiply, multiply_weighted
 

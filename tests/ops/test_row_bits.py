@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.row_bits import RowBits
+from hpcgnn.ops.row_codes import RowBits
 
 
 def some_rows(rng, num_rows, length, is_signed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from reference_partition import arcs_of, expected_partition, random_dataset
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition import halo
+from hpcgnn.partition import partition as halo
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.halo import find_halos
+from hpcgnn.partition.partition import find_halos
 from hpcgnn.partition.statistics import measure_partition
 
 DTYPES = {"inner_id": np.int64, "halo_id": np.int64, "halo_offset": np.int64, "boundary_index": np.int32,

@@ -9,15 +9,15 @@ import pytest
 from reference_partition import expected_importance, random_dataset
 
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.halo import find_halos
-from hpcgnn.partition.importance import (
+from hpcgnn.partition.partition import find_halos
+from hpcgnn.partition.statistics import (
     IMPORTANCE_BINS,
     boundary_nodes,
     degree_quantiles,
     importance_histogram,
+    measure_partition,
     node_importance,
 )
-from hpcgnn.partition.statistics import measure_partition
 
 
 def drawn_owner(num_nodes, num_parts, seed=0):

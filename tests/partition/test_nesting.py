@@ -8,9 +8,8 @@ from reference_partition import random_dataset
 
 from hpcgnn._ext.nesting import propagate_clusters
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition import nesting
-from hpcgnn.partition.nesting import nested_order
-from hpcgnn.partition.order import order_rows
+from hpcgnn.partition import order as nesting
+from hpcgnn.partition.order import nested_order, order_rows
 
 
 def communities(sizes, seed=0, shuffle_seed=1):

@@ -9,7 +9,7 @@ import torch
 
 import hpcgnn
 from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.partition.own_parts import own_parts
+from hpcgnn.partition.owner import own_parts
 from hpcgnn.shards.reader import read_graph_info, read_owner
 
 PARTS = np.array([1, 0, 2, 0, 1, 2, 2, 1])

@@ -9,10 +9,10 @@ import pytest
 from reference_partition import arcs_of, random_dataset
 
 from hpcgnn._ext import ldg as kernels
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.adjacency import symmetric_adjacency
 from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, METIS_PARTITIONERS, PARTITIONERS
+from hpcgnn.partition.metis import symmetric_adjacency
 from hpcgnn.partition.owner import SLACK, assign_owners, fill_empty_parts, node_weight
 
 

@@ -11,7 +11,7 @@ import pytest
 from reference_partition import random_dataset
 
 from hpcgnn.partition import refinement
-from hpcgnn.partition.adjacency import symmetric_adjacency
+from hpcgnn.partition.metis import symmetric_adjacency
 from hpcgnn.partition.refinement import load_limits, refine_owners
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from planning_setup import NETWORK
 
-from hpcgnn.planning.exchange_time import EAGER_BYTES, exchange_seconds, sum_seconds
-from hpcgnn.planning.simulation import simulate_exchange
+from hpcgnn.planning.exchange_time import EAGER_BYTES, exchange_seconds, simulate_exchange, sum_seconds
 
 MB = 1_000_000
 NEAR, FAR = 1e-6 + MB / 10e9, 5e-6 + MB / 4e9     # seconds of a message of 1 MB within a node and between nodes

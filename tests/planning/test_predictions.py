@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from planning_setup import NETWORK, small_cluster
 
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
 from hpcgnn.planning import planner
 from hpcgnn.planning.loads import count_loads
@@ -19,8 +19,7 @@ from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.planner import Choices, Cutter, make_plan
 from hpcgnn.planning.predictions import predict, recommend
-from hpcgnn.planning.sampling import least_share, spread
-from hpcgnn.planning.scaling import GraphSizes, parse_sizes, scaled_loads
+from hpcgnn.planning.sampling import GraphSizes, least_share, parse_sizes, scaled_loads, spread
 from hpcgnn.planning.stages import STAGES, epoch_seconds
 
 SPEC = "synthetic:nodes=3000,mean_degree=6,classes=30,features=8,homophily=0.9"
@@ -175,5 +174,5 @@ def test_a_cut_counts_the_parts_that_preprocess_makes(graph):
 
 def test_planning_needs_neither_mpi_nor_torch():
     """So that a plan starts at once, on a machine without either."""
-    code = "import sys, hpcgnn.planning.record; sys.exit(' '.join({'torch', 'mpi4py'} & set(sys.modules)) or None)"
+    code = "import sys, hpcgnn.planning.planner; sys.exit(' '.join({'torch', 'mpi4py'} & set(sys.modules)) or None)"
     subprocess.run([sys.executable, "-c", code], check=True)

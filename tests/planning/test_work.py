@@ -8,7 +8,7 @@ from mpi4py import MPI
 from planning_setup import small_cluster
 from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
-from hpcgnn.nn import kept_rows, orders
+from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.planning.loads import count_loads
@@ -42,13 +42,13 @@ def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model
     maps, gradients = [], []
 
     def watch(name, counts, flops_of):
-        function = getattr(orders, name)
+        function = getattr(neighborhood, name)
 
         def watched(rows, other, **out):
             counts.append(2 * flops_of(rows, other))
             return function(rows, other, **out)
 
-        for module in (orders, kept_rows):
+        for module in (neighborhood, neighborhood):
             monkeypatch.setattr(module, name, watched, raising=False)
 
     for name in ("map_rows", "map_back"):

@@ -10,8 +10,7 @@ from report.fake_runs import write_run
 
 from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_charts import bench_charts
-from hpcgnn.report.bench_folder import read_bench_folders
+from hpcgnn.report.bench_charts import bench_charts, read_bench_folders
 from hpcgnn.report.charts import charts_of
 from hpcgnn.report.page import write_report
 from hpcgnn.report.run_folder import read_runs

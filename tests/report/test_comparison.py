@@ -5,10 +5,9 @@ import io
 from report.fake_runs import write_adaptive_run, write_run
 from rich.console import Console
 
-from hpcgnn.report.comparison import compare, known_fields
+from hpcgnn.report.comparison import compare, comparison_table, known_fields
 from hpcgnn.report.formats import UNKNOWN
 from hpcgnn.report.run_folder import read_runs
-from hpcgnn.report.table import comparison_table
 
 
 def test_ratios_are_to_the_first_run(tmp_path):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hpcgnn.checked_text import seal_json
 from hpcgnn.errors import ConfigError
+from hpcgnn.registry import seal_json
 from hpcgnn.report.live import MetricsTail, Standing, age_of, bar, line_of, lines_of, sparkline
 
 

@@ -6,7 +6,7 @@ from report.fake_runs import write_run
 
 from hpcgnn.report.formats import UNKNOWN
 from hpcgnn.report.run_folder import read_runs
-from hpcgnn.report.score import ScoreKind, score_kind
+from hpcgnn.report.series import ScoreKind, score_kind
 
 
 def with_summary(path, **changes):

@@ -5,7 +5,7 @@ import json
 import pytest
 from report.fake_runs import write_adaptive_run, write_run
 
-from hpcgnn.report.differences import MAX_BASELINES, as_plain, baselines_of, best_run, differences_from
+from hpcgnn.report.comparison import MAX_BASELINES, as_plain, baselines_of, best_run, differences_from
 from hpcgnn.report.environment import facts_of
 from hpcgnn.report.headlines import headlines
 from hpcgnn.report.run_folder import read_runs

@@ -11,8 +11,7 @@ from mpi4py import MPI
 from training_setup import on_rank_zero
 
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.inference import row_pieces
-from hpcgnn.results import answer_file
+from hpcgnn.results import answer_file, predictions
 from hpcgnn.results.answer_file import check_answer_file, read_answer_arrays, write_answers
 from hpcgnn.results.answers import Answers
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
@@ -26,7 +25,7 @@ NAMES = np.array([f"né {'x' * (number % 5)}{number}" for number in range(NUM_NO
 
 @pytest.fixture(params=[1, 300, 1 << 20])
 def piece_bytes(request, monkeypatch):
-    monkeypatch.setattr(row_pieces, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(predictions, "PIECE_BYTES", request.param)
 
 
 def write_all(path, task=CLASSES, class_names=(), name=None):

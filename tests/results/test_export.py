@@ -21,7 +21,7 @@ import hpcgnn
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.results.export import exported, find_sizes, write_exported
-from hpcgnn.results.model_record import BUILT_IN, ModelRecord
+from hpcgnn.results.plain import BUILT_IN, ModelRecord
 from hpcgnn.results.pyg_weights import LACKING, pyg_weights
 
 NAMES = [*MODELS, "jknet max", "gcn of 1", "gat of 1"]

@@ -13,7 +13,7 @@ from training_setup import easy_graph, on_rank_zero, random_owner, write
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
-from hpcgnn.training.answering import as_trained
+from hpcgnn.training.evaluate import as_trained
 
 COMM = MPI.COMM_WORLD
 NAMES = ("ant", "bee", "cat", "dog")

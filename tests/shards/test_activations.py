@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ShardError
-from hpcgnn.quantized.package import PackageFormat
-from hpcgnn.quantized.package_writer import encode
-from hpcgnn.shards import activations
-from hpcgnn.shards.activations import activation_path, read_activations, write_activations
+from hpcgnn.lowbit.inference import activations
+from hpcgnn.lowbit.inference.activations import activation_path, read_activations, write_activations
+from hpcgnn.lowbit.package import PackageFormat, encode
 from hpcgnn.shards.sealed import write_sealed
 
 

@@ -11,12 +11,12 @@ from mpi4py import MPI
 from reference_partition import random_dataset
 from training_setup import shared_path  # noqa: F401
 
-from hpcgnn.datasets.feature_rows import FeatureRows, ScaledColumns
-from hpcgnn.datasets.row_files import keep_rows
+from hpcgnn.data.arrays import keep_rows
+from hpcgnn.data.features import FeatureRows, ScaledColumns
 from hpcgnn.errors import CollectiveError, ShardError
-from hpcgnn.library.crew import Ranks
+from hpcgnn.library.preprocess import Ranks
 from hpcgnn.shards import writer
-from hpcgnn.shards.crew import ALONE
+from hpcgnn.shards.folder import ALONE
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.verification import verify_shards
 

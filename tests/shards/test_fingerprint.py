@@ -9,15 +9,14 @@ import pytest
 import scipy.sparse
 from reference_partition import random_dataset
 
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.partition.choices import PARTITIONERS, REORDERS
 from hpcgnn.partition.owner import assign_owners
-from hpcgnn.shards import hashing
+from hpcgnn.shards import features
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
-from hpcgnn.shards.features import FeatureStorage
+from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.hashing import fingerprint_of, hash_clusters
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance, check_fingerprint
 from hpcgnn.shards.writer import write_shards
@@ -129,7 +128,7 @@ def test_how_a_dataset_lies_in_memory_changes_nothing(dataset):
 
 def test_blocks_change_nothing(dataset, monkeypatch):
     before = fingerprint_of(dataset, FLOAT32)
-    monkeypatch.setattr(hashing, "BLOCK_ENTRIES", 7)
+    monkeypatch.setattr(features, "BLOCK_ENTRIES", 7)
     assert fingerprint_of(dataset, FLOAT32) == before
 
 

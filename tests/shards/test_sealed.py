@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import CheckpointError, ShardError
-from hpcgnn.shards.seal import SEAL_BYTES, Seal, parse_seal
-from hpcgnn.shards.sealed import check_seal, open_sealed, write_sealed
+from hpcgnn.shards.sealed import SEAL_BYTES, Seal, check_seal, open_sealed, parse_seal, write_sealed
 
 KIND, VERSION = "part", 3
 

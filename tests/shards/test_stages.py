@@ -11,8 +11,9 @@ from reference_partition import random_dataset
 from training_setup import shared_path  # noqa: F401
 
 from hpcgnn.errors import CollectiveError, ShardError
-from hpcgnn.library.crew import Ranks
-from hpcgnn.shards import making, stages, writer
+from hpcgnn.library.preprocess import Ranks
+from hpcgnn.shards import folder as stages
+from hpcgnn.shards import making, writer
 from hpcgnn.shards.making import Making, make_shards
 
 COMM = MPI.COMM_WORLD

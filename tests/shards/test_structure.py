@@ -15,9 +15,9 @@ from reference_partition import random_dataset
 from resealing import attribute, put, reseal
 
 from hpcgnn.errors import ShardError
-from hpcgnn.shards.part_structure import is_finite
 from hpcgnn.shards.reader import read_graph_info, read_packages, read_partition
 from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.structure import is_finite
 from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import write_shards
 
@@ -420,7 +420,7 @@ def test_a_part_that_memory_can_not_hold_is_a_sentence(shards, monkeypatch):
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 6, 7, 20])
 def test_one_value_that_is_not_finite_is_found_in_any_block(monkeypatch, dtype, bad, place):
-    monkeypatch.setattr("hpcgnn.shards.part_structure.BLOCK_ENTRIES", 7)
+    monkeypatch.setattr("hpcgnn.shards.structure.BLOCK_ENTRIES", 7)
     values = np.full((7, 3), np.finfo(dtype).max, dtype)
     values[1] = np.finfo(dtype).min
     assert is_finite(values) and is_finite(values[:0])

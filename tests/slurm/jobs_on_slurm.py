@@ -216,7 +216,7 @@ def compare_runs(found: Path, expected: Path) -> list[str]:
     """Sentences on what differs between two finished runs: epochs, metrics but for seconds, and weights in any bit."""
     from training_setup import assert_same_bits, without_seconds
 
-    from hpcgnn.training.metrics import RunFolder
+    from hpcgnn.training.run_folder import RunFolder
 
     if not (found / "summary.json").exists():
         return ["there is no summary.json"]

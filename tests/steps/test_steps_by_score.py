@@ -23,7 +23,7 @@ def scored(monkeypatch, shared_path, scores, validates=True, **settings):
     """Collective: steps by epoch, of a training whose evaluations have these validation scores, the last one on."""
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)      # auto begins with 4 steps
-    monkeypatch.setattr("hpcgnn.adaptive.step_count.LEAST_FALL", -1.0)      # the loss has no say
+    monkeypatch.setattr("hpcgnn.methods.step_count.LEAST_FALL", -1.0)      # the loss has no say
     told = itertools.chain(scores, itertools.repeat(scores[-1]))
     monkeypatch.setattr(trainer, "evaluate", lambda *_: Evaluation(0.5, next(told), 0.5, 1.0))
     dataset = easy_graph()

@@ -13,8 +13,8 @@ from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.inference.batches.cut import cut_batches
-from hpcgnn.inference.batches.distribution import DealtBatches
+from hpcgnn.lowbit.inference.batches.cut import cut_batches
+from hpcgnn.lowbit.inference.batches.distribution import DealtBatches
 from hpcgnn.partition.build import build_partition
 from hpcgnn.training.batch_graph import within_batches
 from hpcgnn.training.session import Session

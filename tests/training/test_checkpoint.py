@@ -16,7 +16,7 @@ from training_setup import easy_graph, on_rank_zero, train, without_seconds, wri
 
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.seal import SEAL_BYTES, parse_seal, seal_file
+from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal, seal_file
 from hpcgnn.training.checkpoint import (
     KIND,
     VERSION,
@@ -27,8 +27,8 @@ from hpcgnn.training.checkpoint import (
     write_checkpoint,
 )
 from hpcgnn.training.evaluate import Evaluation
-from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.precision import LossScale
+from hpcgnn.training.run_folder import RunFolder
 
 
 def some_checkpoint(epoch=7, width=5):

@@ -16,8 +16,8 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.registry import read_toml
 from hpcgnn.training.balance import costs_by_rank, costs_of, resident_bytes
 from hpcgnn.training.environment import command_line, environment, launcher
-from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.opening import open_folder
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 
 

@@ -21,8 +21,8 @@ from training_setup import (
     write_once,
 )
 
-from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.source import load_source
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.partition.owner import assign_owners
 
 EPOCHS = 30

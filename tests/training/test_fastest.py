@@ -11,7 +11,7 @@ from training_setup import SMALL, easy_graph, write_once
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.reader import read_partition
-from hpcgnn.training import fastest
+from hpcgnn.training import precision
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.session import Session
 
@@ -25,7 +25,7 @@ def run_command(shards, out, resume=False, **settings):
 @pytest.mark.parametrize("seconds, chosen", [((1.0, 0.5), "bf16"), ((1.0, 0.89), "bf16"), ((1.0, 0.95), "fp32"),
                                              ((1.0, 20.0), "fp32")])
 def test_16_bits_must_save_a_tenth(seconds, chosen):
-    assert fastest.faster_of(dict(zip(("fp32", "bf16"), seconds, strict=True))) == chosen
+    assert precision.faster_of(dict(zip(("fp32", "bf16"), seconds, strict=True))) == chosen
 
 
 @pytest.mark.parallel([1, 2])
@@ -33,13 +33,13 @@ def test_16_bits_must_save_a_tenth(seconds, chosen):
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, monkeypatch, model, method):
     comm, measured = MPI.COMM_WORLD, []
-    of_sample = fastest.seconds_of_sample
+    of_sample = precision.seconds_of_sample
 
     def note(*arguments):
         measured.append(of_sample(*arguments))
         return measured[-1]
 
-    monkeypatch.setattr(fastest, "seconds_of_sample", note)
+    monkeypatch.setattr(precision, "seconds_of_sample", note)
     shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary = run_command(shards, shared_path / "run", precision="auto", model=model, method=method, epochs=2)
     assert len(measured) == 1 and set(measured[0]) == {"fp32", "bf16"}
@@ -53,7 +53,7 @@ def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, monkeypatch
 def test_the_slowest_rank_decides_for_all(shared_path, monkeypatch):
     comm = MPI.COMM_WORLD
     seconds = {"fp32": 1.0, "bf16": 0.5 if comm.rank == 0 else 2.0}
-    monkeypatch.setattr(fastest, "seconds_of_sample", lambda *arguments: seconds)
+    monkeypatch.setattr(precision, "seconds_of_sample", lambda *arguments: seconds)
     shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "auto"}))
     assert session.config.precision == "fp32"
@@ -62,7 +62,7 @@ def test_the_slowest_rank_decides_for_all(shared_path, monkeypatch):
 @pytest.mark.parametrize("settings", [
     {"quantize": "uniform", "model": "gcn"}, {"rematerialize": True}, {"model": "gin"}])
 def test_what_leaves_no_choice_or_changes_the_model_is_not_tried(shared_path, monkeypatch, settings):
-    monkeypatch.setattr(fastest, "seconds_of_sample", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr(precision, "seconds_of_sample", lambda *arguments: pytest.fail("measured"))
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, **settings, "precision": "auto"}))
@@ -73,9 +73,9 @@ def test_what_leaves_no_choice_or_changes_the_model_is_not_tried(shared_path, mo
 def test_a_resumed_run_keeps_what_it_began_with(shared_path, monkeypatch, written, faster):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    monkeypatch.setattr(fastest, "faster_of", lambda seconds: written)
+    monkeypatch.setattr(precision, "faster_of", lambda seconds: written)
     run_command(shards, shared_path / "run", precision="auto", epochs=2)
-    monkeypatch.setattr(fastest, "faster_of", lambda seconds: faster)
+    monkeypatch.setattr(precision, "faster_of", lambda seconds: faster)
     summary = run_command(shards, shared_path / "run", True, precision="auto", epochs=4)
     assert summary["precision"] == written
     assert summary["num_epochs_recorded"] == 4
@@ -84,9 +84,9 @@ def test_a_resumed_run_keeps_what_it_began_with(shared_path, monkeypatch, writte
 def test_a_sample_keeps_the_arcs_of_its_rows_and_needs_no_other_rank(shared_path, monkeypatch):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    monkeypatch.setattr(fastest, "SAMPLE_ROWS", 7)
+    monkeypatch.setattr(precision, "SAMPLE_ROWS", 7)
     part = read_partition(shards, 0, 1)
-    sample = fastest.sample_of(part)
+    sample = precision.sample_of(part)
     assert (sample.num_inner, sample.num_halo, sample.num_central) == (7, 0, 7)
     np.testing.assert_array_equal(np.diff(sample.indptr), np.diff(part.indptr)[:7])
     assert sample.num_edges == part.indptr[7] > 0 and sample.indices.max() < 7

@@ -9,8 +9,8 @@ import pytest
 from training.test_checkpoint import some_checkpoint
 
 from hpcgnn.errors import CheckpointError
-from hpcgnn.training import generations as module
-from hpcgnn.training.generations import Generations
+from hpcgnn.training import checkpoint as module
+from hpcgnn.training.checkpoint import Generations
 
 
 class Killed(BaseException):

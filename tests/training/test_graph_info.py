@@ -8,8 +8,8 @@ from training_setup import easy_graph, write_once
 
 from hpcgnn.errors import CollectiveError, ShardError
 from hpcgnn.shards.reader import read_graph_info
-from hpcgnn.training import graph_info
-from hpcgnn.training.graph_info import read_shared_info
+from hpcgnn.training import session
+from hpcgnn.training.session import read_shared_info
 
 COMM = MPI.COMM_WORLD
 
@@ -18,7 +18,7 @@ COMM = MPI.COMM_WORLD
 def test_one_rank_reads_and_each_is_told_of_its_own_part(shared_path, monkeypatch):
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     expected, readers = read_graph_info(shards), []
-    monkeypatch.setattr(graph_info, "read_graph_info", lambda folder: readers.append(folder) or read_graph_info(folder))
+    monkeypatch.setattr(session, "read_graph_info", lambda folder: readers.append(folder) or read_graph_info(folder))
     info = read_shared_info(COMM, shards)
     assert readers == ([shards] if COMM.rank == 0 else [])
     assert info.statistics == {COMM.rank: expected.statistics[COMM.rank]}
@@ -40,5 +40,5 @@ def test_all_ranks_have_the_sentence_of_the_one_that_reads(shared_path):
 
 def _refusal(shards):
     with pytest.raises(ShardError) as raised:
-        graph_info.check_num_parts(read_graph_info(shards), 1)
+        session.check_num_parts(read_graph_info(shards), 1)
     return raised.value

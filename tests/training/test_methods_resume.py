@@ -11,7 +11,7 @@ from mpi4py import MPI
 from training_setup import easy_graph, losses, on_rank_zero, train, write_once
 
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.rank_files import RankFiles
+from hpcgnn.training.run_folder import RankFiles
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "sage", "dropout": 0.5, "eval_every": 4, "deterministic": True}

@@ -9,12 +9,12 @@ import pytest
 from mpi4py import MPI
 from training_setup import easy_graph, train, without_seconds, write_once
 
-from hpcgnn.adaptive.policies import FixedWidths
 from hpcgnn.config import TrainConfig, check_keys, settings_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.kinds import Fresh, Kept, Sampled, Skipped
 from hpcgnn.methods import METHODS, find_method, name_of
 from hpcgnn.methods.method import Method
+from hpcgnn.methods.policies import FixedWidths
 from hpcgnn.settings import Clash, setting
 
 COMM = MPI.COMM_WORLD
@@ -109,7 +109,7 @@ def test_a_setting_of_several_methods_means_the_same_in_all():
 PLAIN = """
 from dataclasses import dataclass
 
-from hpcgnn.adaptive.policies import FixedWidths
+from hpcgnn.methods.policies import FixedWidths
 from hpcgnn.methods.method import Method
 from hpcgnn.settings import setting
 

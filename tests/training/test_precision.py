@@ -9,7 +9,7 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write_once
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.precision import GROWTH, STEPS_TO_GROW, LossScale
 from hpcgnn.training.session import Session

@@ -26,7 +26,7 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from hpcgnn.training.evaluate import Evaluation, QuantizedEvaluation, evaluation_from
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun
 

@@ -16,8 +16,8 @@ from training_setup import easy_graph, losses, on_rank_zero, random_owner, train
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.rank_files import RankFiles
 from hpcgnn.training.rank_state import KIND, VERSION
+from hpcgnn.training.run_folder import RankFiles
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "sage", "dropout": 0.5, "epochs": 4, "eval_every": 4, "checkpoint_every": 2, "method": "pipegcn"}
@@ -286,7 +286,7 @@ def test_a_folder_that_a_rank_does_not_see_costs_the_memory_and_not_the_run(shar
 
 @pytest.mark.parallel([1])
 def test_overwriting_a_run_removes_what_its_ranks_remember(run):
-    from hpcgnn.training.metrics import RunFolder
+    from hpcgnn.training.run_folder import RunFolder
 
     _, out = run
     assert files_of(out)

@@ -23,11 +23,11 @@ from training_setup import (
 )
 
 from hpcgnn.errors import CollectiveError, Interrupted
-from hpcgnn.stop_signals import STOP_SIGNALS
+from hpcgnn.run.signals import STOP_SIGNALS
 from hpcgnn.training import trainer
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.holder import seconds_to_the_end_of_the_job
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.run_lock import seconds_to_the_end_of_the_job
 
 SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "epochs": 14, "weight_decay": 1e-3}
 

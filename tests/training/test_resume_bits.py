@@ -15,7 +15,7 @@ from hpcgnn.errors import ConfigError, Interrupted
 from hpcgnn.methods import METHODS
 from hpcgnn.steps import clusters
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder
 
 COMM = MPI.COMM_WORLD
 NUM_EPOCHS = 12

@@ -11,16 +11,14 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write_once
 
-from hpcgnn.checked_text import read_json
 from hpcgnn.cli.train import read_settings
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import TrainingError
-from hpcgnn.partition.halo import find_halos
-from hpcgnn.registry import read_toml
+from hpcgnn.partition.partition import find_halos
+from hpcgnn.registry import read_json, read_toml
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.checkpoint import Progress
-from hpcgnn.training.durable import replace_text
-from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_folder import RunFolder, replace_text
 from hpcgnn.training.summary import score_statistics
 
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",

@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import pytest
 
-from hpcgnn.checked_text import seal_json
 from hpcgnn.errors import TrainingError
+from hpcgnn.registry import seal_json
 from hpcgnn.training import run_lock
-from hpcgnn.training.holder import Holder, start_of
-from hpcgnn.training.metrics import RunFolder
-from hpcgnn.training.run_lock import RunLock
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.run_lock import Holder, RunLock, start_of
 
 HOLD = """
 import sys, time

@@ -11,9 +11,9 @@ from training_setup import easy_graph, write_once
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
+from hpcgnn.training.alike import check_same, description_of
 from hpcgnn.training.job import Job
 from hpcgnn.training.job import train as train_job
-from hpcgnn.training.same_settings import check_same, description_of
 
 REMEDY = "; give all ranks the same, and where a program draws them, draw on rank 0 and hand them out with comm.bcast"
 

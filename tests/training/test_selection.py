@@ -16,8 +16,8 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.training.checkpoint import Progress, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
-from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.scores import own_score
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.accelerators.mega.combination import fed_bits
 from hpcgnn.accelerators.mega.layer import Layer
-from hpcgnn.accelerators.mega.rules import bytes_of
+from hpcgnn.accelerators.mega.layout import bytes_of
+from hpcgnn.accelerators.mega.units import fed_bits
 from hpcgnn.accelerators.schedule import KIND, Requests
 
 

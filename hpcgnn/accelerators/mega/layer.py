@@ -11,12 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.accelerators.mega.condense_unit import region_offsets
-from hpcgnn.accelerators.mega.connections import Connections
-from hpcgnn.accelerators.mega.requests import pieces
-from hpcgnn.accelerators.mega.rules import Rules, bytes_of
-from hpcgnn.accelerators.mega.storage import StoredRows
-from hpcgnn.accelerators.mega.weights import WeightLoads, weight_loads
+from hpcgnn.accelerators.mega.layout import Connections, Rules, StoredRows, bytes_of, pieces
+from hpcgnn.accelerators.mega.units import WeightLoads, region_offsets, weight_loads
 from hpcgnn.accelerators.schedule import AddressSpace, Requests
 from hpcgnn.accelerators.workload import Product
 from hpcgnn.partition.condense_traffic import BYTES_AN_ID

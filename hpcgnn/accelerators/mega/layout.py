@@ -1,20 +1,139 @@
-"""How rows lie in DRAM and which subgraphs they make, one order for all layers.
+"""What MEGA's configuration says, checked, and in the units in which its parts compute.
+
+No workload is known here.
+
+How rows lie in DRAM and which subgraphs they make, one order for all layers.
 
 What a layer reads and computes of them is not known here.
+
+Requests to DRAM of a run of blocks, made of regions that blocks take in pieces.
+
+What they are for is said by those who call.
+
+Where each row of X lies in DRAM, as Adaptive-Packages or as values at one width, from counts of values alone.
+
+What rows mean, and who reads them, is not known here.
+
+The arcs of a layer by source and subgraph, as the outer product of the Aggregation Engine takes them.
+
+Bytes and cycles are not known here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from hpcgnn.accelerators.mega.rules import Rules, bytes_of
+from hpcgnn.accelerators.design import Design
+from hpcgnn.accelerators.schedule import KIND, NO_REQUESTS, Requests
 from hpcgnn.accelerators.subgraphs import Subgraphs, blocks_of, subgraphs_of
-from hpcgnn.accelerators.workload import Workload
+from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Workload
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.condense import ClusteredRows
-from hpcgnn.partition.condense_traffic import pruned_entries
+from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
+from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
+from hpcgnn.partition.condense_traffic import POLICIES, Buffer, pruned_entries
+
+# Whether subgraphs are those of METIS, else blocks of ids; and how what they need of each other is read.
+SCHEDULES = {"condense": (True, "condense"), "condense-ids": (False, "condense"), "metis": (True, "source"),
+             "metis-arcs": (True, "arc"), "gcod": (True, "gather"), "naive": (False, "gather")}
+STORAGES = ("package", "bitmap")
+UNITS = ("bse", "aggregation_unit", "crossbar", "condense_unit", "encoder", "decoder")
+BUFFERS = ("aggregation", "combination", "input", "edge", "sparse", "weight")
+COUNTS = ("bse_per_pe", "crossbar_columns", "weight_bits", "combined_bits", "sum_bits", "line_bytes", "edge_bytes",
+          "column_bytes", "sparse_port_bytes", "rows_a_block")
+FILLS = ("combination_fill", "aggregation_fill", "seed")
+OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph", "policy", "pruned_share")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Reads a design of kind mega.
+
+    Raises
+    ------
+    ConfigError      a unit, buffer or rule is missing or can't be
+    """
+
+    design: Design
+
+    def __post_init__(self) -> None:
+        rules, name = self.design.rules, self.design.name
+        for section, names in (("units", UNITS), ("buffers", BUFFERS), ("rules", COUNTS + OTHERS)):
+            missing = set(names) - set(getattr(self.design, section))
+            if missing:
+                raise ConfigError(f"[{section}] of {name} lacks {', '.join(sorted(missing))}")
+        for rule in COUNTS:
+            if not isinstance(rules[rule], int) or rules[rule] < 1:
+                raise ConfigError(f"rules.{rule} of {name} is {rules[rule]!r}; expected a whole number of 1 or more")
+        for rule, choices in (("schedule", SCHEDULES), ("storage", STORAGES), ("policy", POLICIES)):
+            if rules[rule] not in choices:
+                raise ConfigError(f"rules.{rule} of {name} is {rules[rule]!r}; choose one of {', '.join(choices)}")
+        if rules["fuse_first_subgraph"] not in (True, False):
+            raise ConfigError(f"rules.fuse_first_subgraph of {name} is {rules['fuse_first_subgraph']!r}; expected true "
+                              "or false")
+        lengths = rules["package_lengths"]
+        is_three = isinstance(lengths, list) and len(lengths) == 3 and all(type(bits) is int for bits in lengths)
+        if not is_three or [MIN_LENGTH, *lengths, MAX_LENGTH] != sorted([MIN_LENGTH, *lengths, MAX_LENGTH]):
+            raise ConfigError(f"rules.package_lengths of {name} are {lengths}; expected three that do not descend, "
+                              f"from {MIN_LENGTH} to {MAX_LENGTH}")
+        for rule in FILLS:
+            if not isinstance(rules[rule], int) or rules[rule] < 0:
+                raise ConfigError(f"rules.{rule} of {name} is {rules[rule]!r}; expected a whole number of 0 or more")
+        share = rules["pruned_share"]
+        if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise ConfigError(f"rules.pruned_share of {name} is {share!r}; expected 0 to 1")
+        if self.pes_per_tile < 1:
+            raise ConfigError(f"{self.design.units['bse']} bse of {name} make no C-PE of {rules['bse_per_pe']} in each "
+                              f"of {NUM_SLICES} tiles")
+
+    def __getitem__(self, name: str):
+        """Return a rule by its name."""
+        return self.design.rules[name]
+
+    def units(self, name: str) -> int:
+        return int(self.design.units[name])
+
+    def half(self, buffer: str) -> int:
+        """Return the bytes of one of the two halves of a buffer (§V-A: all buffers are ping-pong)."""
+        return self.design.buffer_bytes(buffer) // 2
+
+    @property
+    def pes_per_tile(self) -> int:
+        """Return m of §V-C, the columns of W that are multiplied at once."""
+        return self.units("bse") // (NUM_SLICES * self["bse_per_pe"])
+
+    @property
+    def has_metis(self) -> bool:
+        return SCHEDULES[self["schedule"]][0]
+
+    @property
+    def sparse_reads(self) -> str:
+        """Return how rows of other subgraphs are read: condense, source, arc or gather."""
+        return SCHEDULES[self["schedule"]][1]
+
+    @cached_property
+    def row_buffer(self) -> Buffer:
+        """Return halves of the Combination and the Sparse Buffer as what stands in front of DRAM."""
+        combination, sparse = self.half("combination"), self.half("sparse")
+        return Buffer(combination + sparse, self["line_bytes"], self["policy"], sparse / (combination + sparse)).check()
+
+    def least_width(self) -> int:
+        """Return the fewest bits as which a value is fed; assumed: narrower ones get zeros above them, as the crossbar
+        brings weights to one group of C-PEs a cycle (§V-C: "each weight is reused at least twice").
+        """
+        return -(-self.pes_per_tile // self["crossbar_columns"])
+
+    def column_passes(self, combined_dim: int) -> int:
+        """Return how often a row passes the C-PEs."""
+        return -(-combined_dim // self.pes_per_tile)
+
+
+def bytes_of(num_values: int, bits: int) -> int:
+    """Return the whole bytes of a row of values."""
+    return -(-num_values * bits // 8)
 
 
 def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
@@ -81,3 +200,183 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
         rows = subgraphs.rows
         subgraphs = Subgraphs(subgraphs.order, rows.without(pruned_entries(rows, rules["pruned_share"])))
     return Layout(subgraphs, num_rows)
+
+
+def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind: str) -> Requests:
+    """Return requests of one kind, in the order given, without those of no byte."""
+    is_made = num_bytes > 0
+    return Requests(block[is_made].astype(np.int32), address[is_made].astype(np.int64),
+                    num_bytes[is_made].astype(np.int64), np.full(int(is_made.sum()), KIND[kind], np.uint8))
+
+
+def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
+    """Return one request a block for rows bounds[i] to bounds[i + 1] of a region.
+
+    Parameters
+    ----------
+    end : (num_rows + 1,) int64        byte where each row begins, from the region's begin
+    bounds : (num_blocks + 1,) int64   rows
+    """
+    begin = end[bounds]
+    return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
+
+
+def lines(block: np.ndarray, line: np.ndarray, line_bytes: int, address: int, kind: str) -> Requests:
+    """Return reads of lines in their order; lines that follow each other in a block are one request."""
+    if not line.size:
+        return NO_REQUESTS
+    line = line.astype(np.int64)
+    begins = np.concatenate([[True], (np.diff(line) != 1) | (np.diff(block) != 0)])
+    first = np.flatnonzero(begins)
+    num_lines = np.diff(np.append(first, len(line)))
+    return requests(block[first], address + line[first] * line_bytes, num_lines * line_bytes, kind)
+
+
+def joined(parts: list[Requests]) -> Requests:
+    """Return all requests block by block; in a block, part after part."""
+    whole = Requests(*(np.concatenate(fields) for fields in zip(NO_REQUESTS, *parts, strict=True)))
+    order = np.argsort(whole.block, kind="stable")
+    return Requests(*(field[order] for field in whole))
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows, one after the other, as values and, apart from them, as bitmaps of positions.
+
+    Attributes
+    ----------
+    width : (num_rows,) int64               bits of each value of a row as it is stored
+    value_end : (num_rows + 1,) int64       byte where the values of the rows before end; a package that several rows
+                                            share belongs to the row that opened it
+    position_end : (num_rows + 1,) int64    likewise of positions, one bit a column
+    """
+
+    width: np.ndarray
+    value_end: np.ndarray
+    position_end: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.value_end[-1] + self.position_end[-1])
+
+
+def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
+    """Store rows as the rule `storage` says.
+
+    Raises
+    ------
+    ConfigError                             values of more than 8 bits or, where there are any, of none
+
+    Reference: MEGA, §V-B; Fig. 19 for the bitmap format, whose values all have the largest width.
+    """
+    count, width = rows.row_nonzeros(), rows.bit_width.astype(np.int64)
+    used = width[count > 0]
+    if used.size and not 1 <= used.min() <= used.max() <= MAX_BIT_WIDTH:
+        raise ConfigError(f"values have {used.min()} to {used.max()} bits; MEGA stores 1 to {MAX_BIT_WIDTH}")
+    if rules["storage"] == "bitmap":
+        width = np.full(len(width), used.max(initial=1))
+        bits = count * width
+    else:
+        bits, _ = package_bits(count, width, rules["package_lengths"])
+    return StoredRows(width, _byte_ends(bits), _byte_ends(np.full(len(width), rows.dim, np.int64)))
+
+
+def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bits of the packages that each row opens, headers and padding included, and how many those are.
+
+    Parameters
+    ----------
+    count, width : (num_rows,) int64       values of a row that are not zero, and bits of each
+    lengths : three int, not descending    bits of values of a short, medium and long package
+
+    Returns
+    -------
+    bits, num_packages : (num_rows,) int64
+
+    Reference: MEGA, §V-B and §V-D: a package takes the values of successive rows until it is full or the width changes;
+    its mode is then the least that holds them. A row without values changes nothing.
+    """
+    bits, num_packages = np.zeros(len(count), np.int64), np.zeros(len(count), np.int64)
+    row = np.flatnonzero(count)
+    if not row.size:
+        return bits, num_packages
+    lengths, count, width = np.asarray(lengths, np.int64), count[row].astype(np.int64), width[row].astype(np.int64)
+    begins = np.concatenate([[True], width[1:] != width[:-1]])     # a run of rows of one width
+    end = np.cumsum(count)
+    before = end - count
+    first, run = before[begins], np.cumsum(begins) - 1
+    capacity = lengths[2] // width
+    num_packages[row] = -(-(end - first[run]) // capacity) + -(before - first[run]) // capacity
+    full_bits = _least_length(lengths, capacity * width)
+    bits[row] = num_packages[row] * (full_bits + HEADER_BITS)
+    run_width, run_capacity = width[begins], capacity[begins]
+    full_before = (np.concatenate([first[1:], end[-1:]]) - first - 1) // run_capacity * run_capacity
+    opener = np.searchsorted(before, first + full_before, "right") - 1
+    rest = np.concatenate([first[1:], end[-1:]]) - first - full_before
+    bits[row[opener]] += _least_length(lengths, rest * run_width) - full_bits[opener]
+    return bits, num_packages
+
+
+def _least_length(lengths: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    return lengths[np.searchsorted(lengths, bits)]
+
+
+def _byte_ends(bits: np.ndarray) -> np.ndarray:
+    return -(-np.concatenate([[0], np.cumsum(bits)]) // 8)
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Arcs of clustered rows; those of the first subgraph are apart where it is aggregated while rows are combined.
+
+    Attributes
+    ----------
+    rows : ClusteredRows
+    num_fused : int        subgraphs that are aggregated while rows are combined: 0 or 1
+    """
+
+    rows: ClusteredRows
+    num_fused: int
+
+    @property
+    def num_fused_rows(self) -> int:
+        return int(self.rows.start[self.num_fused])
+
+    @cached_property
+    def later(self) -> ClusteredRows:
+        """Return the rows without the arcs into fused subgraphs, which thus need nothing of others."""
+        first = int(self.rows.indptr[self.num_fused_rows])
+        return ClusteredRows(self.rows.start, np.maximum(self.rows.indptr - first, 0), self.rows.indices[first:])
+
+    @cached_property
+    def later_dense(self) -> ClusteredRows:
+        """Return `later` without connections between subgraphs."""
+        return self.later.without(self.later.is_sparse())
+
+    @cached_property
+    def regions(self) -> CondensedRegions:
+        """Return the rows that later subgraphs need of others: of all, once each and in order."""
+        return condensed_regions(self.later)
+
+    @cached_property
+    def fused_arcs(self) -> np.ndarray:
+        """Return arcs of each row into fused subgraphs, (num_rows,) int64."""
+        first = int(self.rows.indptr[self.num_fused_rows])
+        return np.bincount(self.rows.indices[:first], minlength=self.rows.num_rows)
+
+    @cached_property
+    def own_arcs(self) -> np.ndarray:
+        """Return arcs of each row into its own subgraph where that is not fused, (num_rows,) int64."""
+        return np.bincount(self.later_dense.indices, minlength=self.rows.num_rows)
+
+    @cached_property
+    def copy_arcs(self) -> np.ndarray:
+        """Return arcs of each entry of the regions, (num_copies,) int64."""
+        place = self.regions.place
+        return np.bincount(place[place >= 0], minlength=self.regions.num_copies)
+
+    def sums_by_subgraph(self, of_own: np.ndarray, of_copies: np.ndarray) -> np.ndarray:
+        """Sum up a number of each row and one of each copy, (num_subgraphs,) int64."""
+        own = np.concatenate([[0], np.cumsum(of_own)])[self.rows.start]
+        copies = np.concatenate([[0], np.cumsum(of_copies)])[self.regions.start]
+        return np.diff(own) + np.diff(copies)

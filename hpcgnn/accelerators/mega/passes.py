@@ -1,27 +1,275 @@
-"""Passes of an inference on MEGA: of each product one that combines its rows, and one that aggregates the subgraphs
+"""What a subgraph reads of XW from DRAM, by schedule; the bytes are those of hpcgnn.partition.condense_traffic.
+
+Edges, and what is done with the rows, are not known here.
+
+The pass in which the subgraphs after the first are aggregated, one block each.
+
+How rows were combined is not known here.
+
+The pass in which rows are combined: blocks of rows, which also go into the sums of the first subgraph and into
+condensed regions.
+
+Aggregation of further subgraphs is not known here.
+
+Passes of an inference on MEGA: of each product one that combines its rows, and one that aggregates the subgraphs
 that were not aggregated meanwhile.
 
-What blocks hold is known by hpcgnn.accelerators.mega.combining and aggregating.
+What blocks hold is known by hpcgnn.accelerators.mega.passes and aggregating.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.mega.aggregating import aggregating_blocks
-from hpcgnn.accelerators.mega.combining import combining_blocks
-from hpcgnn.accelerators.mega.connections import Connections
-from hpcgnn.accelerators.mega.layer import Layer, PlacedRows, places_of
-from hpcgnn.accelerators.mega.layout import Layout, layout_of
-from hpcgnn.accelerators.mega.rules import Rules, bytes_of
-from hpcgnn.accelerators.mega.storage import StoredRows, stored_rows
-from hpcgnn.accelerators.schedule import AddressSpace, Pass
+from hpcgnn.accelerators.mega.events import added, combination_events, fused_events, later_events
+from hpcgnn.accelerators.mega.layer import Layer, PlacedRows, Places, places_of
+from hpcgnn.accelerators.mega.layout import (
+    Connections,
+    Layout,
+    Rules,
+    StoredRows,
+    bytes_of,
+    joined,
+    layout_of,
+    lines,
+    pieces,
+    requests,
+    stored_rows,
+)
+from hpcgnn.accelerators.mega.units import (
+    RowRequests,
+    condense_cycles,
+    copy_writes,
+    encoder_cycles,
+    list_reads,
+    region_offsets,
+    row_cycles,
+    source_cycles,
+)
+from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
+from hpcgnn.partition.condense import ClusteredRows
+from hpcgnn.partition.condense_traffic import ENTRIES_A_RUN, FetchedLines, fetched_lines, source_lines
+
+Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and their requests
+
+
+def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
+    """Yield runs of subgraphs that cover all of them, with the reads of XW; none where it is kept on the chip.
+
+    condense reads a subgraph's own rows through the Combination Buffer and the others from its condensed region, as
+    condensed_traffic counts; source reads those once a subgraph where they lie, as source_traffic; arc once an arc, as
+    direct_traffic; gather all rows as arcs need them, through both buffers, as gather_traffic. Assumed: but for gather,
+    lines of own rows are read in order, as sources are taken.
+    """
+    if layer.is_kept:
+        yield from _runs_without_reads(layer.connections.later)
+        return
+    how, buffer = layer.rules.sparse_reads, layer.rules.row_buffer
+    rows = layer.connections.later if how == "gather" else layer.connections.later_dense
+    for run in fetched_lines(rows, layer.row_bytes, buffer.dense() if how == "condense" else buffer, ENTRIES_A_RUN):
+        first, last = run.first_cluster, run.first_cluster + len(run.start) - 1
+        parts = [_fetched(run, layer, places, in_order=how != "gather")]
+        if how == "condense":
+            parts.append(_regions(first, last, layer, places))
+        elif how == "source":
+            parts.append(_by_source(first, last, layer, places))
+        elif how == "arc":
+            parts.append(_by_arc(first, last, layer, places))
+        yield first, last, parts
+
+
+def _runs_without_reads(rows: ClusteredRows) -> Iterator[Run]:
+    entry, first = rows.indptr[rows.start], 0
+    while first < rows.num_clusters:
+        last = max(int(np.searchsorted(entry, entry[first] + ENTRIES_A_RUN, "right")) - 1, first + 1)
+        yield first, last, []
+        first = last
+
+
+def _fetched(run: FetchedLines, layer: Layer, places: Places, in_order: bool) -> Requests:
+    block, line = np.repeat(np.arange(len(run.start) - 1), np.diff(run.start)), run.line
+    if in_order:
+        line = line[np.lexsort((line, block))]
+    return lines(block, line, layer.rules["line_bytes"], places.combined, "combined rows")
+
+
+def _regions(first: int, last: int, layer: Layer, places: Places) -> Requests:
+    offset = region_offsets(layer.connections.regions, layer.row_bytes, layer.rules.row_buffer)[first:last + 1]
+    return requests(np.arange(last - first), places.regions + offset[:-1], np.diff(offset), "condensed rows")
+
+
+def _by_source(first: int, last: int, layer: Layer, places: Places) -> Requests:
+    regions = layer.connections.regions
+    chosen = slice(regions.start[first], regions.start[last])
+    first_line, num_lines = (part[chosen] for part in source_lines(regions, layer.row_bytes, layer.rules.row_buffer))
+    block = np.repeat(np.arange(last - first), np.diff(regions.start[first:last + 1]))
+    return _expanded(block, first_line, num_lines, layer, places)
+
+
+def _by_arc(first: int, last: int, layer: Layer, places: Places) -> Requests:
+    rows, line_bytes = layer.connections.later, layer.rules["line_bytes"]
+    entry = rows.indptr[rows.start[first:last + 1]]
+    source = rows.indices[entry[0]:entry[-1]].astype(np.int64)
+    block = np.repeat(np.arange(last - first), np.diff(entry))
+    is_sparse = (source < rows.start[first + block]) | (source >= rows.start[first + block + 1])
+    begin = source[is_sparse] * layer.row_bytes
+    first_line = begin // line_bytes
+    num_lines = (begin + layer.row_bytes - 1) // line_bytes - first_line + 1
+    return requests(block[is_sparse], places.combined + first_line * line_bytes, num_lines * line_bytes,
+                    "combined rows")
+
+
+def _expanded(block: np.ndarray, first_line: np.ndarray, num_lines: np.ndarray, layer: Layer,
+              places: Places) -> Requests:
+    """Return the requests of runs of lines, those joined that follow each other."""
+    number = np.arange(int(num_lines.sum())) - np.repeat(np.cumsum(num_lines) - num_lines, num_lines)
+    return lines(np.repeat(block, num_lines), np.repeat(first_line, num_lines) + number, layer.rules["line_bytes"],
+                 places.combined, "combined rows")
+
+
+def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
+    """Yield a block for each subgraph that was not aggregated while rows were combined.
+
+    Assumed: edges stream through the Edge Buffer while the subgraph is aggregated; the Condense Unit compares the IDs
+    of sources (§V-E) while the row before is added.
+    """
+    cycles, fused = _cycles(layer), layer.connections.num_fused
+    for first, last, parts in source_reads(layer, places):
+        skipped = max(fused - first, 0)
+        if last <= first + skipped:
+            continue
+        bounds = np.arange(first, last + 1)
+        rows = layer.connections.rows.start[bounds]
+        reads = [pieces(layer.later_edge_end, bounds, places.later_edges, "edges")]
+        if not layer.is_kept:
+            own = np.maximum(np.arange(layer.num_rows + 1), layer.connections.num_fused_rows) * layer.own_row_bytes
+            reads.append(pieces(own, rows, places.own, "combined rows"))
+        reads = joined([part._replace(block=part.block - skipped) for part in reads + parts])
+        writes = joined(layer.target.written(rows[skipped:]) if layer.target else [])
+        yield Blocks(cycles[first + skipped:last], reads, writes, later_events(layer, first + skipped, last, reads))
+
+
+def _cycles(layer: Layer) -> np.ndarray:
+    """Return the cycles of each subgraph in the Aggregation Engine and in the Encoder, (num_subgraphs, 2) int64."""
+    arcs, dim, rules = layer.connections, layer.product.aggregated_dim, layer.rules
+    own = source_cycles(arcs.own_arcs, dim, rules)
+    if layer.has_own_half:
+        is_later = (np.arange(layer.num_rows) >= arcs.num_fused_rows).astype(np.int64)
+        own = own + source_cycles(is_later, dim, rules)
+    aggregation = arcs.sums_by_subgraph(own, source_cycles(arcs.copy_arcs, dim, rules))
+    aggregation += (aggregation > 0) * rules["aggregation_fill"]
+    num_rows = np.diff(arcs.rows.start)
+    return np.stack([aggregation, encoder_cycles(num_rows * layer.encodes, layer.output_dim, rules)], axis=1)
+
+
+BLOCKS_A_RUN = 4096
+NO_ROW_REQUESTS = RowRequests(*(np.empty(0, np.int64) for _ in RowRequests._fields))
+
+
+def block_bounds(window_start: np.ndarray, most: int) -> np.ndarray:
+    """Return the rows where blocks begin and the last one ends: windows, cut so that no block has more than `most`."""
+    num_blocks = -(-np.diff(window_start) // most)
+    window = np.repeat(np.arange(len(num_blocks)), num_blocks)
+    number = np.arange(len(window)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
+    return np.append(window_start[window] + number * most, window_start[-1])
+
+
+def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
+    """Yield the blocks, of at most rules.rows_a_block rows of one window.
+
+    Rows of XW that a later subgraph reads are written: with Condense-Edge those of later subgraphs, since the first
+    one's go to others as copies alone, else all of them. The own half of GraphSage is written for later subgraphs.
+    The first subgraph's sums leave with the last block.
+    """
+    bounds = block_bounds(layer.weights.window_start, layer.rules["rows_a_block"])
+    cycles, lists, copies = _cycle_ends(layer), NO_ROW_REQUESTS, NO_ROW_REQUESTS
+    if layer.condenses:
+        regions = layer.connections.regions
+        lists = list_reads(regions, layer.rules)
+        copies = copy_writes(regions, layer.row_bytes, layer.rules.row_buffer)
+    for first in range(0, len(bounds) - 1, BLOCKS_A_RUN):
+        run = bounds[first:first + BLOCKS_A_RUN + 1]
+        is_last = len(run) + first == len(bounds)
+        reads = _reads(layer, places, run)
+        reads.append(_of_rows(lists, run, places.lists, "lists"))
+        writes = [*_writes(layer, places, run, is_last), _of_rows(copies, run, places.regions, "condensed rows")]
+        reads, writes = joined(reads), joined(writes)
+        yield Blocks(_combining_cycles(layer, cycles, run, is_last), reads, writes,
+                     _events(layer, run, is_last, reads, writes))
+
+
+def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
+    """Sum up the cycles of rows in each unit, (num_rows + 1,) int64 each."""
+    rules, product, arcs = layer.rules, layer.product, layer.connections
+    of_rows = {"combination": row_cycles(product.rows.nonzeros, layer.stored.width, product.combined_dim, rules)}
+    if product.aggregated_dim:
+        is_fused = np.arange(layer.num_rows) < arcs.num_fused_rows
+        own = source_cycles(is_fused.astype(np.int64) * layer.has_own_half, product.aggregated_dim, rules)
+        of_rows["aggregation"] = source_cycles(arcs.fused_arcs, product.aggregated_dim, rules) + own
+    if layer.condenses:
+        of_rows["condense"] = condense_cycles(arcs.regions, arcs.num_fused, layer.num_rows, layer.row_bytes, rules)
+    return {name: np.concatenate([[0], np.cumsum(numbers)]) for name, numbers in of_rows.items()}
+
+
+def _combining_cycles(layer: Layer, ends: Mapping[str, np.ndarray], run: np.ndarray, is_last: bool) -> np.ndarray:
+    """Return the cycles of blocks in each stage; the Condense Unit works beside the Aggregation Engine (§V-D)."""
+    rules, num_rows = layer.rules, np.diff(run)
+    of_blocks = {name: np.diff(end[run]) for name, end in ends.items()}
+    combination = of_blocks["combination"] + (num_rows > 0) * rules["combination_fill"]
+    if not layer.product.aggregated_dim:
+        return np.stack([combination, encoder_cycles(num_rows * layer.encodes, layer.output_dim, rules)], axis=1)
+    aggregation = of_blocks["aggregation"] + (of_blocks["aggregation"] > 0) * rules["aggregation_fill"]
+    aggregation = np.maximum(aggregation, of_blocks.get("condense", 0))
+    encoder = np.zeros(len(num_rows), np.int64)
+    if is_last:
+        encoder[-1] = encoder_cycles(layer.connections.num_fused_rows * layer.encodes, layer.output_dim, rules)
+    return np.stack([combination, aggregation, encoder], axis=1)
+
+
+def _reads(layer: Layer, places: Places, run: np.ndarray) -> list[Requests]:
+    weights = layer.weights
+    row = weights.window_start[weights.load]
+    parts = [_of_rows(RowRequests(row, weights.offset, weights.num_bytes), run, places.weights, "weights")]
+    if layer.source:
+        parts += layer.source.read(run)
+    if layer.product.aggregated_dim:
+        parts.append(pieces(layer.fused_edge_end, run, places.fused_edges, "edges"))
+    return parts
+
+
+def _writes(layer: Layer, places: Places, run: np.ndarray, is_last: bool) -> list[Requests]:
+    fused, parts = layer.connections.num_fused_rows, []
+    if not layer.is_kept:
+        row = np.arange(layer.num_rows + 1)
+        written = np.maximum(row, fused) if layer.condenses else row
+        parts += [pieces(written * layer.row_bytes, run, places.combined, "combined rows"),
+                  pieces(np.maximum(row, fused) * layer.own_row_bytes, run, places.own, "combined rows")]
+    if not layer.target:
+        return parts
+    if not layer.product.aggregated_dim:
+        return parts + layer.target.written(run)
+    if is_last:
+        last = len(run) - 2
+        parts += [part._replace(block=part.block + last) for part in layer.target.written(np.array([0, fused]))]
+    return parts
+
+
+def _of_rows(asked: RowRequests, run: np.ndarray, address: int, kind: str) -> Requests:
+    """Return the requests that rows of a run make."""
+    first, last = np.searchsorted(asked.row, run[[0, -1]])
+    block = np.searchsorted(run, asked.row[first:last], "right") - 1
+    return requests(block, address + asked.offset[first:last], asked.num_bytes[first:last], kind)
+
+
+def _events(layer: Layer, run: np.ndarray, is_last: bool, reads: Requests, writes: Requests) -> dict[str, int]:
+    rows = slice(int(run[0]), int(run[-1]))
+    return added(combination_events(layer, rows, reads, writes), fused_events(layer, rows, is_last, reads, writes))
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:

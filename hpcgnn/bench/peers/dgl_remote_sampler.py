@@ -20,7 +20,7 @@ import torch.distributed as dist
 from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
 from hpcgnn.bench.peers.remote import Remote
 from hpcgnn.bench.peers.score_loop import drive
-from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.bench.race.contestants import PeerSettings
 
 
 def join_hosts(settings: PeerSettings) -> Remote:

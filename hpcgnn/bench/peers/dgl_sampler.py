@@ -12,7 +12,7 @@ from hpcgnn.bench.peers import dgl_epoch
 from hpcgnn.bench.peers.dgl_import import import_dgl
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
 from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.bench.race.contestants import PeerSettings
 
 dgl = import_dgl()
 from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hpcgnn.bench.epoch_runs import EpochSettings
+from hpcgnn.bench.epoch import EpochSettings
 from hpcgnn.bench.timing import wall_seconds
 
 # (model, in, out) -> module, whose forward is (graph, rows).

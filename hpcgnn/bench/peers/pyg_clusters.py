@@ -17,7 +17,7 @@ from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution
 from hpcgnn.bench.peers.pyg_epoch import make_graph
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
 from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.bench.race.contestants import PeerSettings
 from hpcgnn.partition.order import cluster_rows
 
 ROWS_A_CLUSTER = 100

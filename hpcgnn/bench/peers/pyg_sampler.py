@@ -13,7 +13,7 @@ from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_con
 from hpcgnn.bench.peers.pyg_epoch import make_graph
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
 from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.bench.race.contestants import PeerSettings
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from hpcgnn.bench.peers.epoch_loop import ConvolutionMaker, PeerStack, evaluate, peak_bytes
 from hpcgnn.bench.peers.together import Alone, join
+from hpcgnn.bench.race.contestants import PeerSettings
 from hpcgnn.bench.race.curve import Point, reaches
-from hpcgnn.bench.race.settings import PeerSettings
 
 
 class BlockStack(PeerStack):

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hpcgnn.graph.normalization import degree_factor
-from hpcgnn.inference.batches.cut import Batches
+from hpcgnn.graph.reductions import degree_factor
+from hpcgnn.lowbit.inference.batches.cut import Batches
 
 if TYPE_CHECKING:
     from hpcgnn.bench.float_networks import FloatConvolution

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from hpcgnn.bench.child import call_in_child
 from hpcgnn.bench.environment import find_tcmalloc
-from hpcgnn.bench.epoch_runs import hpcgnn_command, run
-from hpcgnn.bench.race.contestants import Contestant, Ours, Peer
+from hpcgnn.bench.epoch import hpcgnn_command, run
+from hpcgnn.bench.race.contestants import Contestant, Ours, Peer, RaceSettings
 from hpcgnn.bench.race.curve import Settings, Trial, fastest
-from hpcgnn.bench.race.row import ScoreRow, Target
+from hpcgnn.bench.race.result import ScoreRow, Target
 from hpcgnn.bench.race.runs import Course, train
-from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.bench.timing import Begin, say_nothing
 from hpcgnn.errors import ConfigError, HpcgnnError
 

@@ -1,6 +1,8 @@
-"""This module trains contestants in processes of their own: ours by `hpcgnn train`, peers as peer_runs has it.
+"""This module trains a peer in one process or several beside each other on this machine, by its driver.
 
 Nothing here imports NumPy or torch.
+
+This module trains contestants in processes of their own: ours by `hpcgnn train`, peers as peer_runs has it.
 """
 
 from __future__ import annotations
@@ -10,21 +12,79 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import sleep
 from typing import IO, Any
 
-from hpcgnn.bench.environment import allocator_name, thread_environment
-from hpcgnn.bench.epoch_runs import complaint, find_mpirun, hpcgnn_command
-from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours
+from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
+from hpcgnn.bench.epoch import complaint, find_mpirun, hpcgnn_command
+from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours, Peer, PeerSettings, RaceSettings
 from hpcgnn.bench.race.curve import Point, Settings, Training
-from hpcgnn.bench.race.peer_runs import train_peer
-from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.errors import TrainingError
 
-LOOK_EVERY = 0.2      # seconds between looks at what a run has recorded
+LOOK_EVERY = 0.05                              # seconds between looks at which processes have ended
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}        # the name of a machine need not lead to an address of its own
+
+
+def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, threads: int, arrays: Path,
+               folder: Path) -> Training:
+    """Run a peer's driver in all its processes, which share the threads, under tcmalloc where that is installed.
+
+    Parameters
+    ----------
+    arrays : the graph as an .npz archive
+    folder : for what the processes leave
+    """
+    store = folder / "store"
+    with suppress(FileNotFoundError):
+        store.unlink()
+    asked = PeerSettings(**asdict(race), lr=settings.lr, batch=settings.own_batch, fanout=peer.fanout, seed=seed,
+                         processes=settings.processes, store=str(store))
+    environment = with_tcmalloc(thread_environment(max(1, threads // settings.processes), {**os.environ, **LOOPBACK}))
+    commands = [[sys.executable, "-m", peer.driver, str(arrays), json.dumps(asdict(replace(asked, rank=rank)))]
+                for rank in range(settings.processes)]
+    result = json.loads(run_beside(commands, environment, folder).splitlines()[-1])
+    return Training([Point(**point) for point in result["points"]], result["peak_bytes"], allocator_name(environment))
+
+
+def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder: Path) -> str:
+    """Run commands beside each other until all have ended, and return what the first one printed.
+
+    Raises
+    ------
+    TrainingError      one failed, with its sentence; the others are ended
+    """
+    processes: list[subprocess.Popen] = []
+    try:
+        for rank, command in enumerate(commands):
+            with (folder / f"said-{rank}.txt").open("w") as said, (folder / f"errors-{rank}.txt").open("w") as errors:
+                processes.append(subprocess.Popen(command, env=dict(environment), stdout=said, stderr=errors))
+        failed = _wait(processes)
+    finally:
+        for process in processes:
+            process.terminate()      # nothing, where it has ended
+            process.wait()
+    if failed is not None:
+        raise TrainingError(f"{' '.join(commands[failed][:3])} … failed with status {processes[failed].returncode}: "
+                            f"{complaint((folder / f'errors-{failed}.txt').read_text())}")
+    return (folder / "said-0.txt").read_text()
+
+
+def _wait(processes: list[subprocess.Popen]) -> int | None:
+    """Wait until all have ended well or one has failed; return which."""
+    while True:
+        ends = [process.poll() for process in processes]
+        failed = next((rank for rank, status in enumerate(ends) if status), None)
+        if failed is not None or None not in ends:
+            return failed
+        sleep(LOOK_EVERY)
+
+
+LOOK_AT_PEERS_EVERY = 0.2      # seconds between looks at what a run has recorded
 STOPPED = 75          # status of a run that a signal ended
 METRICS = "metrics.jsonl"
 SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_bytes_control")
@@ -117,7 +177,7 @@ def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tupl
         if (seconds > race.seconds or best >= race.enough) and not is_stopped:
             process.send_signal(signal.SIGUSR1)    # the one that every MPI's launcher hands on
             is_stopped = True
-        sleep(LOOK_EVERY)
+        sleep(LOOK_AT_PEERS_EVERY)
 
 
 def _new_records(stream: IO[str] | None) -> Iterator[dict[str, Any]]:

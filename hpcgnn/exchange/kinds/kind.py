@@ -14,8 +14,8 @@ import torch
 
 from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.exchange.state import State, Stateful, device_of
 from hpcgnn.graph.hop import ExchangeSite

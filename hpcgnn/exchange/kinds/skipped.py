@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.kinds.kind import RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of

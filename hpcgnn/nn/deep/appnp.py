@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.perceptron import Perceptron
-from hpcgnn.nn.deep.propagation import propagate, take_hops
+from hpcgnn.nn.deep.propagation import Perceptron, propagate, take_hops
 
 
 class APPNP(nn.Module):

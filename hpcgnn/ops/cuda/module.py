@@ -1,4 +1,18 @@
-"""Kernels by file and name, what compiles them, and their launch with checked arguments.
+"""Parameter lists of the kernels in a .cu file, read from its text, so that a launch is checked on any machine.
+
+Kernels are written `extern "C" __global__ void name(...)`, or made by a macro whose body has that form and which is
+applied by name or by FOR_EACH_STORAGE of kernels/device.cuh. Nothing here knows a compiler.
+
+This module checks what Python passes to a kernel, tensors of the pointee's type and numbers in the type's range, and
+packs it as bytes of the kernel's parameters.
+
+CUDA C++ to machine code by NVRTC; what was compiled once stays on disk.
+
+cupy's RawModule compiles with -ftz=true, and puts it behind whatever its caller asks for (cupy, issue 9576): subnormal
+numbers are zeros then, and the bytes of a message are not the host's. So NVRTC is called here, by cupy's bindings, and
+subnormal numbers stay what they are.
+
+Kernels by file and name, what compiles them, and their launch with checked arguments.
 
 Tensors are torch's, in its memory and on its current stream; cupy loads and launches; compiler.py has what compiles,
 arguments.py what checks.
@@ -7,8 +21,14 @@ arguments.py what checks.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
 import operator
+import os
+import re
+import struct
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +37,345 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.arguments import ArgumentList, Unusual
-from hpcgnn.ops.cuda.compiler import KERNELS, machine_code
-from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
+
+# What FOR_EACH_STORAGE of kernels/device.cuh applies a macro to.
+STORAGE_ARGUMENTS = (("float", "f32"), ("__nv_bfloat16", "bf16"), ("__half", "f16"))
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
+_FOR_EACH = re.compile(r"\bFOR_EACH_STORAGE\s*\(\s*(\w+)\s*\)")
+_DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)')
+_PARAMETER = re.compile(r"^(const\s+)?(\w+)\s*(\*?)\s*(const\s+)?(?:__restrict__\s+)?(\w+)$")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel: `type` is the pointee's where it is a pointer."""
+
+    name: str
+    type: str
+    is_pointer: bool
+    is_const: bool
+
+    def __str__(self) -> str:
+        return f"{'const ' if self.is_const else ''}{self.type} {'*' if self.is_pointer else ''}{self.name}"
+
+
+def signatures_of(source: str) -> dict[str, tuple[Parameter, ...]]:
+    """Parameters of every kernel in the text of a .cu file, by the kernel's name.
+
+    Raises
+    ------
+    KernelError      a parameter that is neither `type name` nor `[const] type *[__restrict__] name`
+    """
+    text = re.sub(r"\\\n", " ", _COMMENT.sub(" ", source))
+    return {name: _parameters_of(name, parameters) for name, parameters in _KERNEL.findall(_expand(text))}
+
+
+def _expand(text: str) -> str:
+    """Return the text without directives, with the macros that make kernels applied, also inside of one another."""
+    macros = {name: ([word.strip() for word in words.split(",")], body) for name, words, body in _MACRO.findall(text)}
+    makers = {name for name, (_, body) in macros.items() if "__global__" in body}
+    makers |= {name for name, (_, body) in macros.items() if any(re.search(rf"\b{made}\(", body) for made in makers)}
+    code, before = _DIRECTIVE.sub("", text), None
+    while code != before:
+        before = code
+        code = _FOR_EACH.sub(lambda match: " ".join(f"{match[1]}({', '.join(words)})" for words in STORAGE_ARGUMENTS),
+                             code)
+        for name in makers:
+            code = re.sub(rf"\b{name}\s*\(([^()]*)\)", lambda match, made=macros[name]: _apply(*made, match[1]), code)
+    return code
+
+
+def _apply(words: list[str], body: str, arguments: str) -> str:
+    for word, argument in zip(words, arguments.split(","), strict=True):
+        body = re.sub(rf"\b{word}\b", argument.strip(), body)
+    return re.sub(r"\s*##\s*", "", body)
+
+
+def _parameters_of(kernel: str, text: str) -> tuple[Parameter, ...]:
+    written = [" ".join(word.split()) for word in text.split(",") if word.strip()]
+    matches = [_PARAMETER.match(word) for word in written]
+    for word, match in zip(written, matches, strict=True):
+        if match is None:
+            raise KernelError(f"kernel {kernel} has a parameter {word!r}, which is neither a number nor a pointer")
+    return tuple(Parameter(match[5], match[2], bool(match[3]), bool(match[1])) for match in matches)
+
+
+# Element types of pointers. Unsigned integers wider than a byte are held by torch as signed ones of the same bits.
+TENSOR_DTYPES = {
+    "float": torch.float32, "double": torch.float64, "__nv_bfloat16": torch.bfloat16, "__half": torch.float16,
+    "uint8_t": torch.uint8, "int8_t": torch.int8, "uint16_t": torch.int16, "int16_t": torch.int16,
+    "uint32_t": torch.int32, "int32_t": torch.int32, "int": torch.int32, "uint64_t": torch.int64,
+    "int64_t": torch.int64,
+}
+SCALAR_TYPES = {
+    "float": np.float32, "double": np.float64, "int": np.int32, "int32_t": np.int32, "int64_t": np.int64,
+    "uint8_t": np.uint8, "uint16_t": np.uint16, "uint32_t": np.uint32, "uint64_t": np.uint64,
+}
+BYTE_ORDER = "<" if sys.byteorder == "little" else ">"
+_CODES = {"float": "f", "double": "d", "int": "i", "int32_t": "i", "int64_t": "q", "uint8_t": "B", "uint16_t": "H",
+          "uint32_t": "I", "uint64_t": "Q"}      # of struct
+# Of each type the least and the largest number.
+_LIMITS = {kind: (np.iinfo(kind).min, np.iinfo(kind).max) if issubclass(kind, np.integer) else
+           (-float(np.finfo(kind).max), float(np.finfo(kind).max)) for kind in SCALAR_TYPES.values()}
+
+
+def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tensor | np.generic | None:
+    """Return the argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
+
+    Raises
+    ------
+    KernelError      what was found instead, to follow the parameter's name
+    """
+    if not parameter.is_pointer:
+        return _number(parameter, argument)
+    if argument is not None:
+        _check_tensor(parameter, argument, device_type)
+    return argument
+
+
+class ArgumentList:
+    """The parameters of one kernel: checks what is given for them, and packs it.
+
+    What a position may hold depends on the types of the arguments, so those are looked at once for each tuple of types.
+    A tensor's own type, layout and device, and a number's range are looked at every time.
+
+    Parameters
+    ----------
+    name : str                           of the kernel, for messages
+    parameters : tuple of Parameter
+    device_type : str                    of every tensor
+
+    Attributes
+    ----------
+    offset : tuple of int                where the bytes of each parameter begin, aligned as its C type
+    pointers : tuple of (place, torch.dtype)
+    """
+
+    def __init__(self, name: str, parameters: tuple[Parameter, ...], device_type: str) -> None:
+        self.name, self.parameters, self.device_type = name, parameters, device_type
+        codes = ["Q" if one.is_pointer else _CODES.get(one.type, "Q") for one in parameters]
+        self.offset = tuple(struct.calcsize("@" + "".join(codes[:k]) + "0" + codes[k]) for k in range(len(codes)))
+        end = [0, *[place + struct.calcsize(code) for place, code in zip(self.offset, codes, strict=True)]]
+        gaps = [f"{place - before}x" for place, before in zip(self.offset, end, strict=False)]
+        self.pointers = tuple((place, TENSOR_DTYPES.get(one.type)) for place, one in enumerate(parameters)
+                              if one.is_pointer)
+        # In struct's native form a float that is out of its range would become infinite.
+        self.pack = struct.Struct(BYTE_ORDER + "".join(map(str.__add__, gaps, codes))).pack
+        self._known_types: set[tuple[type, ...]] = set()
+        self._known_devices: set[torch.device] = set()
+
+    def packed(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
+        """Return the bytes of all parameters, and the device of the tensors, None where there is none.
+
+        Raises
+        ------
+        KernelError      a wrong number of arguments; one that is not of its parameter's type, out of its range, not
+                         contiguous or on another device
+        """
+        types = tuple(map(type, arguments))
+        if types not in self._known_types:
+            self.check(arguments)
+            self._known_types.add(types)
+        values = list(arguments)
+        try:
+            device = self.point(values, self.pointers, None)
+            return self.pack(*values), device
+        except (Unusual, struct.error, OverflowError):
+            return self._packed_with_care(arguments)
+
+    def point(self, values: list, places: Sequence[tuple[int, torch.dtype]], device: torch.device | None
+              ) -> torch.device | None:
+        """Put addresses in the place of the tensors at `places`, and return the device of all.
+
+        Raises
+        ------
+        Unusual      a tensor that `check` refuses
+        """
+        for place, dtype in places:
+            tensor = values[place]
+            if tensor is None:
+                values[place] = 0
+                continue
+            if tensor.dtype is not dtype or not tensor.is_contiguous():
+                raise Unusual
+            if tensor.device != device:
+                if device is not None or not self._is_usable(tensor.device):
+                    raise Unusual
+                device = tensor.device
+            values[place] = tensor.data_ptr()
+        return device
+
+    def check(self, arguments: Sequence) -> list:
+        """Return the arguments as `argument_of` makes them.
+
+        Raises
+        ------
+        KernelError      as `packed`
+        """
+        if len(arguments) != len(self.parameters):
+            raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
+        checked = [self._checked(*both) for both in zip(self.parameters, arguments, strict=True)]
+        devices = {argument.device for argument in checked if isinstance(argument, torch.Tensor)}
+        if len(devices) > 1:
+            raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(map(str, devices)))}")
+        return checked
+
+    def _packed_with_care(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
+        """Numbers that struct does not take as they are become NumPy's; anything wrong gets its sentence."""
+        values = self.check(arguments)
+        device = self.point(values, self.pointers, None)
+        return self.pack(*values), device
+
+    def _checked(self, parameter: Parameter, argument):
+        try:
+            return argument_of(parameter, argument, self.device_type)
+        except KernelError as wrong:
+            raise KernelError(f"kernel {self.name} needs {parameter}, found {wrong}") from None
+
+    def _is_usable(self, device: torch.device) -> bool:
+        if device not in self._known_devices and device.type == self.device_type:
+            self._known_devices.add(device)
+        return device in self._known_devices
+
+
+class Unusual(Exception):
+    """Something that `ArgumentList.check` has to look at."""
+
+
+def _check_tensor(parameter: Parameter, argument, device_type: str) -> None:
+    if not isinstance(argument, torch.Tensor):
+        raise KernelError(f"{type(argument).__name__}, which is no tensor")
+    if argument.dtype != TENSOR_DTYPES.get(parameter.type):
+        raise KernelError(f"a tensor of {argument.dtype}")
+    if not argument.is_contiguous():
+        raise KernelError(f"a tensor of strides {argument.stride()}, which is not contiguous")
+    if argument.device.type != device_type:
+        raise KernelError(f"a tensor on {argument.device}, while kernels run on {device_type}")
+
+
+def _number(parameter: Parameter, argument) -> np.generic:
+    kind = SCALAR_TYPES.get(parameter.type)
+    if kind is None or isinstance(argument, torch.Tensor | np.ndarray) or argument is None:
+        raise KernelError(type(argument).__name__)
+    return _float(kind, argument) if issubclass(kind, np.floating) else _integer(kind, argument)
+
+
+def _integer(kind: type[np.integer], argument) -> np.integer:
+    try:
+        number = operator.index(argument)
+    except TypeError:
+        raise KernelError(f"{argument!r}, which is no integer") from None
+    least, most = _LIMITS[kind]
+    if not least <= number <= most:
+        raise KernelError(f"{number}, out of its range")
+    return kind(number)
+
+
+def _float(kind: type[np.floating], argument) -> np.floating:
+    if not isinstance(argument, int | float | np.integer | np.floating):
+        raise KernelError(f"{argument!r}, which is no number")
+    if math.isfinite(argument) and abs(float(argument)) > _LIMITS[kind][1]:
+        raise KernelError(f"{argument!r}, out of its range")
+    return kind(argument)
+
+
+KERNELS = Path(__file__).parent / "kernels"
+FOLDER_VARIABLE = "HPCGNN_KERNEL_CACHE"
+
+
+def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
+    """Return the file of a source's machine code, compiled now where there is none.
+
+    Parameters
+    ----------
+    source : Path           of a .cu file; it includes files of KERNELS and of CUDA
+    is_exact : bool         no multiplication is fused with an addition
+    capability : int        of the chip, 90 for 9.0; one that NVRTC does not know gets PTX, which the driver compiles
+
+    Returns
+    -------
+    Path      .cubin or .ptx in `cache_folder()`; ranks that compile it at once leave one whole file
+
+    Raises
+    ------
+    KernelError      NVRTC refuses the source, CUDA's headers are missing, or the folder can't be written
+    """
+    from cupy.cuda import nvrtc
+
+    known = nvrtc.getSupportedArchs()
+    is_known = capability in known
+    target = f"sm_{capability}" if is_known else f"compute_{max(one for one in known if one < capability)}"
+    options = compile_options(is_exact, target)
+    text = source.read_text()
+    made_of = repr((text, _digest_of_includes(), options, nvrtc.getVersion()))
+    name = f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.{'cubin' if is_known else 'ptx'}"
+    kept = cache_folder() / name
+    if not kept.exists():
+        _write(kept, _compiled(nvrtc, source.name, text, (*options, f"-I{_headers()}"), is_known))
+    return kept
+
+
+def compile_options(is_exact: bool, target: str) -> tuple[str, ...]:
+    """Return options that NVRTC compiles a kernel file with for a target, such as sm_90; CUDA's headers come behind."""
+    return "-std=c++17", f"--gpu-architecture={target}", f"-I{KERNELS}", *(("--fmad=false",) if is_exact else ())
+
+
+def cache_folder() -> Path:
+    """Return the folder that HPCGNN_KERNEL_CACHE names, or hpcgnn/kernels in the user's cache."""
+    asked = os.environ.get(FOLDER_VARIABLE)
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(asked) if asked else Path(user_cache) / "hpcgnn" / "kernels"
+
+
+def _compiled(nvrtc, name: str, text: str, options: tuple[str, ...], is_machine_code: bool) -> bytes:
+    program = nvrtc.createProgram(text, name, (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        return nvrtc.getCUBIN(program) if is_machine_code else nvrtc.getPTX(program)
+    except nvrtc.NVRTCError as error:
+        raise KernelError(f"NVRTC does not compile {name} ({error}):\n{nvrtc.getProgramLog(program)}") from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _headers() -> Path:
+    """Return the folder that has cuda_fp16.h: of NVIDIA's wheels, of conda, or of a CUDA that is installed."""
+    import cupy
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    places = find_nvidia_header_directory("cudart"), Path(cupy.cuda.get_cuda_path() or "/usr/local/cuda") / "include"
+    found = next((Path(place) for place in places if place and (Path(place) / "cuda_fp16.h").is_file()), None)
+    if found is None:
+        raise KernelError("CUDA's headers are not installed, which kernels include; run pip install 'hpcgnn[cuda13]', "
+                          "or set CUDA_PATH to a CUDA that has them")
+    return found
+
+
+def _write(kept: Path, code: bytes) -> None:
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # In a folder of its own, which goes whatever happens to what is written there.
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=kept.stem) as folder:
+            unfinished = Path(folder) / kept.name
+            unfinished.write_bytes(code)
+            os.replace(unfinished, kept)
+    except OSError as reason:
+        raise KernelError(f"can't keep compiled kernels in {kept.parent} ({reason.strerror}); set {FOLDER_VARIABLE} to "
+                          "a folder that can be written") from None
+
+
+@cache
+def _digest_of_includes() -> str:
+    texts = (path.read_bytes() for path in sorted(KERNELS.glob("*.cuh")))
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
 
 MAX_BLOCK_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)

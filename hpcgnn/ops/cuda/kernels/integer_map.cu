@@ -3,7 +3,7 @@
  *
  * Maths: of rows with half a range added, sum[v, j] = sum over planes of 2^(i + k) popcount(rows_i[v] AND weights_k[j]),
  * the weights' highest plane negative, less correction[j], that half range times the sum of weights of output j. The
- * code of (sum * row_step[v]) * ratio[j] has step 1 (quantized/integer_model.py, B).
+ * code of (sum * row_step[v]) * ratio[j] has step 1 (lowbit/integer_model.py, B).
  * Threads: a block has 8 to 64 slots of rows times 32 outputs; bit_products.cuh has what a warp does. The block's sums
  * meet in shared memory, from where a thread makes a word of fields, and a warp the words of all planes of a column; a
  * thread knows the row and the scale of a slot, which it asks for before the product.

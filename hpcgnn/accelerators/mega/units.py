@@ -1,0 +1,227 @@
+"""Cycles of the Aggregation Engine: 256 units that multiply-add one source's row into the sums of its destinations.
+
+Where rows, arcs and sums lie is not known here.
+
+Cycles of the Combination Engine: 4 tiles of bit-serial C-PEs, each with a slice of a row's columns.
+
+Where rows and weights come from is not known here.
+
+Condense-Edge in hardware, Algorithm 1: comparisons of IDs, stores into the Sparse Buffer, and their write-back.
+
+What aggregation does with the copies is not known here.
+
+How W comes through the Weight Buffer, and the windows of rows that stay in the Input Buffer meanwhile.
+
+Cycles are not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcgnn.accelerators.mega.layout import Rules, bytes_of
+from hpcgnn.partition.condense import CondensedRegions
+from hpcgnn.partition.condense_traffic import BYTES_AN_ID, Buffer
+
+
+def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np.ndarray:
+    """Return the cycles in which sources are added to the sums of their destinations, of the shape of `num_arcs`.
+
+    Columns lie over the units. Where a row leaves some free, they take further destinations of the same source
+    (§V-D: "free units can be assigned to aggregate other nodes"); a row of more columns than units takes several
+    cycles an arc. Sources follow each other without a gap; a block ends rules.aggregation_fill cycles later. Assumed:
+    no two arcs meet at a bank of the Aggregation Buffer.
+    """
+    units = rules.units("aggregation_unit")
+    if aggregated_dim > units:
+        return num_arcs * -(-aggregated_dim // units)
+    return -(-num_arcs // (units // aggregated_dim))
+
+
+def encoder_cycles(num_rows: np.ndarray | int, dim: int, rules: Rules):
+    """Return the cycles in which rows are quantized and encoded, 32 values at a time and row by row (§V-D)."""
+    return num_rows * -(-dim // rules.units("encoder"))
+
+
+def fed_bits(width: np.ndarray, rules: Rules) -> np.ndarray:
+    """Return the bits as which each value of a row is fed, (num_rows,) int64."""
+    return np.maximum(width, rules.least_width()).astype(np.int64)
+
+
+def row_cycles(nonzeros: np.ndarray, width: np.ndarray, combined_dim: int, rules: Rules) -> np.ndarray:
+    """Return the cycles from a row to the next one, (num_rows,) int64; the last row needs rules.combination_fill more.
+
+    A tile takes n values at a time, bit after bit, for the m columns of W whose C-PEs it has; the row ends with its
+    longest tile and passes again for the next m columns. Assumed: a row without values takes a cycle a pass, in which
+    its positions are read; the Weight Reg is filled for the next columns, and the next row is decoded, meanwhile.
+
+    Parameters
+    ----------
+    nonzeros : (num_rows, 4) integer      values of each tile's slice that are not zero
+    width : (num_rows,) integer           bits of a value
+
+    Reference: MEGA, §V-C.
+    """
+    groups = -(-nonzeros.max(axis=1, initial=0).astype(np.int64) // rules["bse_per_pe"])
+    return np.maximum(groups * fed_bits(width, rules), 1) * rules.column_passes(combined_dim)
+
+
+class RowRequests(NamedTuple):
+    """Requests that are made when a row has been combined.
+
+    Attributes
+    ----------
+    row : (n,) int64         not descending
+    offset : (n,) int64      bytes from the begin of the region that the requests are for
+    num_bytes : (n,) int64
+    """
+
+    row: np.ndarray
+    offset: np.ndarray
+    num_bytes: np.ndarray
+
+
+def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, row_bytes: int,
+                    rules: Rules) -> np.ndarray:
+    """Return the cycles that the Condense Unit has with each row that was combined, (num_rows,) int64.
+
+    Each FIFO compares its first ID, all in one cycle; rows that match are stored one after the other. Assumed: where
+    there are more subgraphs than FIFOs, they take turns in groups of as many, each a cycle or as long as its stores.
+
+    Parameters
+    ----------
+    num_fused : int        subgraphs at the begin that have no list
+
+    Reference: MEGA, Algorithm 1 and Fig. 13.
+    """
+    fifos, stores = rules.units("condense_unit"), -(-row_bytes // rules["sparse_port_bytes"])
+    num_subgraphs = len(regions.start) - 1
+    turns = range(num_fused, num_subgraphs, fifos)
+    cycles = np.bincount(regions.copied_row, minlength=num_rows) * stores + len(turns)
+    for first in turns:
+        last = min(first + fifos, num_subgraphs)
+        # Once for a row, however many subgraphs of the group copy it: the same place is written again.
+        cycles[regions.copied_row[regions.start[first]:regions.start[last]]] -= 1
+    return cycles
+
+
+def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
+    """Return the reads of ID lists, which lie one after the other.
+
+    Assumed: a list is read in pieces of a DRAM access, the first one at the begin and each further one when the IDs of
+    the piece before have matched; the Edge Buffer keeps pieces and fills the FIFOs.
+    """
+    num_copies, ids = np.diff(regions.start), max(rules["line_bytes"] // BYTES_AN_ID, 1)
+    subgraph, piece = _pieces(-(-num_copies // ids))
+    first = regions.start[subgraph] + piece * ids
+    row = np.where(piece > 0, regions.copied_row[np.maximum(first - 1, 0)], 0).astype(np.int64)
+    num_ids = np.minimum(num_copies[subgraph] - piece * ids, ids)
+    return _by_row(row, first * BYTES_AN_ID, num_ids * BYTES_AN_ID)
+
+
+def region_offsets(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> np.ndarray:
+    """Return the byte where each condensed region begins, (num_subgraphs + 1,) int64: each on a line."""
+    num_lines = -(-np.diff(regions.start) * row_bytes // buffer.line_bytes)
+    return np.concatenate([[0], np.cumsum(num_lines)]) * buffer.line_bytes
+
+
+def copy_writes(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> RowRequests:
+    """Return the writes of condensed regions, each made when its share of the Sparse Buffer is full or its last row is
+    there, in whole lines; the bytes are those that condensed_traffic counts.
+
+    Reference: MEGA, Algorithm 1, line 16.
+    """
+    num_copies, line = np.diff(regions.start), buffer.line_bytes
+    share = buffer.sparse_bytes // max(len(num_copies), 1)
+    rows_at_once = max(share // row_bytes, 1)
+    if share >= line:
+        piece_bytes = share // line * line
+        subgraph, piece = _pieces(-(-num_copies * row_bytes // piece_bytes))
+        begin = piece * piece_bytes
+        end = np.minimum(begin + piece_bytes, num_copies[subgraph] * row_bytes)
+        last, num_lines = (end - 1) // row_bytes, -(-(end - begin) // line)
+    else:
+        subgraph, piece = _pieces(-(-num_copies // rows_at_once))
+        begin = piece * rows_at_once * row_bytes // line * line
+        last = np.minimum((piece + 1) * rows_at_once, num_copies[subgraph]) - 1
+        num_lines = np.full(len(piece), -(-rows_at_once * row_bytes // line))
+    row = regions.copied_row[regions.start[subgraph] + last].astype(np.int64)
+    return _by_row(row, region_offsets(regions, row_bytes, buffer)[subgraph] + begin, num_lines * line)
+
+
+def _pieces(num_pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the subgraph of each piece, and its number within it."""
+    subgraph = np.repeat(np.arange(len(num_pieces)), num_pieces)
+    return subgraph, np.arange(len(subgraph)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
+
+
+def _by_row(row: np.ndarray, offset: np.ndarray, num_bytes: np.ndarray) -> RowRequests:
+    order = np.argsort(row, kind="stable")
+    return RowRequests(row[order], offset[order], num_bytes[order])
+
+
+@dataclass(frozen=True)
+class WeightLoads:
+    """Loads of W.
+
+    Attributes
+    ----------
+    name : {"resident", "streamed", "by need"}
+    window_start : (num_windows + 1,) int64     rows of X that are in the Input Buffer together
+    load : (num_loads,) int64                   window that a request is made for; not descending
+    offset, num_bytes : (num_loads,) int64      of the request, from the first byte of W
+    """
+
+    name: str
+    window_start: np.ndarray
+    load: np.ndarray
+    offset: np.ndarray
+    num_bytes: np.ndarray
+
+
+def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim: int, rules: Rules) -> WeightLoads:
+    """Choose how W is loaded.
+
+    W that half of the Weight Buffer holds is read once. Any other is read again for each window of rows, which stays in
+    the half of the Input Buffer: assumed, either all of it, in blocks of the columns that are multiplied at once, where
+    such a block fits; or the rows of W that the window has values for. Of two that can be, the one that reads fewer
+    bytes. Assumed: no two values of a window share a column, and the rows of W that it needs lie evenly apart, since
+    counts do not say where values stand. Windows of the second kind have no more values than half of the Weight Buffer
+    has rows of W, but for a window of one row, whose values take turns.
+
+    Parameters
+    ----------
+    row_end : (num_rows + 1,) int64             bytes that rows take in the Input Buffer, summed up; zeros where all of
+                                                them are there already
+    count : (num_rows,) int64                   values of a row that are not zero
+    """
+    half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])
+    num_bytes = dim * weight_row_bytes
+    count_end = np.concatenate([[0], np.cumsum(count)])
+    windows = _windows([(row_end, rules.half("input"))])
+    if num_bytes <= half:
+        return WeightLoads("resident", windows, *(np.array([number]) for number in (0, 0, num_bytes)))
+    scarce = _windows([(row_end, rules.half("input")), (count_end, max(half // weight_row_bytes, 1))])
+    needed = np.diff(count_end[scarce])
+    streamed_bytes = (len(windows) - 1) * num_bytes
+    if dim * bytes_of(rules.pes_per_tile, rules["weight_bits"]) <= half and (
+            streamed_bytes <= int(needed.sum()) * weight_row_bytes):
+        load = np.arange(len(windows) - 1)
+        return WeightLoads("streamed", windows, load, np.zeros_like(load), np.full_like(load, num_bytes))
+    load = np.repeat(np.arange(len(needed)), needed)
+    place = np.arange(len(load)) - np.repeat(np.cumsum(needed) - needed, needed)
+    offset = place * dim // needed[load] * weight_row_bytes
+    return WeightLoads("by need", scarce, load, offset, np.full(len(load), weight_row_bytes))
+
+
+def _windows(limits: list[tuple[np.ndarray, int]]) -> np.ndarray:
+    """Return bounds of runs of rows that stay below each limit by its sums; a run has a row at least."""
+    num_rows, bounds = len(limits[0][0]) - 1, [0]
+    while bounds[-1] < num_rows:
+        at = bounds[-1]
+        ends = (int(np.searchsorted(end, end[at] + limit, "right")) - 1 for end, limit in limits)
+        bounds.append(max(min(ends), at + 1))
+    return np.array(bounds, np.int64)

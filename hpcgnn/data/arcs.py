@@ -1,0 +1,229 @@
+"""Sort a list of arcs into a CSR graph by buckets of rows, so that beside the graph only a bucket is in memory.
+
+What the arcs mean is not known here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.data.arrays import Column, RowFile, refusals
+from hpcgnn.data.options import ProgressTask
+from hpcgnn.errors import DatasetError
+
+INT32_NODES = 1 << 31
+ARCS_A_CHUNK, ARCS_A_BUCKET = 1 << 20, 1 << 20
+MAX_BUCKETS = 1 << 16     # numbers of 16 bits are sorted by counting
+MAX_GROUPS = 1 << 20      # rows are counted by groups, so that a chunk's count takes no longer than the chunk
+KEPT_BYTES = 1 << 25      # so much is sorted in memory; more goes to the scratch folder, where there is one
+SOURCE_BITS = 32
+
+
+class RowsOfEntries:
+    """The row of every entry of a CSR structure, as an array that is read in slices.
+
+    Raises
+    ------
+    DatasetError      indptr that does not rise from 0 to num_entries
+    """
+
+    def __init__(self, indptr: np.ndarray, num_entries: int, name: str) -> None:
+        if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_entries or (indptr[1:] < indptr[:-1]).any():
+            raise DatasetError(f"{name}: indptr does not rise from 0 to the number of indices, {num_entries}; "
+                               "the file is damaged")
+        self._indptr = indptr
+        self.shape, self.ndim = (num_entries,), 1
+        self.dtype = np.dtype(np.int32 if len(indptr) - 1 < INT32_NODES else np.int64)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, entries: slice) -> np.ndarray:
+        start, stop, _ = entries.indices(len(self))
+        first = int(np.searchsorted(self._indptr, start, side="right")) - 1
+        last = int(np.searchsorted(self._indptr, stop, side="left"))
+        ends = np.clip(self._indptr[first:last + 1], start, stop)
+        return np.repeat(np.arange(first, last, dtype=self.dtype), np.diff(ends))
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+
+Ends = np.ndarray | RowFile | Column | RowsOfEntries
+
+
+def chunks(source: Ends, target: Ends) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Read both ends of arcs, some at a time, in order."""
+    for first in range(0, len(source), ARCS_A_CHUNK):
+        part = slice(first, first + ARCS_A_CHUNK)
+        yield source[part], target[part]
+
+
+@dataclass(frozen=True)
+class SortedArcs:
+    """A CSR graph without loops and duplicates.
+
+    Attributes
+    ----------
+    indptr : (num_nodes + 1,) int64          by destination
+    indices : (num_edges,) int32             sources, ascending within a row
+    num_loops : int                          arcs from a node to itself that were left out
+    num_unique : int                         distinct arcs that were given; the others are reverses
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    num_loops: int
+    num_unique: int
+
+
+def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, scratch: Path | None,
+              task: ProgressTask) -> SortedArcs:
+    """Sort arcs by destination, then source, each once, and leave out loops.
+
+    Parameters
+    ----------
+    source, target : (num_source_edges,) integer in 0..num_nodes - 1, below 2**31
+    with_reverse : bool                      add the reverse of each arc
+    scratch : Path or None                   folder for arcs on their way, where they are many
+    task : ProgressTask                      advances by source arcs, read once and sorted once
+
+    Returns
+    -------
+    arcs : SortedArcs         memory: 4 bytes an arc of the result, 8 a node, chunks of 1 M arcs, a bucket of about as
+                              many (or of one group of rows, where that has more), and 8 or, with reverses, 16 bytes a
+                              source arc where they are kept in memory
+
+    Raises
+    ------
+    DatasetError              the scratch folder has no room
+    """
+    cut = _cut_rows(source, target, num_nodes, with_reverse)
+    given, reverse = (Buckets(cut, scratch) for _ in range(2))
+    num_loops = 0
+    for u, v in chunks(source, target):
+        is_arc = u != v
+        u, v = u[is_arc], v[is_arc]
+        num_loops += len(is_arc) - len(u)
+        given.add(u, v)
+        if with_reverse:
+            reverse.add(v, u)
+        task.advance(len(is_arc))
+    counts = np.zeros(num_nodes + 1, np.int64)
+    indices = np.empty(given.num_arcs + reverse.num_arcs, np.int32)
+    num_edges = num_unique = 0
+    for bucket in range(cut.num_buckets):
+        keys = given.distinct(bucket)
+        num_unique += len(keys)
+        task.advance(int(given.size[bucket]))
+        if with_reverse:
+            keys = np.concatenate([keys, reverse.distinct(bucket)])
+            keys.sort(kind="stable")     # two sorted runs, which it merges
+            keys = _without_repeats(keys)
+        row = keys >> SOURCE_BITS
+        if len(keys):
+            first = int(row[0])
+            counts[first + 1:int(row[-1]) + 2] += np.bincount(row - first)
+        indices[num_edges:num_edges + len(keys)] = keys & ((1 << SOURCE_BITS) - 1)
+        num_edges += len(keys)
+    task.advance(num_loops)
+    indices.resize(num_edges, refcheck=False)     # nobody else has it, and it shrinks where it lies
+    return SortedArcs(np.cumsum(counts, out=counts), indices, num_loops, num_unique)
+
+
+@dataclass(frozen=True)
+class RowCut:
+    """Cut rows into buckets, by groups of 2**group_bits consecutive rows.
+
+    Attributes
+    ----------
+    bucket_of : (num_groups,) uint16, ascending
+    group_bits, num_buckets : int
+    """
+
+    bucket_of: np.ndarray
+    group_bits: int
+    num_buckets: int
+
+    def __call__(self, row: np.ndarray) -> np.ndarray:
+        """Return the bucket of each of these rows, uint16."""
+        return self.bucket_of[row >> row.dtype.type(self.group_bits)]
+
+
+def _cut_rows(source: Ends, target: Ends, num_nodes: int, with_reverse: bool) -> RowCut:
+    """Cut the rows into buckets that have about equally many arcs."""
+    num_arcs = len(source) * (2 if with_reverse else 1)
+    group_bits = max(0, (num_nodes - 1).bit_length() - (MAX_GROUPS.bit_length() - 1))
+    num_groups = (num_nodes - 1 >> group_bits) + 1
+    wanted = max(1, min(MAX_BUCKETS, num_arcs // ARCS_A_BUCKET))
+    if wanted == 1:
+        return RowCut(np.zeros(num_groups, np.uint16), group_bits, 1)
+    count = np.zeros(num_groups, np.int64)
+    for ends in chunks(source, target):
+        for rows in ends if with_reverse else ends[1:]:
+            count += np.bincount((rows >> rows.dtype.type(group_bits)).astype(np.int64, copy=False),
+                                 minlength=num_groups)
+    before = np.cumsum(count) - count
+    return RowCut((before * wanted // (num_arcs + 1)).astype(np.uint16), group_bits, wanted)
+
+
+@dataclass
+class Buckets:
+    """Arcs by bucket of their target, in a file that begins in memory; each is a number of 64 bits, target then source.
+
+    Attributes
+    ----------
+    cut : RowCut
+    size : (num_buckets,) int64              arcs of each bucket
+    """
+
+    cut: RowCut
+    scratch: Path | None
+
+    def __post_init__(self) -> None:
+        self.size = np.zeros(self.cut.num_buckets, np.int64)
+        self._starts: list[np.ndarray] = []
+        limit = 0 if self.scratch is None else KEPT_BYTES
+        self._file = tempfile.SpooledTemporaryFile(max_size=limit, dir=self.scratch)     # noqa: SIM115 - it is kept
+
+    @property
+    def num_arcs(self) -> int:
+        return int(self.size.sum())
+
+    def add(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Add some arcs."""
+        keys = target.astype(np.int64)
+        keys <<= SOURCE_BITS
+        keys |= source.astype(np.int64, copy=False)
+        bucket = self.cut(target)
+        count = np.bincount(bucket, minlength=self.cut.num_buckets)
+        if self.cut.num_buckets > 1:
+            keys = keys[np.argsort(bucket, kind="stable")]
+        self._starts.append(8 * (self.num_arcs + np.append(0, np.cumsum(count))))
+        self.size += count
+        with refusals(self.scratch, "the edges that are sorted"):
+            self._file.write(keys.data)
+
+    def distinct(self, bucket: int) -> np.ndarray:
+        """Return the arcs of one bucket, each once, ascending, int64."""
+        keys, done = np.empty(self.size[bucket], np.int64), 0
+        with refusals(self.scratch, "the edges that are sorted"):
+            for starts in self._starts:
+                self._file.seek(starts[bucket])
+                held = np.frombuffer(self._file.read(starts[bucket + 1] - starts[bucket]), np.int64)
+                keys[done:done + len(held)] = held
+                done += len(held)
+        if (keys[1:] < keys[:-1]).any():
+            keys.sort()
+        return _without_repeats(keys)
+
+
+def _without_repeats(keys: np.ndarray) -> np.ndarray:
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    return keys if is_first.all() else keys[is_first]

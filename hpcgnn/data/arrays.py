@@ -1,0 +1,346 @@
+"""NumPy files of unknown health: members of .npz archives and .npy arrays, memory-mapped where that is possible.
+
+What the arrays mean is decided by each source.
+
+RowFile: an array in a file, of which only the rows that are asked for are ever in memory.
+
+Arrays that their source can't give in pieces a second time are kept in nameless files of a scratch folder. What the
+rows mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+
+from hpcgnn.data.options import check_file
+from hpcgnn.errors import DatasetError
+
+Result = TypeVar("Result")
+LOCAL_HEADER_BYTES, NAME_LENGTH_AT = 30, 26
+
+
+class Archive:
+    """A .npz file opened for reading, without pickle.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or no archive; later, a member that is missing or damaged
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_file(path)
+        try:
+            self._file = np.load(path, allow_pickle=False)
+        except FileNotFoundError:
+            raise DatasetError(f"{path} does not exist; expected a .npz file") from None
+        except Exception as error:  # A damaged archive can raise anything.
+            raise DatasetError(f"{path} can't be read as a .npz archive ({error}); "
+                               "it is damaged or of another format") from None
+        if not isinstance(self._file, np.lib.npyio.NpzFile):
+            raise DatasetError(f"{path} holds a single array; expected a .npz archive")
+        twice = [name for name, count in Counter(self._file.zip.namelist()).items() if count > 1]
+        if twice:
+            self._file.close()
+            raise DatasetError(f"{path} holds {twice[0]} twice, and only one can be meant; write the archive anew")
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._file.files
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the members."""
+        return self._file.files
+
+    def read(self, key: str) -> np.ndarray:
+        """Return one member, in memory."""
+        if key not in self:
+            raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
+        array = self._guarded(key, lambda: self._file[key])
+        if not isinstance(array, np.ndarray):      # numpy hands out members that are no .npy file as bytes
+            raise DatasetError(f"{self.path}: {key} is no array; write the archive anew with numpy.savez")
+        return array
+
+    def integers(self, key: str) -> np.ndarray:
+        """Return one member that must be a vector of integers, in memory."""
+        array = self.read(key)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
+                               "expected a vector of integers")
+        if array.dtype.kind == "u":
+            # Differences of unsigned numbers never fall below zero, so a damaged array would look sound.
+            if array.max(initial=0) > np.iinfo(np.int64).max:
+                raise DatasetError(f"{self.path}: {key} holds {array.max()}, which is past any id or offset")
+            return array.astype(np.int64)
+        return array
+
+    def integer(self, key: str) -> int:
+        """Return one member that must hold a single integer."""
+        array = self.read(key)
+        if array.size != 1 or array.dtype.kind not in "iu":
+            raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; expected one integer")
+        return int(array.reshape(-1)[0])
+
+    def rows(self, key: str, scratch: Path | None = None) -> np.ndarray | RowFile:
+        """Return one member to be read in pieces, where it lies or, if it is compressed and there is a folder for
+        that, from a file there; as an array where neither can be.
+        """
+        if key not in self:
+            return self.read(key)
+        array = self._guarded(key, lambda: self._mapped(key))
+        if array is None and scratch is not None:
+            array = self._guarded(key, lambda: self._unpacked(key, scratch))
+        return self.read(key) if array is None else in_pieces(array)
+
+    def integer_rows(self, key: str) -> np.ndarray | RowFile:
+        """Return one member that must be a vector of integers, to be read in pieces if it is stored uncompressed; its
+        checksum is compared first.
+        """
+        if key not in self or self._file.zip.getinfo(f"{key}.npy").compress_type != zipfile.ZIP_STORED:
+            return self.integers(key)
+        self._guarded(key, lambda: self._read_through(key))
+        array = self.rows(key)
+        return array if array.ndim == 1 and array.dtype.kind == "i" else self.integers(key)
+
+    def _guarded(self, key: str, access: Callable[[], Result]) -> Result:
+        try:
+            return access()
+        except DatasetError:
+            raise
+        except Exception as error:  # A damaged member can raise anything.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DatasetError(f"{self.path} has a damaged array {key!r} ({reason}); copy the file again") from None
+
+    def _read_through(self, key: str) -> None:
+        with self._file.zip.open(f"{key}.npy") as member:
+            while member.read(BLOCK_BYTES):
+                pass
+
+    def _unpacked(self, key: str, scratch: Path) -> RowFile | None:
+        with self._file.zip.open(f"{key}.npy") as member:
+            shape, fortran, dtype = _array_header(member)
+            if dtype.hasobject or 0 in shape or not shape or (fortran and len(shape) > 1):
+                return None
+            return keep_rows(_row_blocks(member, shape, dtype), scratch, f"{key} of {self.path.name}")
+
+    def _mapped(self, key: str) -> np.ndarray | None:
+        member = self._file.zip.getinfo(f"{key}.npy")
+        if member.compress_type != zipfile.ZIP_STORED:
+            return None
+        with self.path.open("rb") as file:
+            file.seek(member.header_offset + NAME_LENGTH_AT)
+            lengths = np.frombuffer(file.read(4), dtype="<u2")
+            file.seek(member.header_offset + LOCAL_HEADER_BYTES + int(lengths.sum()))
+            shape, fortran, dtype = _array_header(file)
+            offset = file.tell()
+        if dtype.hasobject or 0 in shape:
+            return None
+        return np.memmap(self.path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+def load_array(path: Path) -> np.ndarray:
+    """Return a .npy array, memory-mapped copy-on-write.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, or holds Python objects
+    """
+    check_file(path)
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; expected a .npy array") from None
+    except Exception as error:  # A damaged header can raise anything.
+        raise DatasetError(f"{path} can't be read as a .npy array ({error}); "
+                           "it is damaged or of another format") from None
+    if not isinstance(array, np.ndarray):
+        raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")
+    return array
+
+
+def _row_blocks(member: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Read an array row after row. The end of the member is read, too: there its checksum is compared."""
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    step = max(1, BLOCK_BYTES // row_bytes)
+    for first in range(0, shape[0], step):
+        num_rows = min(step, shape[0] - first)
+        held = member.read(num_rows * row_bytes)
+        if len(held) < num_rows * row_bytes:
+            raise ValueError("it ends before its last row")
+        yield np.frombuffer(held, dtype).reshape(num_rows, *shape[1:])
+    member.read(1)
+
+
+def _array_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
+
+
+BLOCK_BYTES = 1 << 25
+
+
+class RowFile:
+    """An array in a file that lies there row after row. A slice of rows, or an array of row numbers, reads these rows.
+
+    Parameters
+    ----------
+    file : BinaryIO               opened for reading; it stays open as long as this object lives
+    offset : int                  bytes before the first row
+    shape : (num_rows, ...)
+    dtype
+
+    Raises
+    ------
+    DatasetError                  the file is too short for the array
+    """
+
+    def __init__(self, file: BinaryIO, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._file, self._offset, self.shape, self.dtype = file, offset, shape, np.dtype(dtype)
+        self._row_bytes = self.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        held = os.fstat(file.fileno()).st_size
+        if held < offset + shape[0] * self._row_bytes:
+            raise DatasetError(f"{file.name} ends after {held} bytes, expected {offset + shape[0] * self._row_bytes}; "
+                               "it is truncated, copy it again")
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        if not isinstance(rows, slice):
+            return self._gather(np.asarray(rows))
+        start, stop, step = rows.indices(len(self))
+        return self._read(start, max(start, stop)) if step == 1 else self._gather(np.arange(start, stop, step))
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self._read(0, len(self)).astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def row(self, number: int) -> RowFile:
+        """Return one row of several dimensions as an array of its own in the same file."""
+        return RowFile(self._file, self._offset + number * self._row_bytes, self.shape[1:], self.dtype)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self._fill(_bytes_of(rows), self._offset + start * self._row_bytes)
+        return rows
+
+    def _gather(self, row: np.ndarray) -> np.ndarray:
+        # A mapped file would keep every page that was touched; one read a row keeps none, and takes as long.
+        rows = np.empty((len(row), *self.shape[1:]), self.dtype)
+        memory, size, order, descriptor = _bytes_of(rows), self._row_bytes, np.argsort(row), self._file.fileno()
+        for place, number in zip((order * size).tolist(), row[order].tolist(), strict=True):
+            piece, offset = memory[place:place + size], self._offset + number * size
+            if os.preadv(descriptor, (piece,), offset) < size:     # at the end of a file, or after a signal
+                self._fill(piece, offset)
+        return rows
+
+    def _fill(self, memory: memoryview, offset: int) -> None:
+        while len(memory):
+            done = os.preadv(self._file.fileno(), (memory,), offset)
+            if done == 0:
+                raise OSError(f"{self._file.name} became shorter while it was read")
+            memory, offset = memory[done:], offset + done
+
+
+def _bytes_of(rows: np.ndarray) -> memoryview:
+    return memoryview(rows.reshape(-1).view(np.uint8))
+
+
+class Column:
+    """One column of a RowFile of two dimensions, as an array of one that is read in slices."""
+
+    def __init__(self, table: RowFile, number: int) -> None:
+        self._table, self._number = table, number
+        self.shape, self.dtype, self.ndim = table.shape[:1], table.dtype, 1
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self._table[rows][:, self._number]
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+
+def columns(table: np.ndarray | RowFile) -> tuple[np.ndarray | Column, ...]:
+    """Return the columns of a table, each to be read in slices."""
+    if isinstance(table, RowFile):
+        return tuple(Column(table, number) for number in range(table.shape[1]))
+    return tuple(table.T)
+
+
+def in_pieces(array: np.ndarray) -> np.ndarray | RowFile:
+    """Return what reads rows of an array that np.memmap has just mapped, whole and in C order; others stay as they are.
+
+    A mapped page counts as memory of the process from its first use on.
+    """
+    if not (isinstance(array, np.memmap) and array.flags.c_contiguous and array.size and array.ndim):
+        return array
+    return RowFile(open(array.filename, "rb"), array.offset, array.shape, array.dtype)
+
+
+def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> np.ndarray | RowFile:
+    """Join blocks of rows, in memory or, where there is a folder for that, in a file.
+
+    Parameters
+    ----------
+    blocks : iterable of (num_rows, ...), at least one, equal but for their first dimension
+    scratch : Path or None        folder of the file, which has no name and goes with the process
+    what : str                    what is kept, for a sentence
+
+    Raises
+    ------
+    DatasetError                  the folder has no room
+    """
+    if scratch is None:
+        return np.concatenate(list(blocks))
+    blocks, num_rows = iter(blocks), 0
+    file = scratch_file(scratch, what)
+    for block in blocks:
+        with refusals(scratch, what):
+            file.write(_bytes_of(np.ascontiguousarray(block)))
+        num_rows, shape, dtype = num_rows + len(block), block.shape[1:], block.dtype
+    with refusals(scratch, what):
+        file.flush()
+    return RowFile(file, 0, (num_rows, *shape), dtype)
+
+
+def scratch_file(scratch: Path, what: str) -> BinaryIO:
+    """Return a file to write and read that has no name. Raises DatasetError where the folder can't have one."""
+    with refusals(scratch, what):
+        return tempfile.TemporaryFile(dir=scratch)
+
+
+@contextmanager
+def refusals(scratch: Path | None, what: str) -> Iterator[None]:
+    """Say in a DatasetError that a folder could not keep something."""
+    try:
+        yield
+    except OSError as reason:
+        raise DatasetError(f"{what} can't be kept in {scratch}: {reason.strerror or reason}; check the space on its "
+                           "disk, or choose another --out") from reason

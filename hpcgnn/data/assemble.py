@@ -1,0 +1,276 @@
+"""Training, validation and test masks from id lists or from a random permutation. No file format is known here.
+
+Graphs that come without labels and are trained on all the same: made labels, and every sign that they are made.
+
+Which file the graph comes from is not known here.
+
+describe: the lines of WhatWasRead, counted on the finished graph, so that all sources have the same screen.
+
+The last steps that every source shares: features, splits, report and check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, GraphDataset, is_plain_name
+from hpcgnn.data.features import Features, look_at_features, prepare_features
+from hpcgnn.data.labels import UNKNOWN_INDICATOR, made_labels
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
+from hpcgnn.errors import DatasetError
+
+Masks = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarray | None = None) -> Masks:
+    """Cut one random permutation of the labeled nodes into training, validation and test nodes.
+
+    Parameters
+    ----------
+    labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, 255 where unknown, or
+        (num_nodes, num_targets) float32, NaN where unknown
+    options : SourceOptions     seed and split_fractions
+    unlabeled : (num_nodes,) bool, nodes that are left out, or None
+
+    Returns
+    -------
+    train_mask, val_mask, test_mask : (num_nodes,) bool
+    """
+    labeled = np.flatnonzero(is_labeled(labels) if unlabeled is None else is_labeled(labels) & ~unlabeled)
+    order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
+    train, val = options.split_fractions
+    # The cuts are int(0.6 n) and int(0.8 n) at the default fractions, free of 0.6 + 0.2's rounding.
+    cuts = [int(train * len(order)), int(round(train + val, 12) * len(order))]
+    return tuple(_mask(part, len(labels)) for part in np.split(order, cuts))
+
+
+def is_labeled(labels: np.ndarray) -> np.ndarray:
+    """Which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
+    if labels.dtype.kind == "f":
+        return ~np.isnan(labels).all(axis=1)
+    return labels >= 0 if labels.ndim == 1 else (labels != UNKNOWN_INDICATOR).any(axis=1)
+
+
+def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, name: str) -> Masks:
+    """Turn lists of training, validation and test node ids into masks.
+
+    Raises
+    ------
+    DatasetError      an id that is no node
+    """
+    for split, members in zip(("training", "validation", "test"), ids, strict=True):
+        if len(members) and (members.min() < 0 or members.max() >= num_nodes):
+            bad = int(members.min() if members.min() < 0 else members.max())
+            raise DatasetError(f"{name} has node {bad} in its {split} split, which does not exist; "
+                               f"node ids run from 0 to {num_nodes - 1}")
+    return tuple(_mask(members, num_nodes) for members in ids)
+
+
+def _mask(members: np.ndarray, num_nodes: int) -> np.ndarray:
+    mask = np.zeros(num_nodes, dtype=bool)
+    mask[members.astype(np.int64)] = True
+    return mask
+
+
+def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
+                          options: SourceOptions, remarks: tuple[str, ...] = (),
+                          edge_weight: np.ndarray | None = None, node_name: np.ndarray | None = None,
+                          origins: Origins = NOWHERE) -> GraphDataset:
+    """Join a cleaned graph with labels made of its in-degrees and a random split.
+
+    The name of the dataset says so, and with it every run and report: no such score is a benchmark.
+
+    Parameters
+    ----------
+    graph, features, remarks, edge_weight, node_name, origins      as of assemble_dataset
+    options : SourceOptions   made_classes is given
+
+    Raises
+    ------
+    DatasetError              more classes than nodes, or what assemble_dataset refuses
+    """
+    num_classes = options.made_classes
+    labels = made_labels(graph[0], graph[1], num_classes, name)
+    remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
+              "so no score on them is a benchmark")
+    return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, num_classes, None, options,
+                            (*remarks, remark), edge_weight, node_name,
+                            origins=replace(origins, labels="in-degrees, made"))
+
+
+def refuse_given_labels(source: str, options: SourceOptions) -> None:
+    """Raise DatasetError if labels are to be made for a source that has its own."""
+    if options.made_classes is not None:
+        raise DatasetError(f"{source} has labels of its own; leave out --make-labels")
+
+
+SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS = 12, 3, 24
+MAX_LINES, MAX_TEXT = 40, 600     # an attribute of HDF5 holds 64 KiB
+
+
+def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> WhatWasRead:
+    """Count what a finished graph holds and say where it stood.
+
+    Parameters
+    ----------
+    drawn_with : int or None      seed of the split; None where the source has one
+    """
+    report = dataset.cleaning
+    lines = [("nodes", _nodes(dataset, origins)), ("edges", _edges(dataset)), ("weights", _weights(dataset, origins)),
+             ("features", _features(dataset, origins)), ("labels", _labels(dataset, origins)),
+             ("splits", _splits(dataset, origins, drawn_with))]
+    lines += [("skipped", text) for text in origins.skipped]
+    lines += [("unused", ", ".join(_shortened(origins.unused)))] if origins.unused else []
+    lines += [("note", text) for text in report.remarks]
+    lines += [(DUBIOUS, text) for text in origins.dubious]
+    return WhatWasRead(tuple((topic, text[:MAX_TEXT]) for topic, text in lines[:MAX_LINES]))
+
+
+def _nodes(dataset: GraphDataset, origins: Origins) -> str:
+    if dataset.node_name is None:
+        return f"{dataset.num_nodes:,}, numbered from 0 in the order of {origins.ids or 'the rows'}"
+    kind = "texts" if dataset.node_name.dtype.kind in "UO" else "integers"
+    shown = ", ".join(str(name)[:SHOWN_CHARACTERS] for name in dataset.node_name[:SHOWN_IDS].tolist())
+    return f"{dataset.num_nodes:,}; ids are {kind}{_from(origins.ids)}: {shown}, ..."
+
+
+def _edges(dataset: GraphDataset) -> str:
+    report = dataset.cleaning
+    counts = [f"{report.duplicate_edges_removed:,} duplicates and {report.self_loops_removed:,} self-loops removed"]
+    if report.reverse_edges_added:
+        counts.append(f"{report.reverse_edges_added:,} reverse edges added")
+    direction = "every edge holds both ways" if report.is_symmetric else "edges are directed"
+    return (f"{report.source_edges:,} read, {', '.join(counts)}: {dataset.num_edges:,} kept; {direction}; "
+            f"{report.isolated_nodes:,} isolated nodes")
+
+
+def _weights(dataset: GraphDataset, origins: Origins) -> str:
+    weight = dataset.edge_weight
+    if weight is None:
+        return origins.weights if origins.weights == NO_WEIGHTS else "none"
+    span = f"from {weight.min():.4g} to {weight.max():.4g}" if len(weight) else "of no edge"
+    return f"{origins.weights or 'one an edge'}, {span}"
+
+
+def _features(dataset: GraphDataset, origins: Origins) -> str:
+    names = origins.feature_names
+    shown = f": {', '.join(_shortened(names))}" if len(names) == dataset.num_features else ""
+    return f"{dataset.num_features:,}{_from(origins.features)}{shown}"
+
+
+def _labels(dataset: GraphDataset, origins: Origins) -> str:
+    labels, where = dataset.labels, _from(origins.labels)
+    if dataset.task == "regression":
+        known = ~np.isnan(labels)
+        counts = f"{int(known.any(axis=1).sum()):,} nodes have one"
+        spans = [f"from {column[is_known].min(initial=np.inf):.4g} to {column[is_known].max(initial=-np.inf):.4g}"
+                 for column, is_known in zip(labels.T[:SHOWN_IDS], known.T, strict=False)]
+        more = ", ..." if labels.shape[1] > SHOWN_IDS else ""
+        return f"{labels.shape[1]:,} targets of a regression{where}: {', '.join(spans)}{more}; {counts}"
+    if dataset.task == "multi-label":
+        has = labels == 1
+        count, lacking = has.sum(axis=0), int(np.count_nonzero(~has.any(axis=1)))
+        return (f"{dataset.num_classes:,}, several a node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
+                "none of them")
+    if not dataset.is_labeled:
+        return "none"
+    count = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
+    return (f"{dataset.num_classes:,} classes{where}: {_counts(dataset, count)}; {int((labels < 0).sum()):,} nodes "
+            "without a label")
+
+
+def _counts(dataset: GraphDataset, count: np.ndarray) -> str:
+    names = dataset.class_names or range(dataset.num_classes)
+    pairs = [f"{str(name)[:SHOWN_CHARACTERS]} ({number:,})"
+             for name, number in zip(names[:SHOWN_NAMES], count[:SHOWN_NAMES].tolist(), strict=False)]
+    more = dataset.num_classes - SHOWN_NAMES
+    return ", ".join(pairs) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _splits(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> str:
+    train, val, test = (int(mask.sum()) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask))
+    how = f"given{_from(origins.splits, 'by')}" if drawn_with is None else (
+        f"drawn at random with seed {drawn_with}, as the source has none")
+    return f"{how}: {train:,} train, {val:,} val, {test:,} test; {dataset.num_nodes - train - val - test:,} in none"
+
+
+def _from(where: str, word: str = "of") -> str:
+    return f" {word} {where}" if where else ""
+
+
+def _shortened(names: Iterable[str]) -> list[str]:
+    names = [str(name)[:SHOWN_CHARACTERS] for name in names]
+    more = len(names) - SHOWN_NAMES
+    return names if more <= 0 else [*names[:SHOWN_NAMES], f"and {more:,} more"]
+
+
+def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
+                     labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
+                     remarks: tuple[str, ...] = (), edge_weight: np.ndarray | None = None,
+                     node_name: np.ndarray | None = None, class_names: tuple[str, ...] = (),
+                     origins: Origins = NOWHERE, unlabeled: np.ndarray | None = None) -> GraphDataset:
+    """Join a cleaned graph with its features, labels and splits, and check the whole.
+
+    Parameters
+    ----------
+    graph : (indptr, indices, report)        as `cleaning.build_csr` returns it
+    features : (num_nodes, num_features) float, ndarray or scipy CSR, or None where the source has none
+    labels, edge_weight, node_name, class_names     as of GraphDataset
+    masks : three (num_nodes,) bool, or None where the source has no split
+    remarks : tuple of str                   of the source's reader, for the cleaning report
+    origins : Origins                        where the source holds what was read
+    unlabeled : (num_nodes,) bool            nodes that no split may hold, or None
+
+    Raises
+    ------
+    DatasetError                             whatever `GraphDataset.check` refuses
+    """
+    if not is_plain_name(name):
+        raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
+                           "and printable")
+    _check_columns(name, features, num_classes)
+    indptr, indices, report = graph
+    num_nodes = len(indptr) - 1
+    drawn_with = options.seed if masks is None else None
+    if masks is None:
+        masks = random_split(labels, options, unlabeled)
+    for what, rows in (("labels", len(labels)), ("split masks", len(masks[0])),
+                       ("feature rows", num_nodes if features is None else features.shape[0])):
+        if rows != num_nodes:
+            raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
+    if unlabeled is not None and any((mask & unlabeled).any() for mask in masks):
+        count = sum(int((mask & unlabeled).sum()) for mask in masks)
+        masks = tuple(mask & ~unlabeled for mask in masks)
+        origins = dataclasses.replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
+                                                        "label, and were left out of the splits"))
+    options.progress("preparing features", None)
+    if features is not None and options.features != "structural":
+        notes, dubious = look_at_features(features, origins.feature_names)
+        remarks += notes
+        origins = dataclasses.replace(origins, dubious=origins.dubious + dubious)
+    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
+    report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
+    train_mask, val_mask, test_mask = masks
+    dataset = GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
+                           report, edge_weight, node_name, class_names).check()
+    report = dataclasses.replace(report, read=describe(dataset, origins, drawn_with))
+    return dataclasses.replace(dataset, cleaning=report)
+
+
+def _check_columns(name: str, features: Features | None, num_classes: int) -> None:
+    """Refuse features or a number of classes that no model can have weights for."""
+    if not 1 <= num_classes <= MAX_CLASSES:
+        raise DatasetError(f"{name} has {num_classes} classes; expected 1 to {MAX_CLASSES}")
+    if features is None:
+        return
+    if features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise DatasetError(f"{name} has features of {features.dtype} and shape {features.shape}; expected a matrix of "
+                           "numbers, a row a node")
+    if not 1 <= features.shape[1] <= MAX_FEATURES:
+        raise DatasetError(f"{name} has {features.shape[1]} feature columns; expected 1 to {MAX_FEATURES}, or pass "
+                           "--features structural to make some from the graph alone")

@@ -1,0 +1,205 @@
+"""Weights of edges: which ones a model can work with. No file format is known here.
+
+Make a clean CSR graph of a list of arcs, with a report of what was found and done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn._ext import partition as kernels
+from hpcgnn.data.arcs import INT32_NODES, Ends, chunks, sort_arcs
+from hpcgnn.data.dataset import CleaningReport
+from hpcgnn.data.options import Progress, check_memory, silent
+from hpcgnn.errors import DatasetError
+
+Remarks = tuple[str, ...]
+
+
+def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndarray, name: str) -> tuple[bool, Remarks]:
+    """Check weights and tell whether they say anything.
+
+    They must be positive, since GCN divides by the root of their sums, and an edge of weight 0 is none.
+
+    Parameters
+    ----------
+    weight : (num_edges,) number, or None
+    source, target : (num_edges,) node ids, to name an edge by
+
+    Returns
+    -------
+    is_weighted : bool        False where there are none, or all are 1
+    remarks : tuple of str    for the cleaning report
+
+    Raises
+    ------
+    DatasetError              a weight that is no number, or not positive and finite as float32
+    """
+    if weight is None:
+        return False, ()
+    if weight.ndim != 1 or len(weight) != len(source) or weight.dtype.kind not in "iufb":
+        raise DatasetError(f"{name} has edge weights of {weight.dtype} and shape {weight.shape}; expected a number for "
+                           f"each of {len(source)} edges")
+    with np.errstate(over="ignore"):
+        as_stored = weight.astype(np.float32)
+    is_bad = ~(np.isfinite(as_stored) & (as_stored > 0))
+    if is_bad.any():
+        place = int(np.argmax(is_bad))
+        raise DatasetError(f"{name} has an edge of weight {weight[place]} from node {source[place]} to "
+                           f"{target[place]}; expected positive, finite weights: leave out such edges, or all weights "
+                           "by weight=none (edge_weight=False in Python)")
+    if (as_stored == 1).all():
+        return False, ("all edges weigh 1, so weights were left out",)
+    return True, ()
+
+
+BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
+
+
+CleanGraph = tuple[np.ndarray, np.ndarray, CleaningReport]
+
+
+def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name: str,
+              progress: Progress = silent, scratch: Path | None = None) -> CleanGraph:
+    """Remove self-loops and duplicates from the arcs source -> target and sort them by destination.
+
+    Parameters
+    ----------
+    source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1; read in chunks
+    num_nodes : int
+    symmetrize : bool                               add the reverse of every arc that lacks it
+    name : str                                      of the dataset, for messages
+    progress : callable(description, total) -> ProgressTask
+    scratch : Path or None                          folder for edges that are sorted, see sort_arcs
+
+    Returns
+    -------
+    indptr : (num_nodes + 1,) int64                 CSR by destination
+    indices : (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
+    report : CleaningReport                         is_symmetric is that of the graph returned
+
+    Raises
+    ------
+    DatasetError                                    an arc from or to a node that does not exist
+    """
+    return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress, scratch)[0]
+
+
+def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int,
+                       symmetrize: bool, name: str, progress: Progress = silent,
+                       scratch: Path | None = None) -> tuple[CleanGraph, np.ndarray | None]:
+    """Clean arcs that may have weights; the other parameters and errors are those of build_csr.
+
+    The weights of duplicates are added, a self-loop goes with its weight, and an added reverse has its arc's weight.
+    Weights that are all 1 say nothing: the graph then has none.
+
+    Parameters
+    ----------
+    weight : (num_source_edges,) number, positive and finite; None where the source has none
+
+    Returns
+    -------
+    graph : (indptr, indices, report)               as of build_csr
+    edge_weight : (num_edges,) float32 beside indices, or None
+
+    Raises
+    ------
+    DatasetError                                    also a weight that is not positive and finite in float32
+    """
+    if num_nodes < 1:
+        raise DatasetError(f"{name} has no nodes; expected at least one")
+    check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
+    for ends in (source, target):
+        _check_ends(ends, num_nodes, name)
+    if weight is not None:
+        source, target = (np.asarray(ends) for ends in (source, target))
+    is_weighted, remarks = check_weights(weight, source, target, name)
+    if is_weighted or num_nodes >= INT32_NODES:
+        progress("cleaning edges", None)
+        return _clean_by_scipy(source, target, weight if is_weighted else None, num_nodes, symmetrize, remarks)
+    task = progress("cleaning edges", 2 * len(source))
+    arcs = sort_arcs(source, target, num_nodes, symmetrize, scratch, task)
+    is_symmetric = symmetrize or kernels.has_symmetric_rows(arcs.indptr, arcs.indices, np.empty(num_nodes, np.int64))
+    report = _report(len(source), arcs.num_loops, arcs.num_unique, arcs.indptr, arcs.indices, is_symmetric, remarks)
+    return (arcs.indptr, arcs.indices, report), None
+
+
+def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
+                    remarks: tuple[str, ...]) -> tuple[CleanGraph, np.ndarray | None]:
+    """Clean arcs of which each may have a weight, with all of them in memory several times."""
+    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
+    matrix, num_loops = _merged(source, target, weight, num_nodes)
+    num_unique = matrix.nnz
+    if weight is not None and num_unique < len(source) - num_loops:
+        remarks += ("weights of duplicate edges were added",)
+    matrix, is_symmetric = _with_reverse(matrix, symmetrize)
+    indptr = matrix.indptr.astype(np.int64, copy=False)
+    indices = matrix.indices.astype(np.int32 if num_nodes < INT32_NODES else np.int64, copy=False)
+    report = _report(len(source), num_loops, num_unique, indptr, indices, is_symmetric, remarks)
+    return (indptr, indices, report), None if weight is None else matrix.data.astype(np.float32)
+
+
+def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.ndarray, indices: np.ndarray,
+            is_symmetric: bool, remarks: tuple[str, ...]) -> CleaningReport:
+    return CleaningReport(
+        source_edges=num_source_edges, duplicate_edges_removed=num_source_edges - num_loops - num_unique,
+        self_loops_removed=num_loops, reverse_edges_added=len(indices) - num_unique,
+        isolated_nodes=_num_isolated(indptr, indices), is_symmetric=is_symmetric, remarks=remarks)
+
+
+def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
+    """Raise DatasetError if some end of an arc is no node."""
+    if ends.dtype.kind not in "iu":
+        raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
+    parts = [(int(part.min()), int(part.max())) for part, _ in chunks(ends, ends)]
+    if not parts:
+        return
+    low, high = min(low for low, _ in parts), max(high for _, high in parts)
+    if low < 0 or high >= num_nodes:
+        bad = low if low < 0 else high
+        raise DatasetError(f"{name} has an edge to node {bad}, which does not exist; "
+                           f"node ids run from 0 to {num_nodes - 1}")
+
+
+def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
+            num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
+    """Return arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops."""
+    source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
+    keep = source != target
+    num_loops = len(keep) - int(np.count_nonzero(keep))
+    if num_loops:
+        source, target = source[keep], target[keep]
+        weight = None if weight is None else weight[keep]
+    values = np.ones(len(source), np.int8) if weight is None else weight.astype(np.float64)
+    # scipy chooses 32- or 64-bit indices by num_nodes and the number of arcs, and sorts and merges row by row.
+    matrix = scipy.sparse.coo_matrix((values, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
+    matrix.sum_duplicates()
+    if weight is None:
+        matrix.data[:] = 1
+    return matrix, num_loops
+
+
+def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[scipy.sparse.csr_matrix, bool]:
+    """Return the matrix with the reverse of each arc that lacks it, if asked, and whether all arcs then hold both ways.
+
+    An arc that is there keeps its weight, so weights of the two directions may differ.
+    """
+    reverse = matrix.transpose().tocsr()
+    is_symmetric = (np.array_equal(reverse.indptr, matrix.indptr) and np.array_equal(reverse.indices, matrix.indices))
+    if is_symmetric or not symmetrize:
+        return matrix, is_symmetric
+    if matrix.dtype != np.int8:
+        # The difference is an exact zero where an arc is there already, and scipy drops zeros.
+        reverse = reverse - reverse.multiply(matrix.astype(bool))
+    both = (matrix + reverse).tocsr()
+    both.sort_indices()
+    return both, True
+
+
+def _num_isolated(indptr: np.ndarray, indices: np.ndarray) -> int:
+    is_touched = np.diff(indptr) > 0
+    is_touched[indices] = True
+    return int(np.count_nonzero(~is_touched))

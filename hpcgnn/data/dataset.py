@@ -1,0 +1,221 @@
+"""GraphDataset: the one in-memory form of a source graph, as every source produces it and `partition` consumes it.
+
+No file format is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.data.features import FeatureRows
+from hpcgnn.data.labels import UNKNOWN_INDICATOR
+from hpcgnn.data.what_was_read import NOTHING_READ, WhatWasRead
+from hpcgnn.errors import DatasetError
+
+MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
+CHECKED_VALUES = 1 << 22      # of features at a time
+MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or a column for each
+
+
+def is_plain_name(name: str) -> bool:
+    """Tell whether a graph's name may be part of a folder's: printable, short, and no path."""
+    return (0 < len(name) <= MAX_NAME_BYTES and name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES
+            and name not in (".", "..") and not set(name) & set("/\\"))
+
+
+@dataclass(frozen=True)
+class CleaningReport:
+    """Record what was read, and what cleaning found and did, counted in directed edges (arcs) and nodes."""
+
+    source_edges: int = 0
+    duplicate_edges_removed: int = 0
+    self_loops_removed: int = 0
+    reverse_edges_added: int = 0
+    isolated_nodes: int = 0
+    is_symmetric: bool = True
+    remarks: tuple[str, ...] = ()
+    read: WhatWasRead = NOTHING_READ
+
+
+@dataclass(frozen=True)
+class GraphDataset:
+    """A whole graph with features, labels and splits.
+
+    Attributes
+    ----------
+    name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
+    indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the arcs u -> v
+    indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
+    features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped), scipy CSR, or FeatureRows, which
+                                             reads the rows that are asked for
+    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators,
+                                             255 where unknown;
+                                             or (num_nodes, num_classes) float32 targets, NaN where unknown
+    num_classes : int                        of a regression, the number of targets
+    train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
+    cleaning : CleaningReport
+    edge_weight : (num_edges,) float32, positive and finite, beside indices; None where all arcs weigh the same
+    node_name : (num_nodes,) int64, or objects that are str     the nodes' ids in their source, None where these are
+                                             0..num_nodes - 1
+    class_names : tuple of str               in the order of class ids; empty where the source has numbers
+    """
+
+    name: str
+    indptr: np.ndarray
+    indices: np.ndarray
+    features: np.ndarray | scipy.sparse.csr_matrix | FeatureRows
+    labels: np.ndarray
+    num_classes: int
+    train_mask: np.ndarray
+    val_mask: np.ndarray
+    test_mask: np.ndarray
+    cleaning: CleaningReport = field(default_factory=CleaningReport)
+    edge_weight: np.ndarray | None = None
+    node_name: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]
+
+    @property
+    def task(self) -> str:
+        """Return what the labels ask for: "classes", "multi-label" or "regression"."""
+        if self.labels.dtype.kind == "f":
+            return "regression"
+        return "multi-label" if self.labels.ndim == 2 else "classes"
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Tell whether the labels are indicator rows."""
+        return self.task == "multi-label"
+
+    def name_of(self, node: int) -> str:
+        """Return how a sentence names a node: its number, or the id that its source gives it."""
+        return str(node) if self.node_name is None else repr(self.node_name[node:node + 1].tolist()[0])
+
+    @property
+    def is_labeled(self) -> bool:
+        """Whether any node has a label, or a split any node; a graph without is for a trained model's answers."""
+        return bool((self.labels != -1).any() or self.val_mask.any() or self.test_mask.any())
+
+    def in_degree(self) -> np.ndarray:
+        """Number of in-neighbours of every node, (num_nodes,) int64."""
+        return np.diff(self.indptr)
+
+    def check(self) -> GraphDataset:
+        """Check every invariant that the later rooms rely on and return self.
+
+        Raises
+        ------
+        DatasetError      an edge to a node that does not exist, labels out of range, non-finite features, masks
+                          that overlap, array lengths that disagree, no training node in the whole graph
+        """
+        self._check_structure()
+        self._check_weights()
+        self._check_names()
+        self._check_features()
+        self._check_labels()
+        self._check_masks()
+        return self
+
+    def _check_structure(self) -> None:
+        n = self.num_nodes
+        if n == 0:
+            raise DatasetError(f"{self.name} has no nodes; expected at least one")
+        if self.indptr[0] != 0 or self.indptr[-1] != self.num_edges or (self.indptr[1:] < self.indptr[:-1]).any():
+            raise DatasetError(f"{self.name}: indptr does not rise from 0 to the number of edges, {self.num_edges}")
+        if self.num_edges:
+            low, high = int(self.indices.min()), int(self.indices.max())
+            if low < 0 or high >= n:
+                bad = low if low < 0 else high
+                raise DatasetError(f"{self.name} has an edge to node {bad}, which does not exist; "
+                                   f"node ids run from 0 to {n - 1}")
+
+    def _check_weights(self) -> None:
+        weight = self.edge_weight
+        if weight is None:
+            return
+        if weight.shape != (self.num_edges,) or weight.dtype != np.float32:
+            raise DatasetError(f"{self.name} has edge weights of {weight.dtype} and shape {weight.shape}; "
+                               f"expected float32, one for each of {self.num_edges} edges")
+        if len(weight) and not (weight.min() > 0 and np.isfinite(weight.max())):
+            raise DatasetError(f"{self.name} has edge weights that are not positive and finite")
+
+    def _check_names(self) -> None:
+        if self.node_name is not None and self.node_name.shape != (self.num_nodes,):
+            raise DatasetError(f"{self.name} has {len(self.node_name)} node ids for {self.num_nodes} nodes")
+        if self.class_names and (self.task == "regression" or len(self.class_names) != self.num_classes):
+            raise DatasetError(f"{self.name} has {len(self.class_names)} class names for {self.num_classes} classes")
+
+    def _check_features(self) -> None:
+        if self.features.shape[0] != self.num_nodes:
+            raise DatasetError(f"{self.name} has {self.features.shape[0]} feature rows for {self.num_nodes} nodes")
+        sparse = scipy.sparse.issparse(self.features)
+        values = self.features.data if sparse else self.features
+        step = max(1, CHECKED_VALUES // max(1, self.num_features))
+        for start in range(0, len(values), step):
+            finite = np.isfinite(values[start:start + step])
+            if not finite.all():
+                where = "" if sparse else f", first at node {self.name_of(start + int(np.argmin(finite.all(axis=1))))}"
+                raise DatasetError(f"{self.name} has features that are NaN or infinite{where}; "
+                                   "clean the source, or pass --non-finite zero")
+
+    def _check_labels(self) -> None:
+        if len(self.labels) != self.num_nodes:
+            raise DatasetError(f"{self.name} has {len(self.labels)} labels for {self.num_nodes} nodes")
+        if self.labels.ndim == 2 and self.labels.shape[1] != self.num_classes:
+            raise DatasetError(f"{self.name} has labels of shape {self.labels.shape}; expected {self.num_classes} "
+                               "columns")
+        if self.is_multi_label:
+            is_odd = (self.labels > 1) & (self.labels != UNKNOWN_INDICATOR)
+            if is_odd.any():
+                raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1, found "
+                                   f"{self.labels[is_odd].max()}")
+            self._check_split_labels((self.labels != UNKNOWN_INDICATOR).any(axis=1), "NaN")
+        elif self.task == "regression":
+            self._check_targets()
+        else:
+            self._check_class_ids()
+
+    def _check_targets(self) -> None:
+        if self.labels.ndim != 2 or self.labels.dtype != np.float32 or np.isinf(self.labels).any():
+            raise DatasetError(f"{self.name} has targets of {self.labels.dtype} and shape {self.labels.shape}; "
+                               "expected finite float32, a row a node, NaN where unknown")
+        self._check_split_labels(~np.isnan(self.labels).all(axis=1), "NaN")
+
+    def _check_class_ids(self) -> None:
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < -1 or high >= self.num_classes:
+            bad = low if low < -1 else high
+            raise DatasetError(f"{self.name} has label {bad}; labels must lie in 0..{self.num_classes - 1}, "
+                               "or be -1 where unknown")
+        self._check_split_labels(self.labels >= 0, "-1")
+
+    def _check_split_labels(self, is_known: np.ndarray, unknown: str) -> None:
+        used = (self.train_mask | self.val_mask | self.test_mask) & ~is_known
+        if used.any():
+            raise DatasetError(f"{self.name} has a node in a split whose label is unknown ({unknown}): node "
+                               f"{self.name_of(int(np.argmax(used)))}; leave nodes without a label out of the splits")
+
+    def _check_masks(self) -> None:
+        masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}
+        for split, mask in masks.items():
+            if mask.shape != (self.num_nodes,) or mask.dtype != bool:
+                raise DatasetError(f"{self.name}: {split}_mask must be bool of length {self.num_nodes}, "
+                                   f"found {mask.dtype} of shape {mask.shape}")
+        if (self.train_mask.astype(np.int8) + self.val_mask + self.test_mask > 1).any():
+            raise DatasetError(f"{self.name}: a node is in two of the train, validation and test splits")
+        if not self.train_mask.any() and self.is_labeled:
+            raise DatasetError(f"{self.name} has no training node; at least one is needed")

@@ -1,0 +1,296 @@
+"""`edges:FILE[,labels=FILE][,features=FILE][,splits=FILE]`: an edge list as text, and files of values a node.
+
+Nodes have the ids that the files give them, or are counted from 0 where row k belongs to node k. Files of Matrix Market
+and KONECT count them from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpcgnn.data.arcs import Ends
+from hpcgnn.data.arrays import columns, keep_rows
+from hpcgnn.data.assemble import refuse_given_labels
+from hpcgnn.data.columns import Ids, texts_of
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
+from hpcgnn.data.ids import NodeRows
+from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
+from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, ignored_of, split_settings
+from hpcgnn.data.tables import Choices
+from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
+from hpcgnn.data.text_table import INTEGER, NUMBER, CellError, TextTable, checked_ids, is_number, numpy_of, read_columns
+from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
+from hpcgnn.errors import DatasetError
+
+SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "ignore")
+WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
+FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
+KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
+                    r"dynamic|multiposweighted)\b")
+KONECT_COUNTS = re.compile(r"% *\d+ +(\d+) +(\d+)")
+
+
+def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load "FILE[,labels=FILE][,features=FILE][,splits=FILE][,ids=true|false][,header=true|false][,weight=none]
+    [,ignore=LABEL;LABEL]".
+
+    The dataset is named after the edge file. The nodes are those of the features with ids, else of the labels with ids;
+    where no file has ids, row k belongs to node k; where there are no rows either, nodes are those that have edges.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or malformed, an edge to a node that has no row
+    """
+    file, _, settings_text = rest.partition(",")
+    settings = split_settings(settings_text, SETTINGS, "an edges: source")
+    flags = {key: convert_setting(key, settings[key], bool, "an edges: source") if key in settings else None
+             for key in ("ids", "header")}
+    path = Path(file)
+    name = name_of(path)
+    if "labels" in settings:
+        refuse_given_labels(f"edges:{rest}", options)
+    wants_features = options.features != "structural"
+    labels, features, splits = (
+        read_node_file(Path(settings[key]), dtype, options, flags["ids"], flags["header"]) if key in settings else None
+        for key, dtype in (("labels", np.float64), ("features" if wants_features else "", np.float32),
+                           ("splits", np.float64)))
+    ids = _node_ids(labels, features, splits)
+    if settings.get("weight", NOTHING) != NOTHING:
+        raise DatasetError(f"an edges: source has weight={settings['weight']!r}; expected weight=none, since a third "
+                           "column holds weights without being named")
+    edges = read_edge_file(path, options, flags["header"], ids is None, "weight" not in settings)
+    if ids is None and (labels or features) and isinstance(edges.source, pa.Array):
+        raise DatasetError(f"{path} has {_first_text(edges)!r} for a node, and no file gives the nodes' ids, so that "
+                           "edges count them from 0; expected whole numbers only, or put the id first in the "
+                           "other files")
+    files = [found for found in (labels, features, splits) if found is not None]
+    origins = Origins(ids="" if ids is None else f"column 0 of {(features or labels).path.name}",
+                      weights=NO_WEIGHTS if "weight" in settings else "" if edges.weight is None else (
+                          f"the third column of {path.name}"),
+                      features="" if features is None else features.path.name,
+                      labels="" if labels is None else labels.path.name,
+                      splits="" if splits is None else splits.path.name,
+                      feature_names=() if features is None else features.columns,
+                      skipped=tuple(text for found in (*files, edges) for text in found.skipped),
+                      dubious=tuple(text for found in (*files, edges) for text in found.dubious))
+    given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
+                       row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
+                       ignore=Choices(ignore=ignored_of(settings.get("ignore"))).ignored(())[1],
+                       **_values(labels, features, splits, ids, name), is_symmetric=edges.is_symmetric,
+                       remarks=tuple(text for found in (*files, edges) for text in found.remarks),
+                       labels_hint="labels=FILE", origins=origins)
+    return finish_dataset(given, options)
+
+
+@dataclass(frozen=True)
+class EdgeFile:
+    """Hold a file of edges.
+
+    Attributes
+    ----------
+    source, target : (num_edges,) int64, also as what is read in slices, or both texts
+    weight : (num_edges,) float64, or None
+    num_nodes : int or None          where the file says it: then its ids, 1 to num_nodes, were made rows
+    is_symmetric : bool              each edge is listed once and holds both ways
+    remarks, skipped, dubious : tuple of str
+    """
+
+    source: Ends | Ids
+    target: Ends | Ids
+    weight: np.ndarray | None = None
+    num_nodes: int | None = None
+    is_symmetric: bool = False
+    remarks: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
+
+
+def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None = None,
+                   are_rows: bool = True, has_weights: bool = True) -> EdgeFile:
+    """Read two columns of ids, and a third of weights where there is one.
+
+    Parameters
+    ----------
+    has_header : bool or None        None finds out
+    are_rows : bool                  no other file has ids, so that a form which counts nodes from 1 says how many
+    has_weights : bool               take a third column as weights
+
+    Raises
+    ------
+    DatasetError                     a file that is missing or malformed, or with columns of another meaning
+    """
+    table = TextTable(path, has_header, options.progress)
+    known = _known_form(table)
+    first = table.num_unnamed
+    num_columns = table.num_columns - first
+    header = None if table.header is None else table.header[first:]
+    has_times = known is not None and num_columns == 4
+    if num_columns not in (2, 3) and not has_times:
+        found = f"has {num_columns} columns" if num_columns else (
+            f"holds comments only, such as {table.comments[0]!r}" if table.comments else "holds nothing")
+        raise DatasetError(f"{path} {found}; expected two, the source and target node of an arc, and "
+                           "a third if edges have weights")
+    has_weights = has_weights and num_columns > 2
+    if has_weights and header and header[2].lower() not in WEIGHT_NAMES and is_number("".join(table.first[2:3])):
+        raise DatasetError(f"{path} calls its third column {header[2]!r}, and a third column holds weights; call it "
+                           "weight if it does, leave it out by weight=none, or name the columns of nodes: "
+                           "csv:FILE,source=COLUMN,target=COLUMN")
+    num_nodes = known.num_nodes if known is not None and are_rows else None
+    kinds = [INTEGER] * (first + 2) + [NUMBER if has_weights else None] * (num_columns > 2) + [None] * has_times
+    try:
+        # Graphs with weights are cleaned in memory.
+        source, target, weight = _read_numbers(table, kinds, None if has_weights else options.scratch, num_nodes)
+    except CellError:
+        source, target, weight = _read_texts(table, kinds)
+        num_nodes = None
+    skipped = table.skipped
+    if first:
+        skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
+    if num_columns > 2 and not has_weights:
+        skipped += (f"the third column of {path.name}, as asked",)
+    if has_times:
+        skipped += (f"the fourth column of {path.name}, which holds times",)
+    remarks = table.remarks if table.header is not None or isinstance(source, pa.Array) else table.remarks[1:]
+    if isinstance(source, pa.Array):
+        remarks = (f"{remarks[0]}; header=true or header=false says otherwise", *remarks[1:])
+    remarks += () if weight is None else (f"the third column of {path.name} holds weights",)
+    if known is not None:
+        if known.num_entries not in (None, len(source)):
+            raise DatasetError(f"{path} says that it has {known.num_entries} entries and has {len(source)}; it is "
+                               "truncated, copy it again")
+        remarks += (f"{path.name} is a file of {known.name}; its nodes are counted from 1, and a line leads from its "
+                    "first node to its second",)
+    dubious = ()
+    if weight is not None and len(weight) and weight.min() >= FIRST_TIME and (weight % 1 == 0).all():
+        dubious = (f"the third column of {path.name} holds whole numbers from {weight.min():.0f} on, which may be "
+                   "times; weight=none leaves them out",)
+    return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, remarks, skipped,
+                    dubious)
+
+
+@dataclass(frozen=True)
+class KnownForm:
+    """What the comments of a public collection's file say of it."""
+
+    name: str
+    is_symmetric: bool
+    num_nodes: int | None = None
+    num_entries: int | None = None
+
+
+def _known_form(table: TextTable) -> KnownForm | None:
+    start = table.comments[0].lower() if table.comments else ""
+    if table.size is not None and start.encode().startswith(MATRIX_MARKET):
+        return _matrix_market(table, start.split()[1:])
+    if found := KONECT.match(start):
+        if found[1] == "bip" or found[2] == "dynamic":
+            kind = "bipartite" if found[1] == "bip" else "dynamic"
+            raise DatasetError(f"{table.path} is a {kind} network of KONECT; expected edges between nodes of one kind, "
+                               "each with an id of its own")
+        counts = [KONECT_COUNTS.match(comment) for comment in table.comments[1:2]]
+        return KnownForm("KONECT", found[1] == "sym", int(counts[0][1]) if counts and counts[0] else None)
+    return None
+
+
+def _matrix_market(table: TextTable, words: list[str]) -> KnownForm:
+    if len(words) < 4 or words[:2] != ["matrix", "coordinate"] or words[2] not in ("pattern", "real", "integer") or (
+            words[3] not in ("general", "symmetric")):
+        raise DatasetError(f"{table.path} is a Matrix Market file of kind {' '.join(words)!r}; expected matrix "
+                           "coordinate pattern, real or integer, general or symmetric")
+    if len(table.size) != 3 or table.size[0] != table.size[1] or min(table.size) < 0:
+        raise DatasetError(f"{table.path} holds a matrix of size {' '.join(map(str, table.size))}; expected as many "
+                           "rows as columns, and the number of entries")
+    return KnownForm("Matrix Market", words[3] == "symmetric", table.size[0], table.size[2])
+
+
+def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | None, num_nodes: int | None
+                  ) -> tuple[Ends, Ends, np.ndarray | None]:
+    """Read whole numbers into a file of the scratch folder, and weights into memory; 1 to num_nodes become rows."""
+    weights: list[np.ndarray] = []
+    first = table.num_unnamed
+
+    def pairs() -> Iterator[np.ndarray]:
+        yield np.empty((0, 2), np.int64)
+        last = [-1] * first
+        for block in table.blocks(kinds):
+            block = [numpy_of(column) for column in block]
+            _check_index([np.append(number, column) for number, column in zip(last, block, strict=False)], table.path)
+            last = [column[-1] for column in block[:first] if len(column)]
+            if NUMBER in kinds:
+                weights.append(block[-1].copy())
+            rows = np.column_stack(block[first:first + 2])
+            if num_nodes is not None:
+                is_odd = (rows < 1) | (rows > num_nodes)
+                if is_odd.any():
+                    raise DatasetError(f"{table.path} has an edge to node {rows[is_odd][0]} and says that it has "
+                                       f"{num_nodes} nodes; expected numbers from 1 to {num_nodes}")
+                rows -= 1
+            yield rows
+
+    ends = columns(keep_rows(pairs(), scratch, table.path.name))
+    return *ends, (np.concatenate(weights) if weights else np.empty(0)) if NUMBER in kinds else None
+
+
+def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np.ndarray | None]:
+    """Read ids of any kind, the unnamed columns before them, and weights, into memory."""
+    found, first = read_columns(table, kinds), table.num_unnamed
+    _check_index(found[:first], table.path)
+    source, target = (checked_ids(ends, table.path) for ends in found[first:first + 2])
+    if isinstance(source, pa.Array) or isinstance(target, pa.Array):
+        source, target = texts_of(source), texts_of(target)
+    weight = found[first + 2] if NUMBER in kinds else None
+    if isinstance(weight, pa.Array):
+        odd = next(text for text in weight.to_pylist() if not is_number(text))
+        raise DatasetError(f"{table.path} has {odd!r} in its third column; expected weights, which are numbers")
+    return source, target, weight
+
+
+def _check_index(index: list[Any], path: Path) -> None:
+    if not all(isinstance(column, np.ndarray) and (np.diff(column) > 0).all() for column in index):
+        raise DatasetError(f"{path} has a first column without a name, which does not count the rows; name it, or "
+                           "remove it")
+
+
+def _first_text(edges: EdgeFile) -> Any:
+    return next(text for ends in (edges.source, edges.target) for text in ends.to_pylist()
+                if not text.lstrip("-").isdecimal() or str(int(text)) != text or abs(int(text)) >= 1 << 63)
+
+
+def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None) -> Ids | None:
+    """Return the ids of all nodes, or None where nodes are numbered by rows."""
+    if features is not None and features.ids is not None:
+        if labels is not None and labels.ids is None:
+            raise DatasetError(f"{features.path} has ids and {labels.path} has none, so their rows can't be matched; "
+                               "put the id first in both, or append ,ids=true")
+        return features.ids
+    if labels is not None and labels.ids is not None:
+        return labels.ids
+    return None
+
+
+def _values(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None, ids: Ids | None,
+            name: str) -> dict:
+    """Return labels, features and splits in the order of the nodes, as GivenGraph has them."""
+    rows = None if ids is None else NodeRows(ids, name)
+    values = {}
+    for key, file in (("labels", labels), ("features", features), ("splits", splits)):
+        if file is None:
+            values[key] = None
+        elif file.ids is None or (rows is None and key != "splits"):
+            values[key] = file.values
+        elif rows is None:
+            rows_here = NodeRows(np.arange(len(labels.values) if labels else len(file.values)), name)
+            values[key] = rows_of(file, rows_here, False)
+        else:
+            values[key] = rows_of(file, rows, key == "features")
+    if values["splits"] is not None:
+        values["splits"] = masks_from_words(values["splits"], len(values["splits"]), str(splits.path))
+    return values

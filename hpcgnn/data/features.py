@@ -1,0 +1,311 @@
+"""FeatureRows: dense features that are read and treated a block of rows at a time. No file format is known here.
+
+Node features: made from the graph alone, normalized, and freed of values that are not finite.
+
+Dense ones are never changed, and only looked at by blocks: what is done to a row is done when it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.data.arrays import RowFile
+from hpcgnn.data.options import ProgressTask, SilentTask, SourceOptions
+from hpcgnn.errors import DatasetError
+from hpcgnn.registry import read_registry
+
+
+class Treatment(Protocol):
+    """What is done to rows when they are read."""
+
+    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        """Return the rows of these numbers treated, (num_rows, num_features) float32; `values` stay as they are."""
+
+
+@dataclass(frozen=True)
+class FiniteRows:
+    """NaN and infinite values become zero."""
+
+    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        return np.where(np.isfinite(values), values, np.float32(0))
+
+
+@dataclass(frozen=True)
+class DividedRows:
+    """Each row is divided by a number of its own, divisor (num_nodes, 1) float64."""
+
+    divisor: np.ndarray
+
+    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        return (values / self.divisor[rows]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ScaledColumns:
+    """Each column is shifted by -mean, then multiplied by scale; both (num_features,) float64."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        shifted = values - self.mean
+        shifted *= self.scale
+        return shifted.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """Features as their source has them, and what is done to the rows that are read. Nothing is kept of these.
+
+    Attributes
+    ----------
+    source : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile; never changed
+    treatments : tuple of Treatment, applied in this order
+    """
+
+    source: np.ndarray | scipy.sparse.csr_matrix | RowFile
+    treatments: tuple[Treatment, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return some rows, (num_rows, num_features) float32."""
+        held = self.source[rows]
+        values = np.asarray(held.toarray() if scipy.sparse.issparse(held) else held, np.float32)
+        for treatment in self.treatments:
+            values = treatment(values, rows)
+        return values
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(np.float32 if dtype is None else dtype, copy=False)
+
+    def treated(self, treatment: Treatment) -> FeatureRows:
+        """Return the same rows with one treatment more."""
+        return FeatureRows(self.source, (*self.treatments, treatment))
+
+
+STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
+BLOCK_VALUES = 1 << 24
+SEEN_VALUES = 1 << 28     # of features that are looked at: 1 GiB of float32
+FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
+SILENT = SilentTask()
+
+Features = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
+
+
+def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
+                     options: SourceOptions, name: str) -> tuple[Features, tuple[str, ...]]:
+    """Choose, clean and normalize the features as the options say.
+
+    Parameters
+    ----------
+    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, None where the source has none; of sparse
+        ones, values that are not finite are overwritten
+    indptr, indices                the cleaned graph
+    train_mask : (num_nodes,) bool
+
+    Returns
+    -------
+    features : (num_nodes, num_features) float32: an ndarray that is as it was given, scipy CSR, or FeatureRows
+    remarks : tuple of str         what was done, for the cleaning report
+
+    Raises
+    ------
+    DatasetError                   no features given and none asked to be made
+    """
+    if options.features == "structural" or (options.features == "auto" and given is None):
+        features = structural_features(indptr, indices)
+        remarks = [f"{STRUCTURAL_DIM} structural features were made from the graph alone"]
+    elif given is None:
+        raise DatasetError(f"{name} has no features; pass --features structural to make them from the graph alone")
+    else:
+        features, remarks = _as_float32(given), []
+        if options.non_finite == "zero":
+            features, count = zero_non_finite(features)
+            remarks += [f"{count} feature values that were NaN or infinite were set to zero"] if count else []
+    normalization, reason = options.normalize_features, ""
+    if normalization == "auto":
+        known = read_registry()["datasets"].get(name, {}) if options.is_public else {}
+        normalization = known.get("normalize_features", "none")
+        reason = f", as is usual for {name}; --normalize-features none leaves them as they are"
+    if normalization == "row":
+        features = normalize_rows(features, options.progress("normalizing features", features.shape[0]))
+        remarks.append(f"feature rows were scaled to unit sum of absolute values{reason}")
+    elif normalization == "standard":
+        task = options.progress("normalizing features", 2 * features.shape[0])
+        features = standardize_columns(features, train_mask, task)
+        remarks.append(f"feature columns were standardized on the training nodes{reason}")
+    return features, tuple(remarks)
+
+
+def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Say which columns of a source's features tell nothing of a node, and how many rows are zero.
+
+    Of more than SEEN_VALUES values the first ones are looked at.
+
+    Parameters
+    ----------
+    features : (num_nodes, num_features) number, as the source gives them
+    names : tuple of str           of the columns, or empty
+
+    Returns
+    -------
+    notes, dubious : tuple of str
+    """
+    num_rows, num_columns = features.shape
+    if scipy.sparse.issparse(features):
+        filled = np.bincount(features.indices, minlength=num_columns) > 0
+        constant, counting, zeros = np.flatnonzero(~filled), [], int(np.count_nonzero(np.diff(features.indptr) == 0))
+        seen = num_rows
+    else:
+        constant, counting, zeros, seen = _columns_and_rows(features)
+    of_seen = "" if seen == num_rows else f" among the first {seen:,}"
+    notes = [f"{zeros:,} nodes have features of zeros only{of_seen}"] if zeros else []
+    called = [names[column] if len(names) == num_columns else f"column {column}" for column in range(num_columns)
+              ] if len(constant) or len(counting) else []
+    if len(constant) and num_rows > 1:
+        shown = ", ".join(called[column] for column in constant[:SHOWN_COLUMNS])
+        notes.append(f"{len(constant):,} of {num_columns:,} feature columns have one value for all nodes{of_seen}: "
+                     f"{shown}{', ...' if len(constant) > SHOWN_COLUMNS else ''}")
+    way = "ignore={} leaves it out" if len(names) == num_columns else "leave it out if it is an index"
+    return tuple(notes), tuple(f"feature {called[column]} counts the rows, which tells nothing of a node; "
+                               f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS])
+
+
+def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Return the constant columns, those that rise by the same step from row to row, zero rows, and rows looked at."""
+    num_rows, num_columns = features.shape
+    num_seen = min(num_rows, max(3, SEEN_VALUES // max(1, num_columns)))
+    first = next(_row_blocks(num_seen, num_columns), slice(0, 0))
+    head = np.asarray(features[:min(first.stop, FIRST_ROWS)], np.float64)
+    step = head[1] - head[0] if len(head) > 1 else np.zeros(num_columns)
+    with np.errstate(invalid="ignore"):
+        is_even = (head == head[:1] + step * np.arange(len(head))[:, None]).all(axis=0)
+    constant, counting = np.flatnonzero(is_even & (step == 0)), np.flatnonzero(is_even & (step != 0) & (num_rows > 2))
+    zeros = 0
+    for rows in _row_blocks(num_seen, num_columns):
+        block = np.asarray(features[rows])
+        zeros += int(np.count_nonzero(~block.any(axis=1)))
+        if len(constant):
+            constant = constant[(block[:, constant] == head[0, constant]).all(axis=0)]
+        if len(counting):
+            number = np.arange(rows.start, rows.start + len(block))[:, None]
+            expected = head[0, counting] + step[counting] * number
+            counting = counting[(block[:, counting] == expected.astype(block.dtype)).all(axis=0)]
+    return constant, counting, zeros, num_seen
+
+
+def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Features that use the graph alone: hops of a sparse random projection.
+
+    X has entries -1, 0, +1 with probabilities 1/6, 2/3, 1/6. X <- D^-1 A X is applied three times; the hops, each
+    scaled to unit rows, are summed and the columns standardized. A node without in-neighbors has zero hops.
+
+    Returns
+    -------
+    features : (num_nodes, 128) float32, the same for the same graph
+    """
+    num_nodes = len(indptr) - 1
+    rng = np.random.default_rng(0)
+    hop = np.empty((num_nodes, STRUCTURAL_DIM), dtype=np.float32)
+    for rows in _row_blocks(num_nodes, STRUCTURAL_DIM):
+        hop[rows] = rng.choice([-1.0, 0.0, 1.0], size=hop[rows].shape, p=[1 / 6, 2 / 3, 1 / 6])
+    weights = np.repeat(1 / np.maximum(np.diff(indptr), 1), np.diff(indptr)).astype(np.float32)
+    average = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(num_nodes, num_nodes))
+    total = np.zeros_like(hop)
+    for _ in range(STRUCTURAL_HOPS):
+        hop = average @ hop
+        norm = np.linalg.norm(hop, axis=1, keepdims=True)
+        total += hop / np.where(norm > 0, norm, 1)
+    return standardize_columns(total, np.ones(num_nodes, dtype=bool))
+
+
+def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
+    """Divide each row by the sum of its absolute values; a zero row stays zero. `task` advances by rows.
+
+    Reference: Kipf and Welling, ICLR 2017, section 5.2 (row-normalized bags of words, whose entries are non-negative).
+    """
+    if scipy.sparse.issparse(features):
+        total = np.asarray(abs(features).sum(axis=1), dtype=np.float64).ravel()
+        scale = 1 / np.where(total > 0, total, 1)
+        scaled = (features.data * np.repeat(scale, np.diff(features.indptr))).astype(np.float32)
+        return scipy.sparse.csr_matrix((scaled, features.indices, features.indptr), shape=features.shape)
+    features = _rows_of(features)
+    total = np.empty((len(features), 1), np.float64)
+    for rows in _row_blocks(*features.shape):
+        total[rows] = np.abs(features[rows]).sum(axis=1, dtype=np.float64, keepdims=True)
+        task.advance(rows.stop - rows.start)
+    return features.treated(DividedRows(np.where(total > 0, total, 1)))
+
+
+def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT) -> FeatureRows:
+    """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is shifted.
+
+    Mean and variance take a pass over blocks of rows each; `task` advances by rows of both. Sparse features become
+    dense, a block at a time.
+    """
+    features = _rows_of(features)
+    count = max(1, int(np.count_nonzero(fit_mask)))
+    blocks = list(_row_blocks(*features.shape))
+    mean = sum(_fit_rows(features, fit_mask, rows, task).sum(axis=0) for rows in blocks) / count
+    variance = sum(_squares(_fit_rows(features, fit_mask, rows, task), mean).sum(axis=0) for rows in blocks) / count
+    deviation = np.sqrt(variance)
+    scale = 1 / np.where(deviation > 1e-12 * np.maximum(1, np.abs(mean)), deviation, 1)
+    return features.treated(ScaledColumns(mean, scale))
+
+
+def zero_non_finite(features: Features) -> tuple[Features, int]:
+    """Return features with zeros for NaN and infinite values, and how many these were; sparse ones are overwritten."""
+    is_sparse = scipy.sparse.issparse(features)
+    values = features.data.reshape(-1, 1) if is_sparse else features
+    count = 0
+    for rows in _row_blocks(*values.shape):
+        is_bad = ~np.isfinite(values[rows])
+        count += int(np.count_nonzero(is_bad))
+        if is_sparse and is_bad.any():
+            values[rows][is_bad] = 0
+    return (features if is_sparse or not count else _rows_of(features).treated(FiniteRows())), count
+
+
+def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: ProgressTask) -> np.ndarray:
+    task.advance(rows.stop - rows.start)
+    return features[rows][fit_mask[rows]].astype(np.float64)
+
+
+def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return (values - mean)², in the place of the values."""
+    values -= mean
+    return np.square(values, out=values)
+
+
+def _as_float32(features: Features) -> Features:
+    """Return sparse features and float32 arrays as they are, others as what makes float32 of the rows that are read."""
+    if scipy.sparse.issparse(features):
+        return features if features.dtype == np.float32 else features.astype(np.float32)
+    return features if isinstance(features, np.ndarray) and features.dtype == np.float32 else _rows_of(features)
+
+
+def _rows_of(features: Features) -> FeatureRows:
+    return features if isinstance(features, FeatureRows) else FeatureRows(features)
+
+
+def _row_blocks(num_rows: int, num_columns: int):
+    step = max(1, BLOCK_VALUES // max(1, num_columns))
+    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))

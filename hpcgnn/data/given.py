@@ -1,0 +1,285 @@
+"""Splits as users have them: masks, lists of ids, or a word a node. No file format is known here.
+
+GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
+
+Each kind of object or file is taken apart in a file of its own; none is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpcgnn.data.arcs import Ends, RowsOfEntries
+from hpcgnn.data.arrays import Column, RowFile
+from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
+from hpcgnn.data.cleaning import build_weighted_csr, check_weights
+from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.features import Features
+from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
+from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.what_was_read import NOWHERE, Origins
+from hpcgnn.errors import DatasetError
+
+SPLITS = ("training", "validation", "test")
+WORDS = {"train": 0, "training": 0, "tr": 0, "val": 1, "valid": 1, "validation": 1, "va": 1, "dev": 1, "test": 2,
+         "testing": 2, "te": 2}
+NO_SPLIT = ("", "none", "nan", "unused")
+
+
+def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = None,
+                column: int | None = None) -> Masks:
+    """Return training, validation and test masks.
+
+    Parameters
+    ----------
+    splits : a word a node, (num_nodes,) str: train, val (valid, validation), test, or "" for none of them;
+        or three arrays in this order, or a dict of them by these words; each a mask, (num_nodes,) bool, or a list of
+        the nodes' ids. A mask of several splits is (num_nodes, num_splits). A dict may leave out all but the training
+        nodes
+    column : int or None      which of several splits, counted from 0; masks of one split hold for all of them
+    rows : NodeRows       by which lists name nodes; None where ids are the numbers of rows
+
+    Returns
+    -------
+    train_mask, val_mask, test_mask : (num_nodes,) bool
+
+    Raises
+    ------
+    DatasetError          another form, a word that is none of these, an id that no node has
+    """
+    if isinstance(splits, dict):
+        members = [None, None, None]
+        for key, value in splits.items():
+            members[_place_of(str(key), name)] = value
+    elif isinstance(splits, list | tuple) and len(splits) == 3 and not isinstance(splits[0], str):
+        members = list(splits)
+    else:
+        return masks_from_words(splits, num_nodes, name)
+    if members[0] is None:
+        raise DatasetError(f"{name} has splits without training nodes; expected train, val and test")
+    return tuple(np.zeros(num_nodes, bool) if part is None
+                 else _mask(part, num_nodes, name, place, rows, column)
+                 for place, part in enumerate(members))
+
+
+def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
+    """Return masks of a word a node; see read_splits.
+
+    Raises
+    ------
+    DatasetError          a word that names no split, or another number of words than nodes
+    """
+    try:
+        found = as_words(words, f"{name}: the splits")
+    except DatasetError as reason:
+        raise DatasetError(f"{reason}: expected a word a node (train, val, test), or three masks or lists of node "
+                           "ids") from None
+    if found.code.shape != (num_nodes,):
+        raise DatasetError(f"{name} has splits of shape {found.code.shape} for {num_nodes} nodes; expected a word a "
+                           "node (train, val, test), or three masks or lists of node ids")
+    split = np.array([*(-1 if word.strip().lower() in NO_SPLIT else _place_of(word, name) for word in found.word), -1],
+                     np.int64)[found.code]
+    return tuple(split == number for number in range(3))
+
+
+def _place_of(word: str, name: str) -> int:
+    place = WORDS.get(word.strip().lower())
+    if place is None:
+        raise DatasetError(f"{name} has a split called {word[:40]!r}; expected train, val (valid, validation) or test")
+    return place
+
+
+def _mask(part: Any, num_nodes: int, name: str, place: int, rows: NodeRows | None, column: int | None) -> np.ndarray:
+    what = f"{name}: the nodes of the {SPLITS[place]} split"
+    if np.ndim(part) == 2:
+        return _one_of_several(as_mask(part, what), num_nodes, name, place, column)
+    if is_mask(part, num_nodes, what):
+        mask = as_mask(part, what)
+        if mask.shape != (num_nodes,):
+            raise DatasetError(f"{name} has a {SPLITS[place]} mask of shape {mask.shape}; expected ({num_nodes},)")
+        return mask
+    members = [np.empty(0, np.int64)] * 3
+    members[place] = as_ids(part, what) if len(part) else members[0]
+    if rows is not None:
+        members[place] = rows.find(members[place], f"a {SPLITS[place]} split that leads")
+    elif not isinstance(members[place], np.ndarray):
+        raise DatasetError(f"{what} are texts, and nodes have no ids but their numbers, 0 to {num_nodes - 1}")
+    return masks_from_ids(tuple(members), num_nodes, name)[place]
+
+
+def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, column: int | None) -> np.ndarray:
+    """Return one split of several, (num_nodes,) bool, from masks of shape (num_nodes, num_splits)."""
+    if len(masks) != num_nodes:
+        raise DatasetError(f"{name} has {SPLITS[place]} masks of shape {masks.shape}; expected a row for each of "
+                           f"{num_nodes} nodes, with 0 or 1 for each split")
+    num_splits = masks.shape[1]
+    if column is None and num_splits == 1:
+        column = 0
+    if column is None or not 0 <= column < num_splits:
+        chosen = "and none is chosen" if column is None else f"and split {column} is none of them"
+        raise DatasetError(f"{name} has {num_splits} splits, the columns of its {SPLITS[place]} mask, {chosen}; choose "
+                           f"one from 0 to {num_splits - 1}, as in split=0 (splits=0 in Python)")
+    return masks[:, column]
+
+
+@dataclass(frozen=True)
+class GivenGraph:
+    """Hold what a user's object or files say, before anything is decided.
+
+    Attributes
+    ----------
+    name : str
+    source, target : (num_edges,) ids of the nodes that each arc leads from and to: columns of any library, or numbers
+        that are read in slices
+    weight : (num_edges,) column of numbers, or None
+    node_id : (num_nodes,) column with the id of each row, or None where the ends of arcs are the numbers of rows
+    row_name : (num_nodes,) column of ids of a graph whose arcs are between the numbers of rows, or None
+    num_nodes : int, or None where features, labels or ids tell
+    features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
+    labels : (num_nodes,) column, or (num_nodes, num_columns), of numbers or texts, or None
+    label_names : tuple of str       names of several columns of labels
+    num_classes : int, or None where labels tell
+    task : {"auto", "regression"}    what the source says of its labels
+    splits : what read_splits takes, or None
+    split_column : int or None       which of several splits
+    ignore : tuple or None           labels that are unknown; None takes each but NaN for a class
+    is_symmetric : bool              each edge is listed once and holds both ways
+    remarks : tuple of str           for the cleaning report
+    labels_hint : str                how labels are given, for the sentence that asks for them
+    origins : Origins                where all this stood, for the screen of what was read
+    """
+
+    name: str
+    source: Ends | Any
+    target: Ends | Any
+    weight: Any = None
+    node_id: Any = None
+    row_name: Any = None
+    num_nodes: int | None = None
+    features: Features | None = None
+    labels: Any = None
+    label_names: tuple[str, ...] = ()
+    num_classes: int | None = None
+    task: str = "auto"
+    splits: Any = None
+    split_column: int | None = None
+    ignore: tuple | None = ()
+    is_symmetric: bool = False
+    remarks: tuple[str, ...] = ()
+    labels_hint: str = "labels=ARRAY"
+    origins: Origins = NOWHERE
+
+
+def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
+    """Number the nodes, clean the edges, decide what labels mean, and check the whole.
+
+    Raises
+    ------
+    DatasetError       arrays that disagree, an id that no node has, weights that are not positive, or what
+                       `assemble_dataset` refuses
+    """
+    labels = _labels(given, options)
+    if given.weight is not None:
+        weight = as_numbers(given.weight, f"{given.name}: the weights of edges")
+        given = replace(given, weight=weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight)
+    source, target, num_nodes, rows = _numbered(given)
+    if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
+        given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
+                                        f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
+    graph, weight = build_weighted_csr(source, target, given.weight, num_nodes,
+                                       options.symmetrize or given.is_symmetric, given.name, options.progress,
+                                       options.scratch)
+    if given.row_name is not None:
+        rows = NodeRows(given.row_name, given.name)
+        if len(rows) != num_nodes:
+            raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
+    name = None if rows is None else rows.names
+    if labels is None and options.made_classes is not None:
+        return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name,
+                                     given.origins)
+    if labels is None:
+        labels, given = _no_labels(given, num_nodes), replace(given, splits=None)
+    masks = None if given.splits is None else _masks(given, num_nodes, rows)
+    return assemble_dataset(given.name, graph, given.features, labels.values, labels.num_classes, masks, options,
+                            given.remarks + labels.remarks, weight, name, labels.class_names,
+                            replace(given.origins, dubious=given.origins.dubious + labels.dubious), labels.unlabeled)
+
+
+def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
+    if given.labels is not None:
+        refuse_given_labels(given.name, options)
+        task = given.task if options.task == "auto" else options.task
+        return read_labels(given.labels, task, given.name, given.num_classes, given.label_names, given.ignore,
+                           replace(given.origins, way=given.labels_hint))
+    return None
+
+
+def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
+    """Labels of a graph that has none: a trained model answers for it, and nothing is trained on it."""
+    return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
+        f"{given.name} has no labels, so it is only for the answers of a trained model; to train on it, give labels by "
+        f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
+
+
+def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
+    """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
+    source, target = given.source, given.target
+    if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
+        source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")
+                          for ends in (source, target))
+    if len(source) != len(target):
+        raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
+                           "many of both")
+    if given.node_id is None and _are_rows(source) and _are_rows(target):
+        num_nodes = _known_nodes(given)
+        if num_nodes is not None:
+            return source, target, num_nodes, None
+        num_nodes, ids = numbers_of_ends(source, target)
+        if ids is None:
+            return source, target, num_nodes, None
+        source, target = (renumbered(ends, ids) for ends in (source, target))
+        return source, target, len(ids), NodeRows(ids, given.name)
+    if given.node_id is None and _num_rows(given):
+        texts = source if isinstance(source, pa.Array) else target
+        raise DatasetError(f"{given.name} has edges between texts such as {texts[:2].to_pylist()}, and rows of "
+                           "labels or features without ids; give the id of each row, too")
+    rows = NodeRows(ids_of_ends(source, target) if given.node_id is None else given.node_id, given.name)
+    check_weights(given.weight, source, target, given.name)      # here, where its sentence can name the ids
+    return rows.find(source, "an edge"), rows.find(target, "an edge"), len(rows), rows
+
+
+def _num_rows(given: GivenGraph) -> list[int]:
+    return [rows.shape[0] if hasattr(rows, "shape") else len(rows) for rows in (given.features, given.labels)
+            if rows is not None]
+
+
+def _is_column(ends: Any) -> bool:
+    """Whether ends of edges are in memory, and not read from a file in slices."""
+    return not isinstance(ends, RowFile | Column | RowsOfEntries)
+
+
+def _are_rows(ends: Any) -> bool:
+    """Whether ends of edges can be taken as they are, as the numbers of rows."""
+    return (isinstance(ends, np.ndarray | RowFile | Column | RowsOfEntries) and not isinstance(ends, np.ma.MaskedArray)
+            and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
+
+
+def _known_nodes(given: GivenGraph) -> int | None:
+    """Number of nodes that features, labels or the source say; None where only edges tell."""
+    if given.num_nodes is not None:
+        return given.num_nodes
+    known = _num_rows(given)
+    if len(set(known)) > 1:
+        raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
+                           "node")
+    return known[0] if known else None
+
+
+def _masks(given: GivenGraph, num_nodes: int, rows: NodeRows | None) -> Masks:
+    return read_splits(given.splits, num_nodes, given.name, rows, given.split_column)

@@ -1,0 +1,139 @@
+"""Ids of nodes, texts or integers with gaps, and the rows that they stand for. No file format is known here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcgnn.data.arcs import ARCS_A_CHUNK, INT32_NODES, Ends, chunks
+from hpcgnn.data.columns import Ids, as_ids, texts_of
+from hpcgnn.errors import DatasetError
+
+SPARSE = 2            # numbers up to the largest over those that occur, beyond which ids have gaps
+
+
+class NodeRows:
+    """From ids to rows: row k belongs to the node `ids[k]`.
+
+    Parameters
+    ----------
+    ids : (num_nodes,) column of ids, see as_ids
+    name : str           of the dataset, for messages
+
+    Raises
+    ------
+    DatasetError         an id twice, or what as_ids refuses
+    """
+
+    def __init__(self, ids: Any, name: str) -> None:
+        self.ids, self._name = as_ids(ids, f"{name}: the ids of nodes"), name
+        if isinstance(self.ids, pa.Array):
+            counts = pc.value_counts(self.ids)
+            place = pc.index(pc.greater(counts.field(1), 1), True).as_py()
+            twice = None if place < 0 else counts.field(0)[place].as_py()
+        else:
+            self._order = np.argsort(self.ids, kind="stable")
+            self._sorted = self.ids[self._order]
+            is_twice = self._sorted[1:] == self._sorted[:-1]
+            twice = self._sorted[int(np.argmax(is_twice))].item() if is_twice.any() else None
+        if twice is not None:
+            raise DatasetError(f"{name} has node {twice!r} twice; expected each id once")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def names(self) -> np.ndarray | None:
+        """The ids, int64 or objects that are texts, or None where they are the rows' own numbers."""
+        if isinstance(self.ids, pa.Array):
+            return self.ids.to_numpy(zero_copy_only=False)
+        return None if np.array_equal(self.ids, np.arange(len(self.ids))) else self.ids
+
+    def id_of(self, row: int) -> int | str:
+        """Return the id of one row."""
+        return _item(self.ids, row)
+
+    def find(self, ids: Any, what: str) -> np.ndarray:
+        """Return the row of each id, (num_ids,) int64. Integers find a text that is the same number in decimal.
+
+        Parameters
+        ----------
+        ids : (num_ids,) column of ids, see as_ids
+        what : str           where they stand, for messages, as in "an edge"
+
+        Raises
+        ------
+        DatasetError         an id that no node has
+        """
+        ids = as_ids(ids, f"{self._name}: the ids of {what}")
+        if not len(ids):
+            return np.empty(0, np.int64)
+        if isinstance(ids, pa.Array) or isinstance(self.ids, pa.Array):
+            place = pc.index_in(texts_of(ids), value_set=texts_of(self.ids)).cast(pa.int64())
+            is_lost = place.is_null().to_numpy(zero_copy_only=False)
+            row = place.fill_null(0).to_numpy()
+        else:
+            place = np.minimum(np.searchsorted(self._sorted, ids), max(0, len(self.ids) - 1))
+            is_lost = self._sorted[place] != ids if len(self.ids) else np.ones(len(ids), bool)
+            row = self._order[place] if len(self.ids) else place
+        if is_lost.any():
+            raise DatasetError(f"{self._name} has {what} to node {_item(ids, int(np.argmax(is_lost)))!r}, which does "
+                               f"not exist; it is none of its {len(self.ids)} nodes{self._kinds(ids)}")
+        return row
+
+    def _kinds(self, ids: Ids) -> str:
+        if isinstance(ids, pa.Array) == isinstance(self.ids, pa.Array) or not len(self.ids):
+            return ""
+        kinds = ("integers", "texts")
+        return (f", whose ids are {kinds[isinstance(self.ids, pa.Array)]} such as {self.id_of(0)!r}, while those are "
+                f"{kinds[isinstance(ids, pa.Array)]}")
+
+
+def ids_of_ends(source: Ids, target: Ids) -> Ids:
+    """Return the ids of a graph that is known by its edges only, ascending, each once."""
+    if not (isinstance(source, pa.Array) or isinstance(target, pa.Array)):
+        return np.unique(np.concatenate([source, target]))
+    ids = pc.unique(pa.chunked_array([texts_of(source), texts_of(target)]))
+    return ids.take(pc.sort_indices(ids))
+
+
+def numbers_of_ends(source: Ends, target: Ends) -> tuple[int, np.ndarray | None]:
+    """Return the number of nodes of a graph that is known by edges between numbers only, and the nodes' ids.
+
+    Numbers without large gaps count the nodes, and those that no edge names are isolated nodes: ids are None. Where
+    fewer than half of the numbers up to the largest occur, as in ids of a database, the numbers that occur are the
+    nodes: ids are (num_nodes,) int64, ascending.
+    """
+    lowest, highest = 0, -1
+    for ends in (ends for part in chunks(source, target) for ends in part):
+        lowest, highest = min(int(ends.min()), lowest), max(int(ends.max()), highest)
+    if lowest < 0 or highest < 0:      # a negative number is refused where edges are cleaned
+        return highest + 1, None
+    if highest >= 2 * SPARSE * len(source):
+        distinct = np.empty(0, np.int64)
+        for part in chunks(source, target):
+            distinct = np.unique(np.concatenate([distinct, *part]))
+        return len(distinct), distinct
+    occurs = np.zeros(highest + 1, bool)
+    for ends in (ends for part in chunks(source, target) for ends in part):
+        occurs[ends] = True
+    if highest + 1 <= SPARSE * np.count_nonzero(occurs):
+        return highest + 1, None
+    ids = np.flatnonzero(occurs)
+    return len(ids), ids
+
+
+def renumbered(ends: Ends, ids: np.ndarray) -> np.ndarray:
+    """Return the place of each end in ascending ids, (num_edges,) int32, or int64 from 2^31 nodes on."""
+    places = np.empty(len(ends), np.int32 if len(ids) < INT32_NODES else np.int64)
+    for first in range(0, len(ends), ARCS_A_CHUNK):
+        part = slice(first, first + ARCS_A_CHUNK)
+        places[part] = np.searchsorted(ids, ends[part])
+    return places
+
+
+def _item(ids: Ids, place: int) -> int | str:
+    return ids[place].as_py() if isinstance(ids, pa.Array) else ids[place].item()

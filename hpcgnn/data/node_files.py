@@ -1,0 +1,190 @@
+"""Files of labels, features and splits, a row a node: under the nodes' ids, or in the order of rows.
+
+What the rows belong to, and the form of labels and splits, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpcgnn.data.arrays import RowFile, in_pieces, load_array
+from hpcgnn.data.columns import Cells, Ids
+from hpcgnn.data.ids import NodeRows
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.text_table import (
+    INTEGER,
+    NUMBER,
+    CellError,
+    TextTable,
+    checked_ids,
+    is_like_number,
+    read_columns,
+    read_matrix,
+)
+from hpcgnn.errors import DatasetError
+
+ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index")
+VALUE_NAMES = ("label", "labels", "class", "y", "target", "split", "role", "set")
+BLOCK_ROWS = 1 << 16
+FEATURES = np.float32    # the type of numbers in a file of features, and of no other
+
+
+@dataclass(frozen=True)
+class NodeFile:
+    """Hold one file of values of nodes.
+
+    Attributes
+    ----------
+    path : Path
+    ids : (num_rows,) int64 or texts, or None where row k belongs to node k
+    values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
+    remarks : tuple of str
+    skipped : tuple of str           lines and columns that were left out
+    columns : tuple of str           names of the columns of values, where a header has them
+    dubious : tuple of str           what may be meant otherwise
+    """
+
+    path: Path
+    ids: Ids | None
+    values: np.ndarray | RowFile | Cells
+    remarks: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
+
+
+def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: bool | None = None,
+                   has_header: bool | None = None) -> NodeFile:
+    """Read labels, features or splits from text or .npy.
+
+    The first of several columns is the node's id if a header calls it so (id, node, name, ...), or if it holds texts;
+    has_ids says what it is where that can't tell. A first column without a name that counts the rows is left out.
+
+    Parameters
+    ----------
+    dtype : type              of numbers: np.float64 or np.float32
+    has_ids, has_header : bool or None      None finds out
+
+    Raises
+    ------
+    DatasetError              a file that is missing or malformed, texts among several columns of values
+    """
+    if path.suffix == ".npy":
+        return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
+    table = TextTable(path, has_header, options.progress)
+    scratch = options.scratch if dtype is FEATURES else None
+    if not table.num_columns and table.comments:
+        raise DatasetError(f"{path} holds comments only, such as {table.comments[0]!r}; expected a row a node, or a "
+                           "line of column names before values that begin with # or %")
+    if table.num_columns < 2:
+        has_ids = False
+    elif has_ids is None and _shows_ids(table):
+        has_ids = True
+    values = None
+    if not has_ids:
+        try:
+            values = _read_values(table, 0, dtype, scratch)
+        except CellError as error:
+            if error.column != 0 or has_ids is False or ("," in error.text and is_like_number(error.text)):
+                raise
+            has_ids = True      # a text among the numbers of the first column
+    ids = None
+    if has_ids:
+        ids = checked_ids(read_columns(table, [INTEGER] + [None] * (table.num_columns - 1))[0], path)
+        values = _read_values(table, 1, dtype, scratch)
+    columns, skipped = (table.header or ())[bool(has_ids):], table.skipped
+    if isinstance(values, np.ndarray | RowFile):
+        values = _matrix(values, path)
+        if has_ids is None and table.num_columns > 1 and _counts_rows(values):
+            if not table.num_unnamed:
+                raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true "
+                                   "if these are the nodes' ids, or ,ids=false if they are values like the others")
+            values, columns = _without_index(table, dtype, scratch), columns[1:]
+            skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
+        elif has_ids is None and table.num_unnamed:
+            raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
+                               ",ids=true if it holds the nodes' ids, or ,ids=false if it is a value like the others")
+    remarks = table.remarks
+    if ids is not None:
+        remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
+    dubious = ()
+    if table.header is None and len(table.first) > 1 and table.first == tuple(map(str, range(len(table.first)))):
+        dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, which pandas writes as names of "
+                   "columns; header=true says that it is such",)
+    return NodeFile(path, ids, values, remarks, skipped, columns, dubious)
+
+
+def _shows_ids(table: TextTable) -> bool:
+    """Whether a header calls the first column an id, or its only other one something of nodes, or a row has texts."""
+    is_text = [not is_like_number(cell) for cell in table.first]
+    if table.header is None:
+        return any(is_text)
+    names = [name.lower() for name in table.header]
+    return names[0] in ID_NAMES or (len(names) == 2 and names[1] in VALUE_NAMES and not table.num_unnamed) or (
+        any(is_text[:1]))
+
+
+def _read_values(table: TextTable, first: int, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
+    if table.num_columns - first != 1 or dtype is FEATURES:
+        return read_matrix(table, dtype, scratch, first)
+    column = read_columns(table, [None] * first + [NUMBER])[0] if table.num_columns else np.empty(0)
+    return column[:, None] if isinstance(column, np.ndarray) else Cells(column)
+
+
+def _without_index(table: TextTable, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
+    values = _read_values(table, 1, dtype, scratch)
+    return values if isinstance(values, Cells) else _matrix(values, table.path)
+
+
+def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
+    """Whether the first of several columns is 0, 1, 2 and so on, or the same from 1."""
+    if matrix.shape[1] < 2 or len(matrix) < 3:
+        return False
+    start = matrix[:1][0, 0]
+    return start in (0, 1) and all(
+        np.array_equal(matrix[first:first + BLOCK_ROWS][:, 0],
+                       start + np.arange(first, min(first + BLOCK_ROWS, len(matrix))))
+        for first in range(0, len(matrix), BLOCK_ROWS))
+
+
+def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
+    """Return a file's values in the order of the nodes; those of nodes that it does not name are missing.
+
+    Raises
+    ------
+    DatasetError              an id that no node has, one twice, or a node without a row where all must have one
+    """
+    place = rows.find(file.ids, f"a row of {file.path.name} that leads")
+    NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
+    row = np.full(len(rows), -1)
+    row[place] = np.arange(len(place))
+    if is_complete and (row < 0).any():
+        lost = int(np.argmax(row < 0))
+        raise DatasetError(f"{file.path} has no row for node {rows.id_of(lost)!r}; expected one for each node")
+    if isinstance(file.values, Cells):
+        return Cells(file.values.texts.take(pa.array(row, mask=row < 0)))
+    values = file.values[np.maximum(row, 0)] if len(file.values) else np.empty((len(rows), *file.values.shape[1:]))
+    if (row < 0).any():
+        values = values.astype(np.result_type(values.dtype, np.float32))
+        values[row < 0] = np.nan
+    return values
+
+
+def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
+    """Return features as what reads them in pieces; labels and splits are small."""
+    return in_pieces(matrix) if dtype is FEATURES else matrix
+
+
+def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:
+    matrix = matrix[:, None] if matrix.ndim == 1 and matrix.dtype.kind != "U" else matrix
+    if matrix.shape[:1] == (0,):
+        raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers a node")
+    if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim not in (1, 2):
+        raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "
+                           "numbers a node")
+    return matrix

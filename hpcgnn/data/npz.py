@@ -1,0 +1,191 @@
+"""Adjacency matrices of scipy.sparse.save_npz, which don't say whether rows are sources or destinations.
+
+`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz with files
+beside it; docs/own-data.md has the layout. The archive is read without pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.data.arcs import Ends, RowsOfEntries
+from hpcgnn.data.arrays import Archive
+from hpcgnn.data.assemble import refuse_given_labels
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.features import Features
+from hpcgnn.data.given import GivenGraph, finish_dataset
+from hpcgnn.data.networks import graph_of_matrix
+from hpcgnn.data.node_files import read_node_file
+from hpcgnn.data.options import NOTHING, SourceOptions, choice_of, ignored_of, split_of, split_path
+from hpcgnn.data.tables import ROWS, Choices
+from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
+from hpcgnn.errors import DatasetError
+
+MATRIX_SETTINGS = ("rows", "labels", "features", "splits", "weight", "ignore")
+
+
+def is_matrix(archive: Archive) -> bool:
+    """Tell whether an archive is one of scipy.sparse.save_npz."""
+    return all(key in archive for key in ("format", "shape", "data"))
+
+
+def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) -> GivenGraph:
+    """Read the matrix and the files of labels, features and splits that `settings` name, row k for node k.
+
+    Raises
+    ------
+    DatasetError       a matrix that is damaged or not square; one that is not symmetric, without rows=
+    """
+    try:
+        matrix = scipy.sparse.load_npz(path)
+        if hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)
+    except Exception as error:  # A damaged archive can raise anything.
+        raise DatasetError(f"{path} can't be read as a matrix of scipy.sparse.save_npz ({error}); it is "
+                           "damaged") from None
+    rows = settings.get("rows")
+    if rows not in (None, *ROWS):
+        raise DatasetError(f"npz:{path} has rows={rows}; expected sources or destinations")
+    if rows is None and matrix.shape[0] == matrix.shape[1] and (matrix != matrix.T).nnz:
+        raise DatasetError(f"{path} holds a SciPy matrix A that is not symmetric, and does not say what A[u, v] is; "
+                           "append ,rows=sources if it is the arc u -> v, as SciPy's and NetworkX' own functions take "
+                           "it, or ,rows=destinations if it is v -> u")
+    if settings.get("weight", NOTHING) != NOTHING:
+        raise DatasetError(f"npz:{path} has weight={settings['weight']}; the values of a matrix are its weights: leave "
+                           "it out, or write weight=none for none")
+    files = {key: read_node_file(Path(settings[key]), dtype, options, has_ids=False)
+             for key, dtype in (("labels", np.float64), ("features", np.float32), ("splits", np.float64))
+             if key in settings and (key != "features" or options.features != "structural")}
+    choices = Choices(rows=rows or "sources", edge_weight=choice_of(settings.get("weight")),
+                      ignore=ignored_of(settings.get("ignore")), **{key: file.values for key, file in files.items()})
+    given = graph_of_matrix(matrix, choices, path.stem)
+    remarks = tuple(remark for file in files.values() for remark in file.remarks)
+    remarks += (f"rows of the matrix were taken as {rows}",) if rows else ()
+    origins = replace(given.origins, **{key: file.path.name for key, file in files.items()})
+    return replace(given, remarks=remarks, origins=origins, labels_hint=",labels=FILE, one row a node")
+
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
+FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
+SETTINGS = ("label", "weight", "split", "ignore")     # of an archive of arrays
+
+
+def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load the archive at the path that `rest` starts with; the dataset is named after the file.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
+                      disagree; a SciPy matrix of which nobody says what its rows are
+    """
+    file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
+    path = Path(file)
+    with Archive(path) as archive:
+        if is_matrix(archive):
+            given = load_matrix(path, settings, options)
+        else:
+            unknown = next((key for key in settings if key not in SETTINGS), None)
+            if unknown:
+                raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= says nothing of it; "
+                                   "leave it out")
+            given = _given(archive, path, Choices(
+                labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
+                splits=split_of(settings.get("split")), ignore=ignored_of(settings.get("ignore"))), options)
+        return finish_dataset(given, options)
+
+
+def _given(archive: Archive, path: Path, choices: Choices, options: SourceOptions) -> GivenGraph:
+    name = path.stem
+    source, target, num_nodes = _edges(archive, name)
+    targets = _one_of(archive, TARGETS)
+    if targets is not None and "labels" in archive and choices.labels is None:
+        raise DatasetError(f"{path} holds labels and {targets}; choose one by label=labels or label={targets}")
+    key = {None: targets or "labels", False: None}.get(choices.labels, choices.labels)
+    if choices.labels not in (None, False) and key not in archive:
+        raise DatasetError(f"{path} has no array {key!r} to take labels from; it holds {', '.join(archive.names)}")
+    labels = archive.read(key) if key is not None and key in archive else None
+    if labels is not None:
+        refuse_given_labels(str(path), options)
+    weights = None if choices.edge_weight is False else choices.edge_weight or _one_of(archive, WEIGHTS)
+    ids = archive.read("node_ids") if "node_ids" in archive else None
+    if ids is not None and ids.shape != (num_nodes,):
+        raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
+    num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
+    left_out, ignored = choices.ignored(archive.names)
+    has_masks = choices.splits is not False and any(mask in archive for mask in MASKS)
+    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, *MASKS}
+    unused = tuple(held for held in archive.names if held not in used)
+    split = "" if choices.split_column is None else f", split {choices.split_column}"
+    origins = Origins(ids="array node_ids" if ids is not None else "",
+                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}", labels=f"array {key}",
+                      features=next((f"array {held}" for held in FEATURES if held in archive), ""),
+                      splits=f"masks{split}", unused=unused,
+                      others=tuple(held for held in unused if held not in left_out))
+    return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
+                      features=_features(archive, num_nodes, options), labels=labels,
+                      num_classes=num_classes,
+                      splits=_masks(archive, num_nodes, name) if has_masks else None,
+                      split_column=choices.split_column, row_name=ids, ignore=ignored,
+                      task="regression" if key in TARGETS else "auto", origins=origins,
+                      labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
+                                  "label=NAME of another")
+
+
+def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:
+    held = [name for name in names if name in archive]
+    if len(held) > 1:
+        raise DatasetError(f"{archive.path} holds {' and '.join(held)}; expected one of them")
+    return held[0] if held else None
+
+
+def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
+    indptr, indices = archive.integers("indptr"), archive.integer_rows("indices")
+    # Row v lists the sources of the arcs into v.
+    return indices, RowsOfEntries(indptr, len(indices), name), len(indptr) - 1
+
+
+def _masks(archive: Archive, num_nodes: int, name: str) -> tuple[np.ndarray, ...]:
+    """Return masks of one split, (num_nodes,) bool, or of several, (num_nodes, num_splits)."""
+    return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
+
+
+def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
+    """Make a mask of bool, or of numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
+    if values.shape[:1] != (num_nodes,) or values.ndim > 2:
+        raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
+    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
+        raise DatasetError(f"{name} is {values.dtype} and holds more than 0 and 1; expected bool, one value a node")
+    return values.astype(bool)
+
+
+def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Features | None:
+    if options.features == "structural":
+        return None
+    if "features" in archive:
+        features = archive.rows("features", options.scratch)
+        if features.ndim != 2 or features.dtype.kind not in "fiub":
+            raise DatasetError(f"{archive.path}: features are {features.dtype} of shape {features.shape}; "
+                               "expected a matrix of numbers")
+        return features
+    return _sparse_features(archive, num_nodes) if "feat_indptr" in archive else None
+
+
+def _sparse_features(archive: Archive, num_nodes: int) -> scipy.sparse.csr_matrix:
+    indptr, columns = archive.integers("feat_indptr"), archive.integers("feat_indices")
+    values = archive.read("feat_data") if "feat_data" in archive else np.ones(len(columns), dtype=np.float32)
+    shape = (num_nodes, archive.integer("num_features"))
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
+        raise DatasetError(f"{archive.path}: feat_data is {values.dtype} of shape {values.shape}; expected a vector of "
+                           "numbers")
+    try:
+        features = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
+        features.check_format(full_check=True)
+    except ValueError as error:
+        raise DatasetError(f"{archive.path} has sparse features that are inconsistent ({error}); "
+                           f"expected CSR of shape {shape}") from None
+    return features

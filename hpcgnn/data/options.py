@@ -1,0 +1,200 @@
+"""Refuse sources that ask for too much: a pipe to wait at, or more memory than there is. No format is known here.
+
+Splitting of a source specification's `key=value,key=value` settings, with typed values.
+
+What the settings mean is decided by each source.
+
+SourceOptions: how a source graph is read and cleaned, and the progress protocol of long reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpcgnn.errors import DatasetError
+
+
+def check_file(path: Path) -> None:
+    """Raise DatasetError if a path leads to something that is no file, at which a reader could wait for ever.
+
+    What does not exist or can't be looked at passes: opening it says why.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise DatasetError(f"{path} is {kind}; expected a file")
+
+
+def check_memory(name: str, what: str, num_bytes: int) -> None:
+    """Raise DatasetError where arrays of so many bytes can't be in this machine's memory.
+
+    The system promises more memory than there is, and kills who uses it.
+    """
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if num_bytes > available:
+        raise DatasetError(f"{name} has {what}, which take {num_bytes / 1e9:,.0f} GB or more, and this machine has "
+                           f"{available / 1e9:,.0f} GB; look for a wrong number in the source, or use a larger machine")
+
+
+NOTHING = "none"
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, str]:
+    """Split "a=1,b=2" into {"a": "1", "b": "2"}.
+
+    Raises
+    ------
+    DatasetError      a setting without "=", given twice, or not in `valid`
+    """
+    settings: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or key not in valid:
+            raise DatasetError(f"{source} has no setting {item!r}; expected NAME=VALUE with NAME one of "
+                               f"{', '.join(valid)}")
+        if key in settings:
+            raise DatasetError(f"{source} gives {key} twice; expected it once")
+        settings[key] = value.strip()
+    return settings
+
+
+def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dict[str, str]]:
+    """Split "PATH,a=1,b=2" into the path, which may hold commas, and its settings; see split_settings."""
+    path, settings = (*re.split(rf",(?=(?:{'|'.join(valid)})=)", rest, maxsplit=1), "")[:2]
+    return path, split_settings(settings, valid, source)
+
+
+def choice_of(text: str | None) -> str | bool | None:
+    """Return what a setting chooses: False where it is "none", None where it is not given."""
+    return False if text == NOTHING else text
+
+
+def ignored_of(text: str | None) -> list[str] | bool | None:
+    """Return what ignore= names, "a;b" as a list; False for "none"."""
+    return text.split(";") if text is not None and text != NOTHING else choice_of(text)
+
+
+def split_of(text: str | None) -> str | int | bool | None:
+    """Return the name of a split's column, or the number of one of several splits."""
+    return int(text) if text is not None and text.isdecimal() else choice_of(text)
+
+
+def convert_setting(key: str, text: str, kind: type, source: str) -> int | float | bool:
+    """Convert one value to `kind`: int (1e6 is accepted), float or bool.
+
+    Raises
+    ------
+    DatasetError      text that is not such a value
+    """
+    try:
+        if kind is bool:
+            return BOOLEANS[text.lower()]
+        if kind is float:
+            return float(text)
+        return int(text) if "e" not in text.lower() else _whole(float(text))
+    except (ValueError, KeyError, OverflowError):
+        expected = {bool: "true or false", float: "a number", int: "a whole number"}[kind]
+        raise DatasetError(f"{source} has {key}={text!r}; expected {expected}") from None
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():
+        raise ValueError(value)
+    return int(value)
+
+
+NON_FINITE = ("error", "zero")
+FEATURES = ("auto", "given", "structural")
+NORMALIZATIONS = ("auto", "none", "row", "standard")
+TASKS = ("auto", "classes", "multi-label", "regression")
+
+
+class ProgressTask(Protocol):
+    """One long step under way."""
+
+    def advance(self, amount: float) -> None:
+        """Report that `amount` more of the total is done."""
+
+
+class SilentTask:
+    """A step that nobody watches."""
+
+    def advance(self, amount: float) -> None:
+        """Report nothing."""
+
+
+def silent(description: str, total: float | None) -> ProgressTask:
+    """Start a step that is not shown; a command passes its own function to show one."""
+    return SilentTask()
+
+
+Progress = Callable[[str, "float | None"], ProgressTask]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Say how to read a source.
+
+    Attributes
+    ----------
+    seed : int                  of the random split where the source has none, and of a synthetic graph that names none
+    symmetrize : bool           add the reverse of every arc; otherwise an arc u -> v carries messages from u to v only
+    root : Path or None         folder that holds OGB datasets, "dataset" if None
+    non_finite : {"error", "zero"}                   what to do with NaN and infinite features
+    features : {"auto", "given", "structural"}       take the source's features, or make them from the graph alone;
+                                                     auto makes them where the source has none
+    normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
+                                                     nodes; auto is what data/registry.toml says of a public dataset,
+                                                     and none for all others
+    is_public : bool            the source is a public dataset by its name, not a file or object of the user's own
+    split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
+    made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
+    task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
+                                                     for targets of a regression
+    progress : callable(description, total) -> ProgressTask
+    scratch : Path or None      folder for features that lie nowhere in pieces, such as those of a text table, and for
+                                edges that are sorted, in files without a name; None keeps them in memory
+
+    Raises
+    ------
+    DatasetError                a value outside those named above
+    """
+
+    seed: int = 0
+    symmetrize: bool = False
+    root: Path | None = None
+    non_finite: str = "error"
+    features: str = "given"
+    normalize_features: str = "none"
+    is_public: bool = False
+    split_fractions: tuple[float, float] = (0.6, 0.2)
+    made_classes: int | None = None
+    task: str = "auto"
+    progress: Callable[[str, float | None], ProgressTask] = silent
+    scratch: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("non_finite", NON_FINITE), ("features", FEATURES),
+                              ("normalize_features", NORMALIZATIONS), ("task", TASKS)):
+            if getattr(self, name) not in choices:
+                raise DatasetError(f"{name.replace('_', '-')} is {getattr(self, name)!r}; "
+                                   f"expected one of {', '.join(choices)}")
+        train, val = self.split_fractions
+        if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
+            raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
+                               "expected a positive and a non-negative number that sum to at most 1")
+        if self.made_classes is not None and self.made_classes < 2:
+            raise DatasetError(f"make-labels is {self.made_classes}; expected at least 2 classes")
+        if self.seed < 0:
+            raise DatasetError(f"seed is {self.seed}; expected a non-negative integer")

@@ -1,0 +1,390 @@
+"""Graphs of PyTorch Geometric and DGL, by what they hold; neither library is imported.
+
+Several graphs of PyTorch Geometric as one: a list, a dataset, or the tensors and slices that datasets keep.
+
+PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; ends of edges still count
+the nodes of their own graph. Two graphs of 3 and 2 nodes become one of 5: edge 0 -> 1 of the second one is 3 -> 4.
+
+`pyg:FILE`: the tensors of a PyTorch Geometric graph, saved as a dict. Pickles of objects are never loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.data.columns import as_features, as_numbers, as_sparse
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.given import GivenGraph, finish_dataset
+from hpcgnn.data.options import SourceOptions, check_file, choice_of, ignored_of, split_of, split_path
+from hpcgnn.data.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES, Choices, first_of, named_splits
+from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
+from hpcgnn.errors import DatasetError
+
+FEATURE_NAMES = ("x", "feat", "features", "attr")
+
+
+def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a PyG `Data`, of a dict with its keys, or of several of them, which become one.
+
+    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
+    train_mask, val_mask and test_mask are read where they are.
+
+    Raises
+    ------
+    DatasetError       no edge_index, a graph of several types of nodes, or an attribute that is not there
+    """
+    named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
+                  if isinstance(choice, str))
+    if are_graphs(data):
+        held, joined_remarks = joined(graphs_in(data, name), _edges, named, name)
+    else:
+        held, joined_remarks = held_of(data, name), ()
+    source, target, weight = _edges(held, name)
+    refuse_collated(held, source, target, name)
+    remarks = ()
+    left_out, ignored = choices.ignored(held)
+    if choices.edge_weight is not None:
+        weight = None if choices.edge_weight is False else _found(held, choices.edge_weight, (), name)
+    elif weight is None:
+        weight, remarks = _weight(held)
+    features = None if choices.features is False else _found(held, choices.features, FEATURE_NAMES[:1], name, True)
+    num_nodes = held.get("num_nodes")
+    labels = None if choices.labels is False else _found(held, choices.labels, ("y",), name)
+    if choices.splits is None or choices.split_column is not None:
+        splits = named_splits(held)
+    else:
+        splits = None if choices.splits is False else _splits(held, choices.splits, name)
+    ids = None if choices.node_ids is None else _found(held, choices.node_ids, (), name)
+    return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
+                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
+                      ignore=ignored, split_column=choices.split_column, origins=_origins(held, choices, left_out),
+                      labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
+
+
+def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Origins:
+    chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
+              for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
+                                          ("ids", choices.node_ids, ""))}
+    weights = NO_WEIGHTS if choices.edge_weight is False else (
+        choices.edge_weight if isinstance(choices.edge_weight, str) else
+        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held and _may_be_weights(key, held)), ""))
+    masks = [key for key in held if key.endswith("_mask")]
+    splits = choices.splits if isinstance(choices.splits, str) else "masks" + (
+        "" if choices.split_column is None else f", split {choices.split_column}")
+    used = {*chosen.values(), weights, splits, "num_nodes", "edge_index", "adj_t", *(masks if masks else ())}
+    others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
+    return Origins(splits=splits, weights=weights, unused=tuple(map(str, (key for key in held if key not in used))),
+                   others=others, **chosen)
+
+
+def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    if "edge_index" in held and as_sparse(held["edge_index"]) is None:
+        ends = as_numbers(held["edge_index"], f"{name}: the values of edge_index")
+        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
+            raise DatasetError(f"{name} has an edge_index of {ends.dtype} and shape {ends.shape}; expected integers of "
+                               "shape (2, number of edges), sources and targets")
+        return ends[0], ends[1], None
+    for key, rows in (("adj_t", "targets"), ("adj", "sources"), ("edge_index", "sources")):
+        matrix = as_sparse(held[key]) if key in held else None
+        if matrix is not None:
+            entries = matrix.tocoo()
+            ends = (entries.row, entries.col) if rows == "sources" else (entries.col, entries.row)
+            return *ends, None if (entries.data == 1).all() else entries.data
+    if isinstance(held.get("adj_t"), list):
+        raise DatasetError(f"{name} holds the adj_t of several graphs without their slices; {WAY_OUT}")
+    raise DatasetError(f"{name} has no edge_index; it holds {', '.join(map(str, held)) or 'nothing'}")
+
+
+def _may_be_weights(key: str, held: dict[str, Any]) -> bool:
+    """Whether an attribute of edges has one number per edge; edge_attr may have several."""
+    return key != "edge_attr" or tuple(getattr(held[key], "shape", ()))[1:] in ((), (1,))
+
+
+def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if "edge_weight" in held:
+        return held["edge_weight"], ()
+    if "edge_attr" not in held:
+        return None, ()
+    values = as_numbers(held["edge_attr"], "values of edge_attr")
+    if values.ndim == 1 or values.shape[1:] == (1,):
+        return values.reshape(-1), ("weights of edges are edge_attr",)
+    return None, (f"edge_attr has {values.shape[1]} columns, which no model here uses, and was left out",)
+
+
+def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str, is_matrix: bool = False) -> Any:
+    """Return a value by its name, by a usual one where none is given, or the given array; None for none."""
+    if choice is None:
+        choice = first_of(usual, held)
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        if choice not in held:
+            raise DatasetError(f"{name} has no {choice!r}; it holds {', '.join(map(str, held))}")
+        choice = held[choice]
+    return as_features(choice) if is_matrix else choice
+
+
+def _splits(held: dict[str, Any], choice: Any, name: str) -> Any:
+    return _found(held, choice, (), name) if isinstance(choice, str) else choice
+
+
+def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata.
+
+    Raises
+    ------
+    DatasetError       a graph of several types of nodes or edges, or a name that is not there
+    """
+    if not getattr(graph, "is_homogeneous", True):
+        raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
+                           "dgl.to_homogeneous(graph)")
+    source, target = graph.edges()
+    of_nodes, of_edges = dict(graph.ndata), dict(graph.edata)
+    weight = None if choices.edge_weight is False else _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name)
+    features = None if choices.features is False else _found(of_nodes, choices.features, FEATURE_NAMES, name, True)
+    labels = None if choices.labels is False else _found(of_nodes, choices.labels, LABEL_NAMES, name)
+    if choices.splits is None or choices.split_column is not None:
+        splits = named_splits(of_nodes)
+        splits = of_nodes.get(first_of(SPLIT_NAMES, of_nodes)) if splits is None else splits
+    else:
+        splits = None if choices.splits is False else _splits(of_nodes, choices.splits, name)
+    ids = None if choices.node_ids is None else _found(of_nodes, choices.node_ids, (), name)
+    ignored = choices.ignored(of_nodes)[1]
+    used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
+    origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
+                      others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
+    source, target = (as_numbers(ends, f"{name}: the ends of edges") for ends in (source, target))
+    return GivenGraph(name, source, target, weight,
+                      row_name=ids, num_nodes=int(graph.num_nodes()), features=features, labels=labels, splits=splits,
+                      ignore=ignored, split_column=choices.split_column, origins=origins,
+                      labels_hint="labels=NAME of ndata, or labels=ARRAY")
+
+
+WAY_OUT = "pass Batch.from_data_list(list(dataset))"
+OF_NODES = ("x", "y", "train_mask", "val_mask", "test_mask")
+OF_EDGES = ("edge_weight", "edge_attr")
+Held = dict[str, Any]
+Edges = Callable[[Held, str], tuple[np.ndarray, np.ndarray, Any]]
+
+
+def are_graphs(data: Any) -> bool:
+    """Whether an object holds one or several graphs of PyG in a list, with slices, or as a dataset."""
+    if isinstance(data, list | tuple):
+        return len(data) > 0 and (is_graph(data[0]) or (isinstance(data[0], list) and are_graphs(data[0])))
+    return hasattr(data, "_indices") and hasattr(data, "get") and hasattr(data, "__getitem__")
+
+
+def is_graph(data: Any) -> bool:
+    """Whether an object is one graph of PyG, or a dict of its tensors."""
+    if isinstance(data, dict):
+        return bool({"edge_index", "adj_t"} & set(data))
+    return hasattr(data, "to_dict") and (hasattr(data, "edge_index") or hasattr(data, "node_types"))
+
+
+def held_of(data: Any, name: str) -> Held:
+    """Return the attributes of one graph by name, without those that are None.
+
+    Raises
+    ------
+    DatasetError       a graph of several types of nodes
+    """
+    if hasattr(data, "node_types") or "HeteroData" in type(data).__name__:
+        raise DatasetError(f"{name} has nodes of several types (HeteroData), and hpcgnn trains on one; convert it by "
+                           "data.to_homogeneous()")
+    held = dict(data) if isinstance(data, dict) else data.to_dict()
+    return {key: value for key, value in held.items() if value is not None}
+
+
+def graphs_in(data: Any, name: str) -> list[Held]:
+    """Return the graphs of a list, of (tensors, slices) or of a dataset.
+
+    Raises
+    ------
+    DatasetError       slices that don't say where each graph begins, or items that are no graphs
+    """
+    if isinstance(data, tuple) and len(data) in (2, 3) and (data[1] is None or _are_slices(data[1])):
+        held = held_of(data[0], name)
+        return [held] if data[1] is None else _sliced(held, data[1], name)
+    items = data if isinstance(data, list | tuple) else [data[place] for place in range(len(data))]
+    odd = next((place for place, item in enumerate(items) if not is_graph(item)), None)
+    if odd is not None:
+        raise DatasetError(f"{name} has a {type(items[odd]).__name__} at place {odd} of a list of graphs; expected PyG "
+                           "Data, or their dicts, throughout")
+    graphs = [held_of(item, name) for item in items]
+    for item, held in zip(items, graphs, strict=True):
+        if "num_nodes" not in held and not isinstance(item, dict):
+            held["num_nodes"] = item.num_nodes
+    return graphs
+
+
+def _are_slices(value: Any) -> bool:
+    return isinstance(value, dict) and np.ndim(value.get("edge_index", value.get("adj_t"))) == 1
+
+
+def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
+    starts = {key: as_numbers(where, f"{name}: the slices of {key!r}") for key, where in slices.items() if key in held}
+    counts = {len(where) - 1 for where in starts.values() if where.ndim == 1}
+    if len(counts) != 1 or any(where.ndim != 1 for where in starts.values()):
+        raise DatasetError(f"{name} is a file of several graphs whose slices don't say where each begins; {WAY_OUT}")
+    num_graphs = counts.pop()
+    if num_graphs == 1:
+        held = {key: value[0] if key in starts and isinstance(value, list) else value for key, value in held.items()}
+        return [{key: value for key, value in held.items() if key != "_num_nodes"}]
+    graphs: list[Held] = [{} for _ in range(num_graphs)]
+    for key, where in starts.items():
+        for place, graph in enumerate(graphs):
+            part = slice(int(where[place]), int(where[place + 1]))
+            if isinstance(held[key], list):
+                graph[key] = held[key][place]
+            else:
+                graph[key] = held[key][..., part] if "index" in key or "face" in key else held[key][part]
+    counted = held.get("_num_nodes", held.get("num_nodes"))
+    if np.ndim(counted) == 1 and len(counted) == num_graphs:
+        for graph, num_nodes in zip(graphs, counted, strict=True):
+            graph["num_nodes"] = int(num_nodes)
+    return graphs
+
+
+def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str) -> tuple[Held, tuple[str, ...]]:
+    """Return several graphs as one, by the keys of a PyG Data, and what to say of it.
+
+    Parameters
+    ----------
+    edges_of : callable(held, name) -> (source, target, weight or None)
+    named : tuple of str       attributes that are read beside the usual ones
+
+    Raises
+    ------
+    DatasetError       no graph, one that doesn't say how many nodes it has, or attributes that only some have
+    """
+    if not graphs:
+        raise DatasetError(f"{name} is a list of no graph; expected at least one")
+    if len(graphs) == 1:
+        return graphs[0], ()
+    edges = [edges_of(held, name) for held in graphs]
+    num_nodes = [_num_nodes(held, place, name) for place, held in enumerate(graphs)]
+    first = np.concatenate([[0], np.cumsum(num_nodes)])
+    for place, (source, target, _) in enumerate(edges):
+        highest = max(int(source.max(initial=-1)), int(target.max(initial=-1)))
+        if highest >= num_nodes[place]:
+            raise DatasetError(f"{name} has an edge to node {highest} in graph {place}, which has {num_nodes[place]} "
+                               "nodes")
+    found: Held = {"num_nodes": int(first[-1]), "edge_index": np.concatenate([
+        np.stack([source, target]).astype(np.int64) + offset
+        for (source, target, _), offset in zip(edges, first, strict=False)], axis=1)}
+    if all(weight is not None for _, _, weight in edges):
+        found["edge_weight"] = np.concatenate([weight for _, _, weight in edges])
+    for key in dict.fromkeys((*OF_NODES, *OF_EDGES, *named)):
+        lacking = [place for place, held in enumerate(graphs) if key not in held]
+        if len(lacking) == len(graphs) or key in found:
+            continue
+        if lacking:
+            raise DatasetError(f"{name} has graphs with {key!r}, and graph {lacking[0]} has none; give it to all or to "
+                               "none")
+        expected = [len(source) for source, _, _ in edges] if key in OF_EDGES else num_nodes
+        found[key] = _column(key, [held[key] for held in graphs], expected, name)
+    return found, (f"{len(graphs):,} graphs were joined to one, in which no edge leads from one to another",)
+
+
+def _num_nodes(held: Held, place: int, name: str) -> int:
+    if np.ndim(held.get("num_nodes")) == 0 and held.get("num_nodes") is not None:
+        return int(held["num_nodes"])
+    for key in ("x", "pos", "train_mask", "adj_t", "adj"):
+        if key in held:
+            return int(held[key].size(0) if hasattr(held[key], "size") and callable(held[key].size)
+                       else len(held[key]))
+    raise DatasetError(f"{name} doesn't say how many nodes graph {place} has, neither by x nor by num_nodes; {WAY_OUT}")
+
+
+def _column(key: str, values: list[Any], expected: list[int], name: str) -> Any:
+    what = f"{name}: the values of {key!r}"
+    parts = [as_features(value, what) if key == "x" else as_numbers(value, what) for value in values]
+    rows = [part.shape[0] for part in parts]
+    if rows != expected:
+        place = next(number for number, pair in enumerate(zip(rows, expected, strict=True)) if pair[0] != pair[1])
+        kind = "edges" if key in OF_EDGES else "nodes"
+        of_graphs = ": labels are of whole graphs, and hpcgnn trains on nodes" * (set(rows) == {1} and key == "y")
+        raise DatasetError(f"{name} has {rows[place]} values of {key!r} for {expected[place]} {kind} of graph "
+                           f"{place}{of_graphs}; expected one for each of the {kind}")
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise DatasetError(f"{name} has graphs whose {key!r} differ in width; expected as many columns in each")
+    return scipy.sparse.vstack(parts).tocsr() if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
+
+
+def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: str) -> None:
+    """Raise DatasetError for the tensors of several graphs that have lost their slices, as `dataset._data` has.
+
+    Their edges count the nodes of their own graph, so they lead to the first rows of x only, in no order of the whole.
+    """
+    counted = held.get("_num_nodes")
+    is_several = "batch" not in held and np.ndim(counted) == 1 and len(counted) > 1
+    if not is_several and "x" in held and not {"batch", "num_nodes"} & set(held) and len(source):
+        num_rows = held["x"].shape[0] if hasattr(held["x"], "shape") else len(held["x"])
+        reached = max(int(source.max()), int(target.max())) + 1
+        if 0 < reached <= num_rows * 2 // 3 and min(source.min(), target.min()) >= 0:
+            occurs = np.zeros(reached, bool)
+            occurs[source] = occurs[target] = True
+            is_sorted = (source[1:] >= source[:-1]).all() or (target[1:] >= target[:-1]).all()
+            is_several = not is_sorted and bool(occurs.mean() > 0.9)
+    if is_several:
+        raise DatasetError(f"{name} looks like the tensors of several graphs without their slices (dataset._data): its "
+                           "edges lead to the first nodes only, counted in each graph anew; "
+                           f"{WAY_OUT}, or set data.num_nodes if it is one graph")
+
+
+SETTINGS = ("label", "features", "weight", "id", "split", "ignore")
+FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
+           "hpcgnn.preprocess(data, ...)")
+
+
+def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
+    Data.to_dict(); the dataset is named after the file.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, holds objects, or no graph
+    """
+    file, settings = split_path(rest, SETTINGS, "a pyg: source")
+    path = Path(file)
+    check_file(path)
+    try:
+        import torch
+
+        with _known_classes(torch):
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; expected a file of torch.save") from None
+    except UnpicklingError:
+        raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, so it "
+                           f"is not; {FILE_WAY_OUT}") from None
+    except Exception as error:  # A damaged file can raise anything.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{path} can't be read as a file of torch.save ({reason}); it is damaged or of another "
+                           "format") from None
+    # PyG's datasets save the tensors, and where each of several graphs begins.
+    if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
+        raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
+    choices = Choices(
+        features=False if options.features == "structural" else choice_of(settings.get("features")),
+        labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
+        node_ids=choice_of(settings.get("id")), splits=split_of(settings.get("split")),
+        ignore=ignored_of(settings.get("ignore")))
+    return finish_dataset(graph_of_data(held, choices, path.stem), options)
+
+
+class _Class:
+    """Stands for PyG's Data, which its datasets name beside the tensors, so that nothing of PyG is imported."""
+
+
+def _known_classes(torch: Any) -> AbstractContextManager:
+    """Let a file name the class of its graphs; before torch 2.5 such a file is refused."""
+    known = getattr(torch.serialization, "safe_globals", None)
+    return nullcontext() if known is None else known([(_Class, "torch_geometric.data.data.Data")])

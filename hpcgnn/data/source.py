@@ -1,0 +1,68 @@
+"""load_source: from a `KIND:REST` specification to a GraphDataset. Each kind of source is read in a file of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hpcgnn.data.assemble import refuse_given_labels
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.edges import load_edges
+from hpcgnn.data.graphsaint import load_graphsaint
+from hpcgnn.data.npz import load_npz
+from hpcgnn.data.ogb import load_ogb
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.planetoid import load_planetoid
+from hpcgnn.data.pyg import load_pyg
+from hpcgnn.data.synthetic import load_synthetic
+from hpcgnn.data.table_files import load_csv, load_parquet
+from hpcgnn.errors import DatasetError
+
+LOADERS = {
+    "synthetic": load_synthetic,
+    "npz": load_npz,
+    "planetoid": load_planetoid,
+    "ogb": load_ogb,
+    "graphsaint": load_graphsaint,
+    "edges": load_edges,
+    "csv": load_csv,
+    "parquet": load_parquet,
+    "pyg": load_pyg,
+}
+
+# Sources of the user's own making, whose labels may be missing or of any kind; the others say what theirs are.
+OWN = ("npz", "edges", "csv", "parquet", "pyg")
+# Sources that are what their name says. A file of the user's own may have any name.
+PUBLIC = ("planetoid", "ogb", "graphsaint")
+
+
+def load_source(spec: str, options: SourceOptions) -> GraphDataset:
+    """Load, clean and check the graph that `spec` names.
+
+    Parameters
+    ----------
+    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; docs/own-data.md
+    options : SourceOptions
+
+    Raises
+    ------
+    DatasetError          an unknown kind, a source that is missing or malformed, a graph that fails `check`, or is too
+                          large for this machine
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in LOADERS:
+        meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
+        raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
+                           f"{', '.join(LOADERS)}{meant}")
+    options = replace(options, is_public=kind in PUBLIC)
+    if kind not in OWN:
+        refuse_given_labels(spec, options)
+        if options.task != "auto":
+            raise DatasetError(f"{spec} says itself what its labels are; leave out --task")
+    try:
+        return LOADERS[kind](rest, options)
+    except OSError as reason:
+        raise DatasetError(f"{spec[:200]} can't be read: {reason.strerror or reason}") from reason
+    except MemoryError as reason:
+        raise DatasetError(f"{spec} needs more memory than this machine gives; look for a wrong number in it, or use a "
+                           "larger machine") from reason

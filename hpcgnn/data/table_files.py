@@ -1,0 +1,186 @@
+"""`csv:FILE,nodes=FILE` and `parquet:FILE,nodes=FILE`: a table of edges and a table of nodes, columns by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcgnn.data.columns import Cells
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.given import finish_dataset
+from hpcgnn.data.options import NOTHING, SourceOptions, choice_of, ignored_of, split_of, split_settings
+from hpcgnn.data.tables import AN_INDEX, Choices, Table, columns_of, graph_of_tables
+from hpcgnn.data.text_stream import keys_of, name_of, parts_of
+from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns
+from hpcgnn.errors import DatasetError
+
+UNNAMED = "column 0"
+SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features", "ignore")
+
+
+def load_csv(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load tables from text files with a header; see load_tables."""
+    return load_tables(rest, options, "csv", read_csv_table)
+
+
+def load_parquet(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load tables from Parquet files; see load_tables."""
+    return load_tables(rest, options, "parquet", read_parquet_table)
+
+
+def load_tables(rest: str, options: SourceOptions, kind: str,
+                read: Callable[[Path], tuple[Table, tuple[str, ...], tuple[str, ...]]]) -> GraphDataset:
+    """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,id=COLUMN][,label=COLUMN]
+    [,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
+
+    Columns that go by a usual name need not be named; weight=none and split=none leave out one that does. All columns
+    of the nodes that are not used otherwise are features.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or malformed, a column that is not there or has to be named
+    """
+    file, _, settings_text = rest.partition(",")
+    settings = split_settings(settings_text, SETTINGS, f"a {kind}: source")
+    path = Path(file)
+    options.progress(f"reading {path.name}", None)
+    edges, remarks, skipped = read(path)
+    nodes = None
+    if "nodes" in settings:
+        options.progress(f"reading {Path(settings['nodes']).name}", None)
+        nodes, *more = read(Path(settings["nodes"]))
+        remarks, skipped = remarks + more[0], skipped + more[1]
+    choices = Choices(nodes=nodes, source=_column(settings.get("source"), edges),
+                      target=_column(settings.get("target"), edges), edge_weight=choice_of(settings.get("weight")),
+                      ignore=ignored_of(settings.get("ignore")), node_ids=_column(settings.get("id"), nodes),
+                      labels=_several(settings.get("label")),
+                      splits=_split(settings.get("split"), nodes),
+                      features=_features(settings.get("features"), options))
+    given = graph_of_tables(edges, choices, name_of(path))
+    return finish_dataset(replace(given, remarks=remarks + given.remarks, origins=replace(
+        given.origins, skipped=skipped + given.origins.skipped)), options)
+
+
+def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+    """Read text files whose first line names their columns, and say so, and what was skipped. A column is int64 if each
+    of its cells is a whole number as Python writes it; all others are Cells.
+
+    Raises
+    ------
+    DatasetError      a first line of numbers, a column that is named twice, or what TextTable refuses
+    """
+    table = TextTable(path)
+    if table.header is None:
+        what = "no header" if table.num_columns else "neither header nor rows"
+        raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line, "
+                           "or use edges:FILE,labels=FILE")
+    columns = read_columns(table, [INTEGER] * table.num_columns + [TEXT] * len(table.keys))
+    skipped = table.skipped
+    named = TextColumns((*table.header, *table.keys))
+    for place, (name, column) in enumerate(zip((*table.header, *table.keys), columns, strict=True)):
+        if place < table.num_unnamed and _counts(column):
+            skipped += (f"column {place} of {path.name}, {AN_INDEX}",)
+            named.index = column if place == 0 else named.index
+            continue
+        if not name and _is_empty(column):
+            skipped += (f"column {place} of {path.name}, which has neither a name nor a value",)
+            continue
+        if name in named or not name:
+            what = f"names the column {name!r} twice" if name else f"has no name for column {place}"
+            raise DatasetError(f"{path} {what}; expected one name for each column")
+        named[name] = column if isinstance(column, np.ndarray) else Cells(column)
+    return named, table.remarks, skipped
+
+
+class TextColumns(dict):
+    """Columns of a text table by name.
+
+    Attributes
+    ----------
+    places : tuple of str     names of all columns of the file
+    index : (num_rows,) int64, the first column, which was left out, or None
+    """
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        super().__init__()
+        self.places, self.index = places, None
+
+
+def _counts(column: np.ndarray | pa.Array) -> bool:
+    """Whether a column is 0, 1, 2 and so on, or the same from 1, or rises as the index of some rows of a table does."""
+    return isinstance(column, np.ndarray) and bool((np.diff(column) > 0).all()) and bool((column[:1] >= 0).all())
+
+
+def _is_empty(column: np.ndarray | pa.Array) -> bool:
+    return isinstance(column, pa.Array) and not pc.any(pc.not_equal(column, "")).as_py()
+
+
+def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+    """Read a Parquet file, or those of a folder or pattern, which have the same columns; folders such as year=2020 are
+    columns, too.
+
+    Raises
+    ------
+    DatasetError      a file that pyarrow can't read, or with other columns than the first
+    """
+    import pyarrow.parquet as parquet
+
+    files = parts_of(path, "a Parquet file")
+    tables = []
+    for file in files:
+        try:
+            table = parquet.ParquetFile(file).read()
+        except FileNotFoundError:
+            raise DatasetError(f"{file} does not exist; expected a Parquet file") from None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DatasetError(f"{file} can't be read as Parquet ({str(error).splitlines()[0]}); it is damaged or of "
+                               "another format: csv: and edges: read text") from None
+        for key, value in keys_of(file, path).items():
+            table = table.append_column(key, pa.repeat(pa.scalar(value, pa.large_string()), len(table)))
+        if tables and table.column_names != tables[0].column_names:
+            raise DatasetError(f"{file} has the columns {', '.join(table.column_names)}, and {files[0].name} before it "
+                               f"{', '.join(tables[0].column_names)}; expected the same in all files of {path.name}")
+        tables.append(table)
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
+    except pa.ArrowException as error:
+        raise DatasetError(f"{path} has files with columns of several types ({str(error).splitlines()[0]}); expected "
+                           "the same in all") from None
+    remarks = ()
+    if len(files) > 1:
+        remarks = (f"{path.name} stands for {len(files)} files, {files[0].name} to {files[-1].name}",)
+    # The index of a pandas DataFrame that was kept as a column.
+    index = [name for name in table.column_names if name.startswith("__index_level_")]
+    return columns_of(table.drop_columns(index), str(path)), remarks, ()
+
+
+def _column(name: str | None, table: Table | None) -> str | int | None:
+    """Return the name of a column; a number is its place in the file where no column is called by it."""
+    if name is None or table is None or name in table:
+        return name
+    places = getattr(table, "places", tuple(table))
+    if name in ("0", places[0]) and getattr(table, "index", None) is not None:
+        table[UNNAMED] = table.index     # the first column, which was left out, is asked for
+        return UNNAMED
+    if not name.isdecimal():
+        return name
+    return places[int(name)] if int(name) < len(places) else int(name)
+
+
+def _split(name: str | None, nodes: Table | None) -> str | int | bool | None:
+    return name if nodes is not None and name in nodes else split_of(name)
+
+
+def _several(names: str | None) -> str | bool | list[str] | None:
+    return names.split(";") if names is not None and ";" in names else choice_of(names)
+
+
+def _features(names: str | None, options: SourceOptions) -> list[str] | bool | None:
+    if options.features == "structural" or names == NOTHING:
+        return False
+    return None if names is None else names.split(";")

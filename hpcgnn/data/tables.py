@@ -1,0 +1,319 @@
+"""What a user may say of an object beside the object itself. No kind of object is known here.
+
+Edge and node tables, whatever library holds them: columns by name, and the graph that they describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.data.columns import as_features, as_mask, as_numbers
+from hpcgnn.data.given import GivenGraph
+from hpcgnn.data.labels import place_beside
+from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
+from hpcgnn.errors import DatasetError
+
+ROWS = ("sources", "destinations")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Say where in an object things are, or give them as arrays.
+
+    Attributes
+    ----------
+    name : str or None       of the dataset
+    ignore : None, False, or one or several labels or columns
+                             what is left out: labels become unknown, columns are no features; False takes each label
+                             but NaN for a class, also -1
+    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of such names;
+                             None takes what goes by a usual name; False leaves it out. Splits may be
+                             the number of one of several, the columns of masks
+    nodes : table or None    a row a node, beside a table of edges
+    source, target : str, int or None     columns of a table of edges, by name or by position
+    rows : {"sources", "destinations"}    what the rows of a matrix are: A[u, v] is the arc u -> v, or v -> u
+    """
+
+    name: str | None = None
+    features: Any = None
+    labels: Any = None
+    splits: Any = None
+    edge_weight: Any = None
+    node_ids: Any = None
+    nodes: Any = None
+    source: str | int | None = None
+    target: str | int | None = None
+    rows: str = "sources"
+    ignore: Any = None
+
+    def __post_init__(self) -> None:
+        if self.rows not in ROWS:
+            raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the arc u -> v) or destinations")
+
+
+    @property
+    def split_column(self) -> int | None:
+        """Which of several splits that masks hold; None where nobody chose one."""
+        return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
+
+    def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
+        """Return the held columns that are left out, and the labels; None where each label but NaN is a class."""
+        if self.ignore is None:
+            return set(), ()
+        if self.ignore is False or self.ignore == "none":
+            return set(), None
+        listed = self.ignore if isinstance(self.ignore, list | tuple | set) else [self.ignore]
+        columns = {item for item in listed if isinstance(item, str) and item in set(held)}
+        return columns, tuple(item for item in listed if item not in columns)
+
+
+def is_name(choice: Any) -> bool:
+    """Tell whether a choice names columns or attributes, one or a list of them, and is no array."""
+    return isinstance(choice, str) or (isinstance(choice, list | tuple) and len(choice) > 0
+                                       and all(isinstance(item, str) for item in choice))
+
+
+def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
+    """Return the masks by split among columns called train_mask, val_mask (valid_mask) and test_mask; None for none."""
+    masks = {key: as_mask(found[f"{key}_mask"], f"values of {key}_mask") for key in ("train", "val", "valid", "test")
+             if found.get(f"{key}_mask") is not None}
+    return masks if "train" in masks else None
+
+
+def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
+    """Return the name that is held, whatever its case, of the first of usual names that is; None for none."""
+    by_lower = {str(name).lower(): name for name in reversed(list(held))}
+    return next((by_lower[name] for name in names if name in by_lower), None)
+
+
+SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head")
+TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest")
+WEIGHT_NAMES = ("weight", "edge_weight", "w")
+ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
+LABEL_NAMES = ("label", "labels", "y", "class", "target")
+SPLIT_NAMES = ("split", "splits", "role", "set")
+AN_INDEX = "which has no name and counts the rows"
+MASK_NAMES = ("train_mask", "val_mask", "valid_mask", "test_mask")
+Table = dict[str, Any]     # columns of any library, by name
+
+
+def is_table(data: Any) -> bool:
+    """Tell whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
+    return _has_fields(data) or (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
+        hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
+        isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
+
+
+def _has_fields(data: Any) -> bool:
+    return bool(getattr(getattr(data, "dtype", None), "names", None))
+
+
+def columns_of(data: Any, what: str) -> Table:
+    """Return the columns of a table by name, each with num_rows values, as their library holds them; what they become
+    is decided where they are used, see `columns`.
+
+    Raises
+    ------
+    DatasetError       no such table, or a column name twice
+    """
+    if hasattr(data, "to_arrow"):
+        data = data.to_arrow()
+    if hasattr(data, "column_names") and hasattr(data, "to_pydict"):
+        pairs = [(name, data.column(place)) for place, name in enumerate(data.column_names)]
+    elif hasattr(data, "iloc"):
+        pairs = [(name, data.iloc[:, place]) for place, name in enumerate(data.columns)]
+    elif _has_fields(data):
+        pairs = [(name, data[name]) for name in data.dtype.names]
+    elif isinstance(data, dict):
+        pairs = list(data.items())
+    else:
+        raise DatasetError(f"{what} are a {type(data).__name__}; expected a table of pandas, Arrow or Polars, or a "
+                           "dict of columns")
+    names = [str(name) for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DatasetError(f"{what} have the column {twice[0]!r} twice; rename one")
+    table = {str(name): values for name, values in pairs}
+    odd = next((name for name, values in table.items() if not hasattr(values, "__len__")), None)
+    if odd is not None:
+        raise DatasetError(f"{what} have the column {odd!r}, a {type(table[odd]).__name__}; expected an array or a "
+                           "list")
+    if len({len(values) for values in table.values()}) > 1:
+        raise DatasetError(f"{what} have columns of unequal length; expected a value a row in each")
+    return table
+
+
+def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes.
+
+    Raises
+    ------
+    DatasetError       a column that is not there, or columns that have to be named
+    """
+    index = index_columns(edges)
+    named = {column: values for column, values in edges.items() if column not in index}
+    source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
+    target, target_column = _end(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
+    weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
+    unused = [column for column in edges if column not in (source_column, target_column, weight_column)]
+    skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
+    unused = [column for column in unused if column not in index]
+    remarks = ()
+    if choices.nodes is None:
+        origins = Origins(weights=_weights(weight_column, choices.edge_weight), skipped=skipped,
+                          unused=tuple(f"{column} of edges" for column in unused))
+        return _without_nodes(source, target, weight, choices, name, origins)
+    nodes = columns_of(choices.nodes, "nodes")
+    left_out, ignored = choices.ignored([*nodes, *edges])
+    ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
+    if ids is None:
+        raise DatasetError(f"{name} has a table of nodes whose ids are in none of {', '.join(ID_NAMES)}; name their "
+                           f"column, one of {', '.join(nodes)}, as node_ids=COLUMN (id=COLUMN in a command); an index "
+                           "becomes a column by nodes.reset_index()")
+    labels, label_columns = _labels(nodes, choices.labels)
+    splits, split_columns = _splits(nodes, choices.splits)
+    index = index_columns(nodes)
+    used = {id_column, *label_columns, *split_columns, *left_out, *index}
+    features, feature_columns = _features(nodes, choices.features, used, name)
+    chosen = {id_column, *label_columns, *split_columns, *feature_columns}
+    index = [column for column in index if column not in chosen]
+    others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns, *index}]
+    place = ""
+    if choices.labels is None and label_columns and len(ids):
+        place = place_beside(label_columns[0], {
+            column: values.iloc[0] if hasattr(values, "iloc") else values[0] for column, values in nodes.items()})
+    origins = Origins(
+        ids=_named(id_column), weights=_weights(weight_column, choices.edge_weight), features="the nodes' columns",
+        feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
+        unused=(*(f"{column} of edges" for column in unused),
+                *(f"{column} of nodes" for column in nodes if column not in chosen.difference(left_out).union(index))),
+        skipped=(*skipped, *(f"column {column!r} of nodes, {AN_INDEX}" for column in index)),
+        others=tuple(others), place=place)
+    return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
+                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored,
+                      remarks=remarks, split_column=choices.split_column, origins=origins,
+                      labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
+
+
+def index_columns(table: Table) -> list[str]:
+    """Names of the first columns that have none, as pandas names an index that it has read from a file, and that count
+    the rows: they begin at 0 or later, and rise.
+    """
+    found = []
+    for name, values in table.items():
+        if name and not name.lower().startswith("unnamed:"):
+            break
+        try:
+            numbers = as_numbers(values, name)
+        except DatasetError:
+            continue
+        if numbers.ndim == 1 and (numbers[:1] >= 0).all() and (np.diff(numbers.astype(np.float64)) > 0).all():
+            found.append(name)
+    return found
+
+
+def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name: str, origins: Origins) -> GivenGraph:
+    for what in ("features", "labels", "splits", "node_ids"):
+        if isinstance(getattr(choices, what), str):
+            raise DatasetError(f"{name} has no table of nodes to find {what}={getattr(choices, what)!r} in; pass "
+                               "nodes=TABLE")
+    return GivenGraph(name, source, target, weight, **given_arrays(choices), ignore=choices.ignored(())[1],
+                      split_column=choices.split_column, origins=origins,
+                      labels_hint="nodes=TABLE with a column of labels, or labels=ARRAY")
+
+
+def _named(*columns: str | None) -> str:
+    """The columns that something stood in, for the screen of what was read."""
+    found = [str(column) for column in columns if column is not None]
+    if not found:
+        return "an array"
+    return f"column{'s' * (len(found) > 1)} {', '.join(found[:8])}{', ...' * (len(found) > 8)}"
+
+
+def _weights(column: str | None, choice: Any) -> str:
+    return NO_WEIGHTS if choice is False else "" if column is None else _named(column)
+
+
+def given_arrays(choices: Choices) -> dict[str, Any]:
+    """Return what was given as arrays beside an object that holds edges only, as GivenGraph takes it."""
+    given = {what: getattr(choices, what) for what in ("node_ids", "features", "labels", "splits")}
+    found = {what: None if value is None or value is False else value for what, value in given.items()}
+    if found["features"] is not None:
+        found["features"] = as_features(found["features"])
+    return {"node_id": found.pop("node_ids"), **found}
+
+
+def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[Any, str | None]:
+    """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself.
+
+    Raises
+    ------
+    DatasetError       a column that is not there
+    """
+    if choice is None:
+        choice = first_of(usual, table)
+    if choice is None or choice is False:
+        return None, None
+    if isinstance(choice, int) and not isinstance(choice, bool):
+        if not -len(table) <= choice < len(table):
+            raise DatasetError(f"the {what} have {len(table)} columns; there is none at place {choice}")
+        choice = list(table)[choice]
+    if isinstance(choice, str):
+        if choice not in table:
+            raise DatasetError(f"the {what} have no column {choice!r}; they have {', '.join(table)}")
+        return table[choice], choice
+    return choice, None
+
+
+def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:
+    values, column = pick(edges, choice, usual, "edges")
+    if values is None and len(edges) == 2:
+        values, column = pick(edges, place, usual, "edges")
+    if values is None:
+        raise DatasetError(f"the edges have columns {', '.join(edges)}, and none goes by a usual name of a "
+                           f"{('source', 'target')[place]}; name it as {('source', 'target')[place]}=COLUMN")
+    return values, column
+
+
+def _labels(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
+    if isinstance(choice, list | tuple) and is_name(choice):
+        picked = [pick(nodes, column, (), "nodes") for column in choice]
+        return np.column_stack([as_numbers(values, f"the labels in column {column!r}") for values, column in picked]), [
+            column for _, column in picked]
+    values, column = pick(nodes, choice, LABEL_NAMES, "nodes")
+    return values, [] if column is None else [column]
+
+
+def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
+    is_number = isinstance(choice, int) and not isinstance(choice, bool) and MASK_NAMES[0] in nodes
+    if is_number or (choice is None and first_of(SPLIT_NAMES, nodes) is None):
+        masks = named_splits(nodes)
+        return masks, [] if masks is None else [column for column in MASK_NAMES if column in nodes]
+    if choice is not None and choice is not False and not is_name(choice):
+        return choice, []
+    values, column = pick(nodes, choice, SPLIT_NAMES, "nodes")
+    return values, [] if column is None else [column]
+
+
+def _feature(values: Any, column: str, name: str) -> np.ndarray:
+    try:
+        return as_numbers(values, f"{name}: the values of column {column!r}")
+    except DatasetError as reason:
+        raise DatasetError(f"{reason}; or name the columns of features (features=...), which leaves out the others"
+                           ) from None
+
+
+def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
+    """Return features, a row a node, and their columns: those named, or all that are not used otherwise."""
+    if choice is False:
+        return None, []
+    if choice is not None and not is_name(choice):
+        return as_features(choice), []
+    columns = [column for column in nodes if column not in used] if choice is None else (
+        [choice] if isinstance(choice, str) else list(choice))
+    blocks = [_feature(pick(nodes, column, (), "nodes")[0], column, name) for column in columns]
+    return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns

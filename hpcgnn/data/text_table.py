@@ -1,0 +1,662 @@
+"""TextTable: rows of a text file, or of several alike, and their columns by type, a block of rows at a time.
+
+The first lines tell how columns are separated and whether the first names them. What a column holds is decided over all
+rows, by what it is for: ids are whole numbers only if every one is written as Python would write it, so that 007 and
+1e3 stay texts and no id passes through a floating-point number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+
+from hpcgnn.data import text_stream
+from hpcgnn.data.arrays import RowFile, keep_rows
+from hpcgnn.data.columns import MISSING_TEXTS, Ids
+from hpcgnn.data.options import ProgressTask, check_memory, silent
+from hpcgnn.data.text_stream import (
+    MATRIX_MARKET,
+    TextStream,
+    has_leading_zeros,
+    keys_of,
+    parts_of,
+    with_single_blanks,
+    without_blank_lines,
+)
+from hpcgnn.errors import DatasetError
+
+# First cells of columns that no node is called like.
+HEADER_WORDS = frozenset((
+    "id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index", "source", "target", "src", "dst",
+    "from", "to", "source_id", "target_id", "weight", "label", "labels", "class", "split", "role", "feature", "y"))
+SEPARATORS = "\t;|,"
+SAMPLE_BYTES, SAMPLE_ROWS, MAX_SHOWN = 1 << 18, 1000, 60
+INTEGER, NUMBER, TEXT, LOOSE = "integer", "number", "text", "loose number"
+CELL_ERROR = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to \w+: (.*)", re.DOTALL)
+ROW_ERROR = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+COMMAS = re.compile(r"[-+]?\d+([.,' ]\d+)+")
+TRUTHS = ("true", "false", "yes", "no")
+
+
+class CellError(DatasetError):
+    """A cell that its column's type can't hold.
+
+    Attributes
+    ----------
+    column : int       its place in the file
+    text : str         what it holds, where that is known
+    """
+
+    def __init__(self, column: int, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.column, self.text = column, text
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the first lines of a file say that it is laid out.
+
+    Attributes
+    ----------
+    separator : str                one character; a blank stands for any run of blanks
+    header : tuple of str or None  names of the columns, None where the first line is data
+    num_columns : int              cells of a row, also a last one that is empty in all rows
+    first : tuple of str           cells of the first row of data
+    has_tail : bool                each row ends in a separator
+    size : tuple of int or None    rows, columns and entries that a Matrix Market file states before its entries
+    """
+
+    separator: str
+    header: tuple[str, ...] | None
+    num_columns: int
+    first: tuple[str, ...]
+    has_tail: bool = False
+    size: tuple[int, ...] | None = None
+
+
+class TextTable:
+    """A table in text, whose rows are read as often as they are asked for.
+
+    Parameters
+    ----------
+    path : Path                    a file, a folder of files or a pattern; each file has the header of the first
+    has_header : bool or None      None finds out: a first line of texts is a header if it stands above a column of
+                                   numbers, or holds a usual name such as id, source or label
+    progress : callable(description, total) -> ProgressTask
+
+    Attributes
+    ----------
+    header : tuple of str or None
+    num_columns : int              0 for a file without rows or header
+    first : tuple of str           cells of the first row of data
+    size : tuple of int or None    of a Matrix Market file
+    comments : list of str         the first lines that were skipped
+    keys : tuple of str            names of columns in the names of folders, as in year=2020/part-0.csv
+
+    Raises
+    ------
+    DatasetError                   a file that is missing, damaged, or no text table
+    """
+
+    def __init__(self, path: Path, has_header: bool | None = None,
+                 progress: Callable[[str, float | None], ProgressTask] = silent) -> None:
+        self.path, self._progress = path, progress
+        self._files = parts_of(path, "a text table")
+        self._has_header = has_header
+        self._num_comments: dict[Path, int] = {}
+        self._keys = {file: keys_of(file, path) for file in self._files}
+        self.keys = tuple(self._keys[self._files[0]])
+        for file in self._files:
+            rows = _FileRows(file, has_header)
+            if rows.layout.num_columns:
+                break
+        self._layout = layout = rows.layout
+        self.first, self.size, self.comments = layout.first, layout.size, rows.stream.comments
+        self.num_columns = layout.num_columns - layout.has_tail
+        self.header = None if layout.header is None else layout.header[:self.num_columns]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was decided of the first line and of several files."""
+        name = self.path.name
+        if self.header is None:
+            said = [f"{name} has no header"]
+        else:
+            said = [f"the first line of {name} is its header: {','.join(self.header)[:MAX_SHOWN]}"]
+        if len(self._files) > 1:
+            said.append(f"{name} stands for {len(self._files)} files, {self._files[0].name} to {self._files[-1].name}")
+        return tuple(said)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Lines that were left out and why; complete once all rows have been read."""
+        number = sum(self._num_comments.values())
+        if not number:
+            return ()
+        shown = f", {self.comments[0][:MAX_SHOWN]!r} first" if self.comments else ""
+        return (f"{number} {'line' if number == 1 else 'lines'} of {self.path.name} after # or %, as comments{shown}",)
+
+    @property
+    def num_unnamed(self) -> int:
+        """How many columns before others have no name, as the index of a pandas DataFrame has none."""
+        return 0 if self.header is None else next(
+            (place for place, name in enumerate(self.header) if name and not name.lower().startswith("unnamed:")), 0)
+
+    def blocks(self, kinds: list[str | None]) -> Iterator[list[Any]]:
+        """Read all rows, some at a time: per column that is asked for, an Arrow array.
+
+        Parameters
+        ----------
+        kinds : per column, None to leave it out, or
+            INTEGER     int64, of cells that are whole numbers as Python writes them
+            NUMBER      float64; a missing cell ('', NaN, NA, None, null) is NaN
+            LOOSE       as NUMBER, also of cells such as '+1', ' NA' and true; slower
+            TEXT        strings without blanks around them
+            and behind those of the file, TEXT for all `keys` or nothing
+
+        Raises
+        ------
+        CellError       a cell that is of another type; the others may be read again by another type
+        DatasetError    what TextStream refuses, or rows of unequal length
+        """
+        total = sum(file.stat().st_size for file in self._files)
+        task = self._progress(f"reading {self.path.name}", total)
+        for file in self._files:
+            rows = _FileRows(file, self._has_header, task)
+            if rows.layout.num_columns == 0:
+                rows.finish()
+            elif (rows.layout.header, rows.layout.num_columns) != (self._layout.header, self._layout.num_columns):
+                raise DatasetError(f"{file} has {_described(rows.layout)}, and {self._files[0].name} before it has "
+                                   f"{_described(self._layout)}; expected the same in all files of {self.path.name}")
+            else:
+                values = list(self._keys[file].values())[:len(kinds) - self.num_columns]
+                for columns in rows.blocks(kinds[:self.num_columns]):
+                    yield columns + [pa.repeat(pa.scalar(value, pa.large_string()), len(columns[0]))
+                                     for value in values]
+            self._num_comments[file] = rows.stream.num_comments
+
+
+def _described(layout: Layout) -> str:
+    if layout.header is None:
+        return f"no header and {layout.num_columns} columns"
+    return f"the header {','.join(layout.header)[:MAX_SHOWN]!r}"
+
+
+class _FileRows:
+    """Rows of one file; its first lines are read at once, the rest by `blocks`."""
+
+    def __init__(self, file: Path, has_header: bool | None, task: ProgressTask | None = None) -> None:
+        self.file, self.stream = file, TextStream(file, task)
+        self._lines = self.stream.blocks()
+        start, size = [], 0
+        for block in self._lines:
+            start.append(block)
+            size += len(block)
+            if size >= SAMPLE_BYTES:
+                break
+        self._start = b"".join(start)
+        self.layout = self._sniffed(has_header)
+
+    def finish(self) -> None:
+        for _ in self._lines:
+            pass
+
+    def _sniffed(self, has_header: bool | None) -> Layout:
+        sample = self._start[:SAMPLE_BYTES]
+        sample = sample[:sample.rfind(b"\n") + 1] or self._start[:self._start.find(b"\n") + 1]
+        rows, separator = _split(self._text(sample), self.file)
+        held = self._data_in_head(rows, separator)
+        if held and rows is not None:
+            self._start = b"".join(held) + self._start
+            rows, separator = _split(self._text(b"".join(held) + sample), self.file)
+        if not rows:
+            return Layout(",", None, 0, ())
+        if self.stream.comments and self.stream.comments[0].lower().encode().startswith(MATRIX_MARKET):
+            return self._matrix_market(rows)
+        is_header = _is_header(rows) if has_header is None else has_header
+        header = tuple(cell.strip() for cell in rows[0]) if is_header else None
+        body = rows[1:] if is_header else rows
+        num_columns = len(body[0]) if body else len(header)
+        has_tail = num_columns > 1 and all(len(row) == num_columns and not row[-1] for row in body[:SAMPLE_ROWS]) and (
+            header is None or len(header) < num_columns or not header[-1]) and bool(body)
+        if header is not None and len(header) != num_columns:
+            header = _fitted(header, num_columns, has_tail, self.file)
+        first = tuple(cell.strip() for cell in body[0])[:num_columns - has_tail] if body else ()
+        return Layout(separator, header, num_columns, first, has_tail)
+
+    def _matrix_market(self, rows: list[list[str]]) -> Layout:
+        """The first line of data states rows, columns and entries; it is taken off."""
+        self._start = self._start[_end_of_row(self._start):]
+        try:
+            size = tuple(map(int, rows[0]))
+        except ValueError:
+            raise DatasetError(f"{self.file} begins as a Matrix Market file and has {' '.join(rows[0])[:MAX_SHOWN]!r} "
+                               "where it says its size; expected rows, columns and entries") from None
+        return Layout(" ", None, len(rows[1]) if len(rows) > 1 else 2, tuple(rows[1]) if len(rows) > 1 else (),
+                      size=size)
+
+    def _text(self, lines: bytes) -> str:
+        try:
+            return lines.decode()
+        except UnicodeDecodeError as error:
+            raise _no_utf8(self.file, error.object[error.start:error.start + 1]) from None
+
+    def _data_in_head(self, rows: list[list[str]], separator: str) -> list[bytes]:
+        """Return lines such as `#ml,u7` before the data that are data themselves; count the others as comments."""
+        head, self.stream.head = self.stream.head, []
+        if not head:
+            return []
+        cells = [next(csv.reader([self._text(line).strip()], delimiter=separator)) if separator != " "
+                 else self._text(line).split() for line in head]
+        width = len(rows[0]) if rows else max(map(len, cells))
+        fits = [len(row) == width > 1 for row in cells]
+        body = rows[1:] if rows and _is_header(rows) else rows
+        words = {cell.strip().lower().lstrip("#%") for cell in cells[-1]}
+        if (rows and (_is_header(rows) or all(_is_integer(row[0]) for row in body))) or words & HEADER_WORDS:
+            fits = [False] * len(head)
+        elif rows and sum(fits) == 1 and not any(cell[:1] in ("#", "%") for row in rows for cell in row):
+            raise DatasetError(f"{self.file} begins with the line {self._text(head[0]).strip()[:MAX_SHOWN]!r}, which "
+                               "may be a comment or a row; remove it, put quotation marks around its first "
+                               "cell, or put a line of column names before it")
+        for line, is_data in zip(head, fits, strict=True):
+            if not is_data:
+                self.stream.skip(line)
+        return [line for line, is_data in zip(head, fits, strict=True) if is_data]
+
+    def blocks(self, kinds: list[str | None]) -> Iterator[list[Any]]:
+        layout = self.layout
+        kinds = [*kinds, *([TEXT] if layout.has_tail else [])]
+        types = {NUMBER: pa.float64(), INTEGER: pa.int64()}
+        wanted = [str(place) for place, kind in enumerate(kinds) if kind is not None]
+        source = _Readable(self._clean(INTEGER in kinds, TEXT in kinds))
+        block_bytes = text_stream.BLOCK_BYTES + 2 * text_stream.MAX_LINE_BYTES
+        try:
+            reader = arrow_csv.open_csv(
+                pa.PythonFile(source, "r"),
+                # One thread counts rows for sentences.
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, block_size=min(block_bytes, (1 << 31) - 1), skip_rows_after_names=0,
+                    column_names=[str(place) for place in range(layout.num_columns)]),
+                parse_options=arrow_csv.ParseOptions(delimiter=layout.separator, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types={str(place): types.get(kind, pa.large_string()) for place, kind in enumerate(kinds)},
+                    null_values=list(MISSING_TEXTS), strings_can_be_null=False, include_columns=wanted))
+            for batch in reader:
+                yield self._converted(batch, [kind for kind in kinds if kind is not None])
+        except pa.ArrowInvalid as error:
+            if str(error) != "Empty CSV file":
+                raise self._explained(error) from None
+
+    def _clean(self, has_integers: bool, has_texts: bool) -> Iterator[bytes]:
+        """Yield lines as Arrow's reader wants them, without the header."""
+        layout = self.layout
+        is_first = layout.header is not None
+        num_bytes = 0
+        for lines in chain([self._start], self._lines):
+            lines = with_single_blanks(lines) if layout.separator == " " else without_blank_lines(lines)
+            if is_first:
+                lines = lines.lstrip(b"\n")
+                row = next(csv.reader(io.StringIO(lines[:SAMPLE_BYTES].decode(errors="replace"), newline=""),
+                                      delimiter=layout.separator), None)
+                if row is None:
+                    continue
+                lines = lines[_end_of_row(lines):]
+                is_first = False
+            if layout.num_columns == 1 and b"\n\n" in lines.strip(b"\n"):
+                raise DatasetError(f"{self.file} has empty lines between its values; write NaN where one is unknown")
+            if has_integers and has_leading_zeros(lines):
+                raise CellError(-1, f"{self.file} has ids that begin with 0")
+            num_bytes += len(lines)
+            if has_texts:
+                check_memory(str(self.file), f"{num_bytes / 1e9:,.1f} GB of text", num_bytes)
+            if lines:
+                yield lines
+        self._start = b""
+
+    def _converted(self, batch: Any, kinds: list[str]) -> list[Any]:
+        columns = []
+        for name, column, kind in zip(batch.schema.names, batch.columns, kinds, strict=True):
+            if kind == INTEGER and column.null_count:
+                raise CellError(int(name), f"{self.file} has a row without an id in column {self._name(int(name))}")
+            if kind in (TEXT, LOOSE):
+                column = pc.utf8_trim_whitespace(column)
+            if kind == LOOSE:
+                column = self._numbers(column, int(name))
+            columns.append(column)
+        if self.layout.has_tail:
+            tail = columns.pop()
+            if pc.any(pc.not_equal(tail, "")).as_py():
+                raise DatasetError(f"{self.file} has rows that end in a separator and others with "
+                                   f"{self.layout.num_columns} columns; expected as many throughout")
+        return columns
+
+    def _numbers(self, column: Any, place: int) -> Any:
+        numbers = numbers_of(column, has_truths=True)
+        if numbers is None:
+            text = next(text for text in column.to_pylist() if not is_number(text) and text not in MISSING_TEXTS)
+            raise CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {self._name(place)}; expected "
+                            f"numbers, or leave the column out{_hint(text)}", text)
+        return numbers
+
+    def _name(self, place: int) -> str:
+        return repr(self.layout.header[place]) if self.layout.header else str(place)
+
+    def _explained(self, error: Exception) -> DatasetError:
+        text = str(error)
+        if found := CELL_ERROR.match(text):
+            place, row, reason = int(found[1]), found[2], found[3]
+            if "UTF8" in reason:
+                return _no_utf8(self.file)
+            value = reason.partition("invalid value ")[2]
+            return CellError(place, f"{self.file} has {value[:MAX_SHOWN]} in column {self._name(place)}"
+                             f"{f' of row {row}' if row else ''}; expected numbers{_hint(value)}")
+        if found := ROW_ERROR.match(text):
+            row = int(found[1] or 0) + (self.layout.header is not None)
+            return DatasetError(f"{self.file} has {found[3]} columns in row {row} and {found[2]} in the first; "
+                                "expected as many throughout")
+        if "straddl" in text:
+            return DatasetError(f"{self.file} has a row of more than {text_stream.MAX_LINE_BYTES >> 20} MiB, or a "
+                                "quotation mark that is never closed; expected a row a line")
+        return DatasetError(f"{self.file} can't be read as a table ({text.splitlines()[0]})")
+
+
+def _hint(text: str) -> str:
+    return ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(text.strip()) else ""
+
+
+def _no_utf8(file: Path, byte: bytes = b"") -> DatasetError:
+    shown = f" (byte {byte[0]:#x})" if byte else ""
+    return DatasetError(f"{file} holds letters that are not in UTF-8{shown}; convert it, for example by "
+                        "iconv -f LATIN1 -t UTF-8")
+
+
+class _Readable:
+    """Blocks as the file that Arrow's reader takes."""
+
+    closed = False
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, b""
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        block = self._rest or next(self._blocks, b"")
+        if num_bytes < 0 or len(block) <= num_bytes:
+            self._rest = b""
+            return block
+        self._rest = block[num_bytes:]
+        return block[:num_bytes]
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _end_of_row(lines: bytes) -> int:
+    """Return where the first row ends; a quoted cell may span lines."""
+    end = lines.find(b"\n") + 1
+    while end and lines.count(b'"', 0, end) % 2:
+        end = lines.find(b"\n", end) + 1
+    return end or len(lines)
+
+
+def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
+    """Return the rows of a sample and what separates their cells: the first mark that all rows have as often."""
+    lines = [line for line in text.split("\n") if line.strip()][:SAMPLE_ROWS]
+    if not lines:
+        return [], ","
+    for mark in SEPARATORS:
+        if mark in lines[0] or mark in lines[-1]:
+            rows = _parsed(text, mark, file)
+            if len({len(row) for row in rows[1:]} or {len(rows[0])}) == 1 and len(rows[-1]) > 1 and not (
+                    mark == "\t" and _is_by_blanks(rows)):
+                return rows, mark
+    mark = next((mark for mark in ",;\t|" if mark in lines[0] and not (mark == "\t" and _is_by_blanks(
+        _parsed(text, mark, file)))), None)
+    if mark is not None:
+        return _parsed(text, mark, file), mark
+    rows = _parsed(with_single_blanks(text.encode()).decode(), " ", file)
+    if len({len(row) for row in rows}) > 2 and not all(is_number(cell) for row in rows[1:] for cell in row):
+        return [[line] for line in lines], "\t"      # names of several words
+    return rows, " "
+
+
+def _is_by_blanks(rows: list[list[str]]) -> bool:
+    """Whether columns between tabs are several numbers between blanks: KONECT separates by both."""
+    return any(" " in cell.strip() for row in rows for cell in row) and all(
+        is_number(cell) for row in rows for between in row for cell in between.split())
+
+
+def _parsed(text: str, separator: str, file: Path) -> list[list[str]]:
+    rows = []
+    try:
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            if row and (len(row) > 1 or row[0].strip()):
+                rows.append(row)
+            if len(rows) >= SAMPLE_ROWS:
+                break
+    except csv.Error as error:
+        raise DatasetError(f"{file} can't be read as a table ({error})") from None
+    return rows
+
+
+def _fitted(header: tuple[str, ...], num_columns: int, has_tail: bool, file: Path) -> tuple[str, ...]:
+    """Return a header that has a cell more or less than the rows."""
+    if len(header) == num_columns + 1 and not header[-1]:
+        return header[:-1]
+    if len(header) == num_columns - 1:
+        return (*header, "") if has_tail else ("", *header)     # R leaves the column of row names without one
+    raise DatasetError(f"{file} has {num_columns} columns in row 2 and {len(header)} in the first; expected as many "
+                       "throughout")
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    first, body = rows[0], rows[1:]
+    names = [cell.strip().lower() for cell in first]
+    if not names[0] and len(names) > 1 and names[1:] == [str(place) for place in range(len(names) - 1)]:
+        return True     # as pandas writes columns without names, beside its index
+    if any(map(is_number, first)):
+        return bool(set(names) & HEADER_WORDS) and bool(body) and all(
+            len(row) == len(first) and is_number(row[place]) for row in body
+            for place, name in enumerate(names) if name in HEADER_WORDS)
+    if set(names) & HEADER_WORDS:
+        return True
+    columns = [[row[place].strip() for row in body if place < len(row)] for place in range(len(first))]
+    return any(not is_like_number(cell.strip()) and len(column) == len(body) and all(map(is_like_number, column))
+               and set(column) - set(MISSING_TEXTS) for cell, column in zip(first, columns, strict=True) if column)
+
+
+def is_like_number(cell: str) -> bool:
+    """Whether a cell is a number, also one with commas in it, a truth or missing: none of them is a name."""
+    return is_number(cell) or cell in MISSING_TEXTS or cell.lower() in TRUTHS or bool(COMMAS.fullmatch(cell))
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell of a text table is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_integer(cell: str) -> bool:
+    return cell.strip().lstrip("-").isdecimal()
+
+
+def _strings(texts: list[str]) -> Any:
+    return pa.array(texts, pa.large_string())
+
+
+def numbers_of(column: pa.Array, has_truths: bool = False) -> pa.Array | None:
+    """Return a column of texts as float64, NaN where one is missing, or None where one is no number.
+
+    Parameters
+    ----------
+    has_truths : bool      the words true and false, yes and no are 1 and 0 where all cells are such
+    """
+    column = pc.utf8_trim_whitespace(column)
+    is_missing = pc.is_in(column, value_set=_strings(list(MISSING_TEXTS)))
+    if has_truths:
+        lower = pc.utf8_lower(column)
+        is_truth = pc.is_in(lower, value_set=_strings(list(TRUTHS)))
+        if len(column) and pc.all(pc.or_(is_truth, is_missing)).as_py() and pc.any(is_truth).as_py():
+            column = pc.if_else(pc.is_in(lower, value_set=_strings(["true", "yes"])), "1", "0")
+    column = pc.if_else(is_missing, "nan", column)
+    try:
+        return pc.cast(column, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def ids_of(column: pa.ChunkedArray) -> Ids:
+    """Return ids as int64 if all are whole numbers as Python writes them, else as texts."""
+    blocks = []
+    for chunk in column.chunks:
+        try:
+            numbers = pc.cast(chunk, pa.int64())
+        except pa.ArrowInvalid:
+            break
+        if len(chunk) and not pc.all(pc.equal(pc.cast(numbers, chunk.type), chunk)).as_py():
+            break
+        blocks.append(numpy_of(numbers))
+    else:
+        return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
+    return joined(column)
+
+
+def checked_ids(ids: Ids, path: Path) -> Ids:
+    """Return ids as they are.
+
+    Raises
+    ------
+    DatasetError      one of several lines, where a quotation mark is not closed; one that is missing among numbers
+    """
+    if not isinstance(ids, pa.Array):
+        return ids
+    if pc.any(is_long := pc.match_substring(ids, "\n")).as_py():
+        text = ids.filter(is_long)[0].as_py()
+        raise DatasetError(f"{path} has an id of several lines, {text[:MAX_SHOWN]!r}; a quotation mark may be missing, "
+                           "or one too many")
+    is_missing = pc.is_in(ids, value_set=_strings(list(MISSING_TEXTS)))
+    others = ids.filter(pc.invert(is_missing)) if pc.any(is_missing).as_py() else ids[:0]
+    if len(others) and not isinstance(ids_of(pa.chunked_array([others])), pa.Array):
+        text = ids.filter(is_missing)[0].as_py()
+        raise DatasetError(f"{path} has {text!r} where a node's id should be, and numbers in all other rows; expected "
+                           "an id in each row")
+    return ids
+
+
+def read_columns(table: TextTable, purposes: list[str | None]) -> list[Any]:
+    """Read whole columns: ids (INTEGER), numbers or else texts (NUMBER), or texts (TEXT); None leaves one out.
+
+    Returns
+    -------
+    columns : per column that is asked for, (num_rows,) int64, (num_rows,) float64, or an Arrow array of strings
+    """
+    kinds = list(purposes)
+    for place, kind in enumerate(kinds):
+        cell = table.first[place] if place < len(table.first) else ""
+        if (kind == INTEGER and not _is_integer(cell)) or (kind == NUMBER and not (is_number(cell) or cell == "")):
+            kinds[place] = TEXT
+    for attempt in range(3):
+        try:
+            blocks = list(table.blocks(kinds))
+            break
+        except CellError as error:
+            if attempt == 2:
+                raise
+            for place, kind in enumerate(kinds):
+                is_late = attempt == 1 or place == error.column or (error.column == -1 and kind == INTEGER)
+                kinds[place] = TEXT if kind is not None and is_late else kind
+    wanted = [(purpose, kind) for purpose, kind in zip(purposes, kinds, strict=True) if kind is not None]
+    columns = []
+    for place, (purpose, kind) in enumerate(wanted):
+        parts = [block[place] for block in blocks]
+        if kind == TEXT:
+            texts = pa.chunked_array(parts, pa.large_string())
+            column = ids_of(texts) if purpose == INTEGER else _numbers_or_texts(texts, purpose)
+        else:
+            column = np.concatenate([numpy_of(part) for part in parts] or [np.empty(
+                0, np.int64 if kind == INTEGER else np.float64)])
+        columns.append(column)
+    return columns
+
+
+def _numbers_or_texts(texts: pa.ChunkedArray, purpose: str) -> np.ndarray | pa.LargeStringArray:
+    numbers = [numbers_of(chunk) if purpose == NUMBER else None for chunk in texts.chunks]
+    if purpose == NUMBER and all(chunk is not None for chunk in numbers):
+        return np.concatenate([numpy_of(chunk) for chunk in numbers] or [np.empty(0)])
+    return joined(texts)
+
+
+def joined(texts: pa.ChunkedArray) -> pa.LargeStringArray:
+    """Return one array of texts."""
+    return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], pa.large_string())
+
+
+def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, first: int = 0) -> np.ndarray | RowFile:
+    """Read the columns from `first` on as numbers, a block of rows at a time.
+
+    Parameters
+    ----------
+    dtype : type              np.int64, np.float32 or np.float64
+    scratch : Path or None    folder of a file that keeps the rows; None keeps them in memory
+
+    Returns
+    -------
+    matrix : (num_rows, num_columns - first) dtype; (0, 0) for a file without rows
+
+    Raises
+    ------
+    CellError                 a cell that is no number
+    """
+    kind = INTEGER if np.issubdtype(dtype, np.integer) else NUMBER
+    kinds = [None] * first + [kind] * (table.num_columns - first)
+    try:
+        return _kept(table, kinds, dtype, scratch)
+    except CellError:
+        if kind == INTEGER:
+            raise
+        return _kept(table, [None if kind is None else LOOSE for kind in kinds], dtype, scratch)
+
+
+def _kept(table: TextTable, kinds: list[str | None], dtype: type, scratch: Path | None) -> np.ndarray | RowFile:
+    blocks = (_matrix(block, dtype) for block in table.blocks(kinds))
+    start = next(blocks, None)
+    return np.empty((0, 0), dtype) if start is None else keep_rows(chain([start], blocks), scratch, table.path.name)
+
+
+def numpy_of(column: pa.Array) -> np.ndarray:
+    """Return numbers as NumPy's, NaN where one is missing; Arrow's own way would import pandas, which takes long."""
+    if column.null_count:
+        column = pc.fill_null(column, np.nan)
+    dtype = np.int64 if column.type == pa.int64() else np.float64
+    if not len(column):
+        return np.empty(0, dtype)
+    return np.frombuffer(column.buffers()[1], dtype)[column.offset:column.offset + len(column)]
+
+
+def _matrix(block: list[Any], dtype: type) -> np.ndarray:
+    rows = np.empty((len(block[0]), len(block)), dtype)
+    for place, column in enumerate(block):
+        rows[:, place] = numpy_of(column)
+    return rows

@@ -1,0 +1,144 @@
+"""DealtBatches: batches of the whole graph dealt to ranks, rows on their way to them, and a model's pass over them.
+
+Rank 0 sees the arcs of all parts and cuts them, so that the batches do not depend on how the graph was partitioned, and
+which rank computes a batch changes no integer of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.lowbit.inference.batches.cut import Batches, cut_batches
+from hpcgnn.lowbit.inference.batches.packed import PackedBatches
+from hpcgnn.lowbit.inference.batches.run import AggregationCounts, BatchedRun
+from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun
+from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.partition.partition import Partition
+from hpcgnn.run.launch import together
+from hpcgnn.training.batch_graph import gather_arcs
+
+Counts = TypeVar("Counts")
+
+
+@dataclass(frozen=True)
+class DealtBatches:
+    """The batches of one rank: batch b goes to rank b mod P.
+
+    Attributes
+    ----------
+    comm : MPI communicator with one rank a part
+    batches : Batches                            of this rank
+    sent : list of (n,) int64, one a rank        inner rows that its batches have, ascending
+    received : list of (n,) int64, one a rank    rows of the batches that it owns, in the order in which it sends them
+    num_inner, num_arcs : int                    of this rank's part
+    """
+
+    comm: MPI.Comm
+    batches: Batches
+    sent: list[np.ndarray]
+    received: list[np.ndarray]
+    num_inner: int
+    num_arcs: int
+
+    @classmethod
+    def deal(cls, comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, *,
+             keeps_all: bool = False) -> DealtBatches:
+        """Collective: cut the graph of all parts; see `cut_batches`.
+
+        Raises
+        ------
+        CollectiveError      on all ranks, where rank 0 can't cut the graph
+        """
+        arcs = gather_arcs(comm, part)
+        cut = together(comm, lambda: None if arcs is None else cut_batches(
+            *arcs, num_clusters, batch_size, keeps_all=keeps_all))
+        shares = None if cut is None else [cut.chosen(np.arange(r, cut.num_batches, comm.size))
+                                           for r in range(comm.size)]
+        batches = comm.scatter(shares)
+        sent = [np.flatnonzero(np.isin(part.inner_id, ids)) for ids in comm.allgather(batches.node_id)]
+        ids = comm.alltoall([part.inner_id[rows] for rows in sent])
+        order = np.argsort(batches.node_id)
+        received = [order[np.searchsorted(batches.node_id, one, sorter=order)] for one in ids]
+        return cls(comm, batches, sent, received, part.num_inner, part.num_edges)
+
+    def to_batches(self, rows: np.ndarray) -> np.ndarray:
+        """Collective: return rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
+        return _scattered(self.comm.alltoall([rows[index] for index in self.sent]), self.received, rows,
+                          self.batches.num_rows)
+
+    def to_owners(self, rows: np.ndarray) -> np.ndarray:
+        """Collective: return inner rows (num_inner, ...) from those of the batches."""
+        return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
+                          self.num_inner)
+
+
+@dataclass(frozen=True)
+class BatchTotals:
+    """Counts batches, the arcs that they keep (`num_entries` of `num_arcs`), and bytes of their packed objects."""
+
+    num_batches: int
+    num_entries: int
+    num_arcs: int
+    packed_bytes: int
+
+
+class DealtRun:
+    """Collective: an integer model on the batches of all ranks; each rank computes those that it was dealt.
+
+    Parameters
+    ----------
+    dealt : DealtBatches
+    model : IntegerModel
+    codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
+    in_degree : (num_inner,) integer                     in the whole graph
+    aggregation : {"auto", "tiles", "gather"}
+    device : torch.device or None                        where batches are answered; None is the host
+
+    Raises
+    ------
+    CollectiveError      sums over a batch could overflow, or another word for aggregation
+    """
+
+    def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
+                 aggregation: str = "auto", device: torch.device | None = None):
+        self._dealt = dealt
+        codes, degrees = dealt.to_batches(codes), dealt.to_batches(in_degree.astype(np.int64))
+        bit_width = int(model.convolutions[0].rows.bit_width.max())
+        packed = PackedBatches.pack(dealt.batches, codes, degrees, bit_width)
+        self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation) if device is None
+                             else DeviceBatchedRun(model, packed, device, aggregation))
+        self._totals = BatchTotals(dealt.batches.num_batches, len(dealt.batches.indices), dealt.num_arcs, packed.nbytes)
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Collective: logits (num_inner, num_classes) and embeddings (num_inner, hidden) of inner rows, float32."""
+        return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """Return the copies to this rank's device so far, and their bytes."""
+        return self._run.copies, self._run.copied_bytes
+
+    def counts(self) -> AggregationCounts:
+        """Collective: return the counts of all ranks' passes so far."""
+        return _summed(self._dealt.comm, self._run.counts)
+
+    def totals(self) -> BatchTotals:
+        """Collective: return the totals over all ranks' batches."""
+        return _summed(self._dealt.comm, self._totals)
+
+
+def _summed(comm: MPI.Comm, own: Counts) -> Counts:
+    """Collective: sum all ranks' counts, field by field."""
+    return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
+
+
+def _scattered(parts: list[np.ndarray], places: list[np.ndarray], like: np.ndarray, num_rows: int) -> np.ndarray:
+    out = np.empty((num_rows, *like.shape[1:]), like.dtype)
+    for part, place in zip(parts, places, strict=True):
+        out[place] = part
+    return out

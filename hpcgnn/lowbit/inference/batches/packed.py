@@ -1,0 +1,180 @@
+"""PackedBatches: adjacency, tiles and features of batches as one contiguous object of low-bit data (QGTC Section 4.6).
+
+It is built once and read in place: the arrays of a loaded object are views of its bytes. No file is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.lowbit.bit_tensor import BitTensor, to_bit
+from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.ops.batch_tiles import BatchTiles
+from hpcgnn.ops.bit_gemm import PAD8, padded, words_of
+from hpcgnn.ops.tiles import TILE_ROWS, tiles_of_csr
+
+MAGIC, VERSION = 0x48435441_42544147, 1
+HEADER = ("magic", "version", "num_bytes", "num_rows", "num_batches", "num_entries", "num_tile_rows", "num_tiles",
+          "num_features", "bit_width", "is_signed")
+ALIGNMENT = 64
+HEADER_BYTES = 128
+
+
+@dataclass(frozen=True)
+class PackedBatches:
+    """Batches with all that a pass needs, in one buffer.
+
+    Attributes
+    ----------
+    buffer : (num_bytes,) uint8          header, then the sections in the order of `_sections`, each on 64 bytes
+    batches : Batches
+    tiles : BatchTiles
+    in_degree : (num_rows,) int64        in the whole graph: it chooses steps and widths
+    features : BitTensor                 codes of the rows by column, shifted by 2**(bit_width - 1) where signed
+    is_signed : bool
+    """
+
+    buffer: np.ndarray
+    batches: Batches
+    tiles: BatchTiles
+    in_degree: np.ndarray
+    features: BitTensor
+    is_signed: bool
+
+    @classmethod
+    def pack(cls, batches: Batches, codes: np.ndarray, in_degree: np.ndarray, bit_width: int) -> PackedBatches:
+        """Build the object.
+
+        Parameters
+        ----------
+        codes : (num_rows, num_features) uint8, or int8 with a sign
+        in_degree : (num_rows,) integer
+        bit_width : int, 1 to 8              of the codes, a sign included
+
+        Raises
+        ------
+        KernelError      codes that don't fit the width, or not a row of codes and a degree a row of the batches
+        """
+        is_signed = codes.dtype == np.int8
+        if codes.ndim != 2 or len(codes) != batches.num_rows or len(in_degree) != batches.num_rows:
+            raise KernelError(f"batches of {batches.num_rows} rows need as many rows of codes and in-degrees, "
+                              f"found codes of shape {codes.shape} and {len(in_degree)} degrees")
+        shifted = (codes.astype(np.int16) + (1 << bit_width >> 1)).astype(np.uint8) if is_signed else codes
+        features = to_bit(torch.from_numpy(np.ascontiguousarray(shifted)), bit_width)
+        lists = [tiles_of_csr(*batches.adjacency(b), int(size)) for b, size in enumerate(np.diff(batches.row_begin))]
+        tiles = BatchTiles.stack(lists, batches.indptr)
+        counts = {"num_rows": batches.num_rows, "num_batches": batches.num_batches,
+                  "num_entries": len(batches.indices), "num_tile_rows": len(tiles.begin) - 1,
+                  "num_tiles": len(tiles.column), "num_features": codes.shape[1], "bit_width": bit_width,
+                  "is_signed": int(is_signed)}
+        arrays = {"node_id": batches.node_id, "row_begin": batches.row_begin, "indptr": batches.indptr,
+                  "in_degree": in_degree, "tile_row_begin": tiles.tile_row_begin, "tile_begin": tiles.begin,
+                  "indices": batches.indices, "tile_column": tiles.column, "tile_words": tiles.words,
+                  "features": features.words.numpy()}
+        places, num_bytes = _places(counts)
+        buffer = np.zeros(num_bytes, np.uint8)
+        counts |= {"magic": MAGIC, "version": VERSION, "num_bytes": num_bytes}
+        buffer[:8 * len(HEADER)].view(np.int64)[:] = [counts[name] for name in HEADER]
+        for name, (start, dtype, shape) in places.items():
+            _view(buffer, start, dtype, shape)[...] = arrays[name].reshape(shape)
+        return cls.load(buffer)
+
+    @classmethod
+    def load(cls, buffer: np.ndarray) -> PackedBatches:
+        """Return the object that lies in a buffer, without a copy.
+
+        Parameters
+        ----------
+        buffer : (num_bytes,) uint8, contiguous, on 8 bytes
+
+        Raises
+        ------
+        KernelError      no such object, one of another version, cut short, or with arrays that contradict each other
+        """
+        counts = _header(buffer)
+        places, _ = _places(counts)
+        arrays = {name: _view(buffer, *place) for name, place in places.items()}
+        _check(arrays, counts)
+        batches = Batches(arrays["node_id"], arrays["row_begin"], arrays["indptr"], arrays["indices"])
+        tiles = BatchTiles(arrays["row_begin"], arrays["tile_row_begin"], arrays["tile_begin"],
+                           arrays["tile_column"], arrays["tile_words"], arrays["indptr"])
+        features = BitTensor.from_words(torch.from_numpy(arrays["features"]),
+                                        (counts["num_rows"], counts["num_features"]), "column")
+        return cls(buffer, batches, tiles, arrays["in_degree"], features, bool(counts["is_signed"]))
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes
+
+    def codes(self) -> np.ndarray:
+        """Return the features, (num_rows, num_features) uint8, or int8 with a sign."""
+        codes = self.features.to_codes().numpy()
+        return (codes - np.uint8(1 << (self.features.bit_width - 1))).view(np.int8) if self.is_signed else codes
+
+
+def _header(buffer: np.ndarray) -> dict[str, int]:
+    if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous or buffer.ctypes.data % 8:
+        raise KernelError("packed batches lie in a contiguous buffer of bytes that begins on a multiple of 8")
+    if len(buffer) < HEADER_BYTES:
+        raise KernelError(f"packed batches have a header of {HEADER_BYTES} bytes, found {len(buffer)}; it is cut short")
+    counts = dict(zip(HEADER, buffer[:8 * len(HEADER)].view(np.int64).tolist(), strict=True))
+    if counts["magic"] != MAGIC or counts["version"] != VERSION:
+        raise KernelError(f"a buffer holds no packed batches of version {VERSION}; pack the batches again")
+    sizes = [counts[name] for name in HEADER[3:]]
+    is_sane = min(sizes) >= 0 and max(sizes) <= 8 * len(buffer) and 1 <= counts["bit_width"] <= 8
+    if not is_sane or counts["is_signed"] > 1 or _places(counts)[1] != counts["num_bytes"]:
+        raise KernelError("the header of packed batches contradicts itself; pack the batches again")
+    if counts["num_bytes"] != len(buffer):
+        raise KernelError(f"packed batches of {counts['num_bytes']} bytes were given {len(buffer)}; "
+                          "the buffer is cut short or too long")
+    return counts
+
+
+def _places(counts: dict[str, int]) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
+    """Return (start, type, shape) of each section, and the bytes of all."""
+    num_rows, num_batches, num_tiles = counts["num_rows"], counts["num_batches"], counts["num_tiles"]
+    planes = counts["bit_width"], padded(num_rows, PAD8), words_of(counts["num_features"])
+    sections = (("node_id", np.int64, (num_rows,)), ("row_begin", np.int64, (num_batches + 1,)),
+                ("indptr", np.int64, (num_rows + 1,)), ("in_degree", np.int64, (num_rows,)),
+                ("tile_row_begin", np.int64, (num_batches + 1,)),
+                ("tile_begin", np.int64, (counts["num_tile_rows"] + 1,)),
+                ("indices", np.int32, (counts["num_entries"],)), ("tile_column", np.int32, (num_tiles,)),
+                ("tile_words", np.int32, (num_tiles, TILE_ROWS, 4)), ("features", np.int32, planes))
+    places, start = {}, HEADER_BYTES
+    for name, dtype, shape in sections:
+        places[name] = start, dtype, shape
+        start += padded(int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize, ALIGNMENT)
+    return places, start
+
+
+def _view(buffer: np.ndarray, start: int, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return buffer[start:start + size].view(dtype).reshape(shape)
+
+
+def _check(arrays: dict[str, np.ndarray], counts: dict[str, int]) -> None:
+    """Refuse arrays that would be read past their ends: every bound rises to its total, every place exists."""
+    totals = {"row_begin": counts["num_rows"], "indptr": counts["num_entries"],
+              "tile_row_begin": counts["num_tile_rows"], "tile_begin": counts["num_tiles"]}
+    for name, total in totals.items():
+        bounds = arrays[name]
+        if bounds[0] != 0 or bounds[-1] != total or (np.diff(bounds) < 0).any():
+            raise KernelError(f"packed batches have a {name} that does not rise from 0 to {total}; "
+                              "pack the batches again")
+    size = np.diff(arrays["row_begin"])
+    is_fit = (np.diff(arrays["tile_row_begin"]) == -(-size // TILE_ROWS)).all()
+    rows = np.repeat(np.arange(len(size)), size)
+    entry_batch = np.repeat(rows, np.diff(arrays["indptr"]))
+    first, end = arrays["row_begin"][:-1][entry_batch], arrays["row_begin"][1:][entry_batch]
+    is_fit &= bool(((arrays["indices"] >= first) & (arrays["indices"] < end)).all())
+    tile_batch = np.repeat(np.repeat(np.arange(len(size)), np.diff(arrays["tile_row_begin"])),
+                           np.diff(arrays["tile_begin"]))
+    limit = -(-size // (4 * 32))[tile_batch]
+    is_fit &= bool(((arrays["tile_column"] >= 0) & (arrays["tile_column"] < limit)).all())
+    if not is_fit or (arrays["in_degree"] < 0).any():
+        raise KernelError("packed batches have an arc or a tile outside its batch, or a negative in-degree; "
+                          "pack the batches again")

@@ -1,0 +1,192 @@
+"""Signed codes packed at their own width, one behind the other, lowest bit first. Who reads them is not known here.
+
+CodeExchange: codes of boundary rows to the ranks that need them, packed at their own width and exact.
+
+One message a peer, its rows as the ExchangePlan lists them and nothing else: both sides know width and size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.codec import MessageArena
+from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.exchange.ring import MAX_TAG, Transfer
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.ops.integer_layers import MappedRows
+
+TOGETHER = 8               # codes whose fields fill whole bytes at every width
+BLOCK_CODES = 1 << 20      # packed at a time, a multiple of TOGETHER
+
+
+def packed_bytes(num_codes: int, bit_width: int) -> int:
+    """Count the bytes of so many codes."""
+    return -(-num_codes * bit_width // 8)
+
+
+def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
+    """Return the low `bit_width` bits of each code, in order.
+
+    Parameters
+    ----------
+    codes : int8 of any shape, of magnitude below 2**(bit_width - 1)
+    bit_width : int, 2 to 8
+    out : (packed_bytes,) uint8      written where given
+
+    Returns
+    -------
+    (packed_bytes,) uint8; bits behind the last code are 0
+    """
+    flat = codes.reshape(-1)
+    out = np.empty(packed_bytes(flat.size, bit_width), np.uint8) if out is None else out
+    for first in range(0, flat.size, BLOCK_CODES):
+        block = flat[first:first + BLOCK_CODES].view(np.uint8)
+        start = first // 8 * bit_width
+        out[start:start + packed_bytes(block.size, bit_width)] = _pack_block(block, bit_width)
+    return out
+
+
+def unpack_codes(packed: np.ndarray, bit_width: int, out: np.ndarray) -> None:
+    """Write the codes that `pack_codes` packed to `out`, int8 and contiguous.
+
+    Raises
+    ------
+    KernelError      packed is not as long as so many codes
+    """
+    flat = out.reshape(-1)
+    if packed.dtype != np.uint8 or len(packed) != packed_bytes(flat.size, bit_width):
+        raise KernelError(f"{flat.size} codes of {bit_width} bits take {packed_bytes(flat.size, bit_width)} bytes, "
+                          f"found {len(packed)} of {packed.dtype}")
+    for first in range(0, flat.size, BLOCK_CODES):
+        block, start = flat[first:first + BLOCK_CODES], first // 8 * bit_width
+        block[:] = _unpack_block(packed[start:start + packed_bytes(block.size, bit_width)], bit_width, block.size)
+
+
+def _pack_block(codes: np.ndarray, bit_width: int) -> np.ndarray:
+    if bit_width == 8:
+        return codes
+    fields = np.zeros((-(-codes.size // TOGETHER), TOGETHER), np.uint8)
+    fields.reshape(-1)[:codes.size] = codes & (2**bit_width - 1)
+    words = np.zeros(len(fields), "<u8")
+    for place in range(TOGETHER):
+        words |= fields[:, place].astype(np.uint64) << np.uint64(bit_width * place)
+    whole = words.view(np.uint8).reshape(-1, 8)[:, :bit_width].reshape(-1)
+    return whole[:packed_bytes(codes.size, bit_width)]
+
+
+def _unpack_block(packed: np.ndarray, bit_width: int, num_codes: int) -> np.ndarray:
+    if bit_width == 8:
+        return packed.view(np.int8)
+    padded = np.zeros(-(-num_codes // TOGETHER) * bit_width, np.uint8)
+    padded[:len(packed)] = packed
+    words = np.zeros((len(padded) // bit_width, 8), np.uint8)
+    words[:, :bit_width] = padded.reshape(-1, bit_width)
+    numbers, spare = words.view("<u8").reshape(-1), 8 - bit_width
+    fields = np.empty((len(numbers), TOGETHER), np.uint8)
+    for place in range(TOGETHER):
+        fields[:, place] = numbers >> np.uint64(bit_width * place) & np.uint64(2**bit_width - 1)
+    # Moved to the top of a byte and back, a field keeps its sign.
+    return ((fields << spare).view(np.int8) >> spare).reshape(-1)[:num_codes]
+
+
+class CodeExchange:
+    """Exchanges of one rank, one at a time.
+
+    Parameters
+    ----------
+    comm : MPI communicator with one rank a part
+    plan : ExchangePlan
+
+    Attributes
+    ----------
+    sent_bytes : int             handed to MPI by this rank so far
+    float_bytes : int            what the same rows would take in float32
+    """
+
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan):
+        self._comm, self._plan = comm, plan
+        self._arena, self._traffic = MessageArena(), Traffic()
+        self._num_exchanges = 0
+        self.sent_bytes = self.float_bytes = 0
+
+    @property
+    def num_halo(self) -> int:
+        return self._plan.num_halo
+
+    @property
+    def boundary(self) -> tuple[RowList, ...]:
+        """Return the rows that go to each peer."""
+        return self._plan.boundary
+
+    @property
+    def halo(self) -> tuple[RowList, ...]:
+        """Return the halo rows that come from each peer, which are neighbors."""
+        return self._plan.halo
+
+    @property
+    def blocked_seconds(self) -> float:
+        """Return the seconds that this rank has waited for messages."""
+        return self._traffic.blocked_seconds
+
+    def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
+        """Collective: have the codes of halo rows come.
+
+        Parameters
+        ----------
+        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1); rows of MappedRows whose bytes
+            hold codes of that width and nothing else are sent as they lie
+        """
+        dim, plan = codes.shape[1], self._plan
+        sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
+        send, receive = self._arena.slices(*sizes)
+        is_whole = isinstance(codes, MappedRows) and codes.fills(bit_width)
+        for rows, message in zip(plan.boundary, send, strict=True):
+            if len(rows) and is_whole:
+                np.take(codes.table, rows.index, axis=0, out=message.reshape(len(rows), -1))
+            elif len(rows):
+                pack_codes(codes[rows.index], bit_width, message)
+        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width, is_whole)
+
+    def transfer(self, send: list[np.ndarray], receive: list[np.ndarray], dim: int) -> Transfer:
+        """Collective: begin an exchange of messages that are there; boundary rows have `dim` codes."""
+        plan = self._plan
+        self.sent_bytes += sum(map(len, send))
+        self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
+        self._num_exchanges += 1
+        return Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
+                        traffic=self._traffic)
+
+
+class CodeArrival:
+    """Codes on their way."""
+
+    def __init__(self, plan: ExchangePlan, transfer: Transfer, receive: list[np.ndarray], bit_width: int,
+                 is_whole: bool):
+        self._plan, self._transfer, self._receive = plan, transfer, receive
+        self._bit_width, self._is_whole = bit_width, is_whole
+
+    def poll(self) -> bool:
+        """Let MPI make progress; whether all has arrived."""
+        return self._transfer.poll()
+
+    def finish(self, halo: np.ndarray) -> None:
+        """Wait, and write the codes of halo rows, (num_halo, dim) int8."""
+        self._transfer.wait()
+        for rows, message in zip(self._plan.halo, self._receive, strict=True):
+            if len(rows):
+                # A peer's halo rows are neighbors, in the order of its message.
+                unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])
+
+    def finish_into(self, mapped: MappedRows, first: int) -> None:
+        """Wait, and write the codes of halo rows to the rows from `first` on, of the form that was sent."""
+        if not self._is_whole:
+            halo = np.empty((self._plan.num_halo, mapped.shape[1]), np.int8)
+            self.finish(halo)
+            mapped.put(first, halo)
+            return
+        self._transfer.wait()
+        for rows, message in zip(self._plan.halo, self._receive, strict=True):
+            if len(rows):
+                mapped.table[first + rows.index[0]:first + rows.index[-1] + 1] = message.reshape(len(rows), -1)

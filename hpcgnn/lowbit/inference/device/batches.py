@@ -1,0 +1,253 @@
+"""DeviceBatchedRun: an integer model on packed batches, that cross to a device group by group as they are packed.
+
+A group is as many batches as fit a budget of rows: one buffer in pinned memory, one copy that runs while the group
+before is computed, and one launch a step of a layer for all batches of the group (QGTC, Section 4.6). How batches are
+cut is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.reductions import degree_factor
+from hpcgnn.lowbit.inference.batches.cut import runs_of_batches
+from hpcgnn.lowbit.inference.batches.packed import ALIGNMENT, PackedBatches
+from hpcgnn.lowbit.inference.batches.run import AggregationCounts
+from hpcgnn.lowbit.inference.device.graph import host_rows
+from hpcgnn.lowbit.inference.graph_pass import is_summed, layers_of
+from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS
+from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.ops.bit_gemm import padded
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, result_dims
+from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles, slots_of
+from hpcgnn.ops.streams import streams_of
+from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
+
+GROUP_ROWS = 1 << 17      # of a group: what its layers make of them is some hundreds of MB
+KEPT_GROUPS = 2
+LEAST_ENTRIES = 3         # of a tile and plane, from which on tiles are the faster sums
+
+
+@dataclass(frozen=True)
+class GroupBuffer:
+    """One group of batches in one buffer.
+
+    Attributes
+    ----------
+    memory : (num_bytes,) uint8 tensor, pinned
+    places : dict      of each section its first byte, type and shape
+    first, stop : int      rows of the packed batches
+    """
+
+    memory: torch.Tensor
+    places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]
+    first: int
+    stop: int
+
+    @classmethod
+    def pack(cls, arrays: dict[str, np.ndarray], first: int, stop: int, device: torch.device) -> GroupBuffer:
+        """Write arrays one after the other into pinned memory."""
+        places, start = {}, 0
+        for name, array in arrays.items():
+            places[name] = start, torch.from_numpy(array[:0]).dtype, array.shape
+            start += padded(array.nbytes, ALIGNMENT)
+        memory = streams_of(device).pinned(max(start, 1))
+        for name, array in arrays.items():
+            begin, flat = places[name][0], np.ascontiguousarray(array).reshape(-1)
+            memory[begin:begin + array.nbytes] = torch.from_numpy(flat.view(np.uint8))
+        return cls(memory, places, first, stop)
+
+    def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the sections of a copy of the memory."""
+        found = {}
+        for name, (start, dtype, shape) in self.places.items():
+            num_bytes = int(np.prod(shape)) * dtype.itemsize
+            found[name] = memory[start:start + num_bytes].view(dtype).view(shape)
+        return found
+
+
+def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
+    """Tell whether sums by tiles of bits take less time than by rows of packed codes.
+
+    A tile meets every plane, however few arcs it has; a packed code is read once. On an H200, with 8.8 arcs a tile,
+    tiles took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35 at 8
+    (data/benchmarks/gpu.md).
+    """
+    return num_entries >= LEAST_ENTRIES * num_tiles * num_planes
+
+
+class DeviceBatchedRun:
+    """Passes of one model over the same batches.
+
+    Parameters
+    ----------
+    model : IntegerModel
+    packed : PackedBatches                       codes of the model's first convolution
+    device : torch.device
+    aggregation : {"auto", "tiles", "gather"}    auto is what `tiles_are_faster` says, and gather for attention, which
+                                                 weighs rows one by one
+
+    Attributes
+    ----------
+    counts : AggregationCounts      of all passes so far
+    copies, copied_bytes : int      from pinned memory to the device so far
+
+    Raises
+    ------
+    ConfigError      tiles for a model that attends
+    KernelError      a layer or a row of arcs that is too long for the kernels
+    """
+
+    def __init__(self, model: IntegerModel, packed: PackedBatches, device: torch.device, aggregation: str = "auto",
+                 group_rows: int = GROUP_ROWS):
+        if aggregation == "tiles" and not is_summed(model):
+            raise ConfigError("attention weighs neighbors one by one, which tiles of bits can't; use "
+                              "--aggregation gather")
+        self._packed, self._device = packed, device
+        self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
+        factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]
+        self._layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        num_planes = max(one.settings.mapped_bits for one in self._layers)
+        self._takes_tiles = aggregation == "tiles" or (aggregation == "auto" and is_summed(model) and tiles_are_faster(
+            len(packed.batches.indices), len(packed.tiles.column), num_planes))
+        self._result_dims = result_dims(self._layers)
+        self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
+        self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
+        # As many groups as are on the device at a time keep their memory, and so what they launch.
+        self._kept: list[tuple[torch.Tensor, DeviceLayers]] = []
+
+    @property
+    def group_bytes(self) -> list[int]:
+        """Return the bytes of each group's buffer."""
+        return [one.memory.numel() for one in self._groups]
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        self._count()
+        memory = self._copy(0) if self._groups else None
+        results = host_rows(self._packed.batches.num_rows, self._result_dims, self._device)
+        for number, group in enumerate(self._groups):
+            streams_of(self._device).message.join()
+            layers = self._layers_of(number, memory)
+            # The copy of the next group waits for nothing that this one computes.
+            memory = self._copy(number + 1) if number + 1 < len(self._groups) else None
+            layers.forward(*(rows[group.first:group.stop] for rows in results))
+        return tuple(rows.numpy() for rows in results)
+
+    def resident(self) -> ResidentRun:
+        """Copy all groups to the device, for passes that bring nothing and leave there what they find."""
+        return ResidentRun([self._layers_over(group, group.views(group.memory.to(self._device)))
+                            for group in self._groups])
+
+    def _copy(self, number: int) -> torch.Tensor:
+        """Queue the copy of a group to memory of the device, which it returns."""
+        streams, group = streams_of(self._device), self._groups[number]
+        with streams.message.after_computing():
+            memory = self._kept[number][0] if number < len(self._kept) else torch.empty(
+                group.memory.numel(), dtype=torch.uint8, device=self._device)
+        streams.message.copy(memory, group.memory)
+        streams.message.keep(memory)
+        self.copies += 1
+        self.copied_bytes += memory.numel()
+        return memory
+
+    def _group(self, first_batch: int, end_batch: int) -> GroupBuffer:
+        """Pack the batches first_batch .. end_batch - 1 for one copy."""
+        packed, batches, tiles = self._packed, self._packed.batches, self._packed.tiles
+        row_begin = batches.row_begin[first_batch:end_batch + 1]
+        first, stop = int(row_begin[0]), int(row_begin[-1])
+        count = batches.in_degree[first:stop]
+        arrays = {"planes": np.ascontiguousarray(packed.features.words.numpy()[:, first:stop]),
+                  "degree": packed.in_degree[first:stop].astype(np.int32), "count": count.astype(np.int32)}
+        for name in dict.fromkeys(self._reductions):
+            factor = degree_factor(count, name)
+            if factor is not None:
+                arrays[f"factor {name}"] = factor
+        if self._takes_tiles:
+            slots, arrays["slot_row"] = slots_of(row_begin)
+            tile_rows = slice(int(tiles.tile_row_begin[first_batch]), int(tiles.tile_row_begin[end_batch]))
+            bounds = tiles.begin[tile_rows.start:tile_rows.stop + 1]
+            some = slice(int(bounds[0]), int(bounds[-1]))
+            per_batch = np.diff(tiles.tile_row_begin[first_batch:end_batch + 1])
+            moved = np.repeat(slots[:-1] // TILE_ROWS - np.cumsum([0, *per_batch[:-1]]), per_batch)
+            counts = np.zeros(int(slots[-1]) // TILE_ROWS, np.int64)
+            counts[np.arange(len(bounds) - 1) + moved] = np.diff(bounds)
+            arrays["begin"] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            steps = np.repeat(np.repeat(slots[:-1] // TILE_COLUMNS, per_batch), np.diff(bounds))
+            arrays["column"] = (tiles.column[some] + steps).astype(np.int32)
+            arrays["words"] = tiles.words[some]
+        else:
+            indptr = batches.indptr[first:stop + 1]
+            arrays["indptr"] = indptr - indptr[0]
+            arrays["indices"] = batches.indices[indptr[0]:indptr[-1]] - np.int32(first)
+        return GroupBuffer.pack(arrays, first, stop, self._device)
+
+    def _layers_of(self, number: int, memory: torch.Tensor) -> DeviceLayers:
+        if number < len(self._kept):
+            return self._kept[number][1]
+        group = self._groups[number]
+        layers = self._layers_over(group, group.views(memory))
+        if number == len(self._kept) < KEPT_GROUPS and len(self._groups) <= KEPT_GROUPS:
+            self._kept.append((memory, layers))
+        return layers
+
+    def _layers_over(self, group: GroupBuffer, views: dict[str, torch.Tensor]) -> DeviceLayers:
+        rows = RowPlanes.of_lines(views["planes"], group.stop - group.first, self._packed.features.shape[1],
+                                  self._packed.is_signed)
+        nodes = DeviceNodes(views["degree"], views["count"],
+                            [views.get(f"factor {name}") for name in self._reductions])
+        if self._takes_tiles:
+            sums = SlotTiles(views["slot_row"], views["begin"], views["column"], views["words"])
+        else:
+            sums = Entries(views["indptr"], views["indices"])
+        return DeviceLayers(self._layers, rows, nodes, sums)
+
+    def _count(self) -> None:
+        tiles, num_layers = self._packed.tiles, len(self._layers)
+        if not self._takes_tiles:
+            self.counts.by_gather += num_layers * tiles.num_batches
+            return
+        places = int(tiles.num_places.sum())
+        self.counts.by_tiles += num_layers * tiles.num_batches
+        self.counts.num_places += num_layers * places
+        self.counts.num_jumped += num_layers * (places - int(tiles.num_tiles.sum()))
+
+
+class ResidentRun:
+    """Passes over groups of batches that all lie on the device, where logits and embeddings stay.
+
+    Parameters
+    ----------
+    groups : list of DeviceLayers
+    """
+
+    def __init__(self, groups: list[DeviceLayers]):
+        self._groups = groups
+
+    def queue(self) -> None:
+        """Have the device compute a pass; the host waits for nothing."""
+        for layers in self._groups:
+            layers.queue()
+
+    def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return logits and embeddings of each group's rows, which the next pass overwrites.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        return [layers.result() for layers in self._groups]
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        return sum(layers.row_bytes for layers in self._groups)

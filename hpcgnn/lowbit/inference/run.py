@@ -1,0 +1,209 @@
+"""IntegerRun: an integer model on the shards of all ranks, its answers, scores, seconds and bytes."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.plan import ExchangePlan, check_peers
+from hpcgnn.lowbit.formats import StoredSize, sizes
+from hpcgnn.lowbit.inference.code_exchange import CodeExchange
+from hpcgnn.lowbit.inference.coded_rows import BitRows, LayerRows
+from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference.forward import forward_codes
+from hpcgnn.lowbit.inference.graph_pass import GraphPass, is_summed
+from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, open_input
+from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
+from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.lowbit.package import PackagedRows
+from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
+from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.partition.partition import Partition
+from hpcgnn.run.launch import together
+from hpcgnn.shards.reader import read_partition
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.evaluate import as_trained, classes_of_model
+from hpcgnn.training.objective import SPLITS, Objective
+from hpcgnn.training.scores import SCORES
+
+Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) and embeddings (num_inner, hidden)
+
+
+def refuse_edge_weights(part: Partition) -> None:
+    """Refuse a part whose arcs have weights.
+
+    Raises
+    ------
+    ConfigError      it has some
+    """
+    if part.edge_weight is not None:
+        raise ConfigError(INTEGERS_REFUSE)
+
+
+@dataclass(frozen=True)
+class RowBytes:
+    """Counts the bytes of rows of all ranks.
+
+    Attributes
+    ----------
+    stored_form, form : str      of input rows in shards, and in memory
+    stored, kept : int           in shards, and in memory
+    between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer,
+                                 in batches or on a device
+    """
+
+    stored_form: str
+    form: str
+    stored: int
+    kept: int
+    between: int | None = None
+
+
+@dataclass(frozen=True)
+class IntegerRun:
+    """A rank's part and the model that answers for it.
+
+    Attributes
+    ----------
+    comm : MPI communicator, one rank a part
+    model : IntegerModel
+    info : GraphInfo
+    part : Partition                 without features
+    stored_form : str, stored_bytes : int      of this rank's input rows in its shard
+    rows : InputRows                 as they are kept for passes
+    exchange : CodeExchange
+    objective : Objective
+    device : torch.device or None    where passes run; None is the host
+    """
+
+    comm: MPI.Comm
+    model: IntegerModel
+    info: GraphInfo
+    part: Partition
+    stored_form: str
+    stored_bytes: int
+    rows: InputRows
+    exchange: CodeExchange
+    objective: Objective
+    device: torch.device | None = None
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
+             packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
+        """Collective: read this rank's shard, with labels in the order of the model's classes, by their names.
+
+        Parameters
+        ----------
+        packs_features : bool      keep the codes that the first convolution reads as packages, not as bits, and
+                                   multiply from them in every pass
+
+        Raises
+        ------
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
+                             that a rank's processor lacks; features that the model's first codes
+                             can't hold; labels of another task
+        """
+        together(comm, simd_level)
+        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
+        together(comm, lambda: refuse_edge_weights(part))
+        check_peers(comm, part, info.run_id)
+        stored = together(comm, lambda: open_input(shards, info, part))
+        scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
+        kept = PackedInput if packs_features else BitInput
+        rows = together(comm, lambda: kept.of(stored, scale, in_degree))
+        part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
+        part = replace(part, labels=together(comm, lambda: as_trained(part.labels, info, classes_of_model(model))))
+        masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
+        exchange = CodeExchange(comm, ExchangePlan.build(part))
+        return cls(comm, model, info, part, stored.form, stored.num_bytes, rows, exchange,
+                   Objective.build(comm, part.labels, masks), device)
+
+    @property
+    def in_degree(self) -> np.ndarray:
+        """Return (num_inner,) int32, in the whole graph."""
+        return self.part.in_degree[:self.part.num_inner]
+
+    def forward(self) -> Answer:
+        """Collective: one pass, from the codes of the first convolution's rows."""
+        return self._forward()
+
+    def packed_layers(self) -> list[PackagedRows]:
+        """Collective: pack what each convolution reads, in one more pass."""
+        layers: list[PackagedRows] = []
+        self._forward(lambda coded: layers.append(coded.packages()))
+        return layers
+
+    def _forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
+        if self._device_pass is not None and observe is None:
+            return self._device_pass.forward()
+        coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
+        if isinstance(coded, BitRows) and is_summed(self.model):
+            graph_pass = self._graph_pass if observe is None else GraphPass(
+                self.model, self.part, self.exchange, coded, keeps_codes=True)
+            return graph_pass.forward(observe)
+        return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
+
+    @cached_property
+    def _graph_pass(self) -> GraphPass:
+        return GraphPass(self.model, self.part, self.exchange, self.rows.coded(None, None))
+
+    @cached_property
+    def _device_pass(self) -> DeviceGraphPass | None:
+        """Collective, the first time: the model and the rows on the device, None on the host."""
+        if self.device is None:
+            return None
+        return together(self.comm, lambda: DeviceGraphPass(
+            self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
+
+    def row_steps(self) -> list[np.ndarray]:
+        """Return the step of each row's codes, (num_inner,) float32 for each convolution."""
+        return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
+
+    def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
+        """Collective: return the score by split, nan for a split without nodes."""
+        tensor = torch.from_numpy(logits)
+        return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
+                for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
+
+    def memory(self, is_in_batches: bool = False) -> RowBytes:
+        """Collective: count the bytes of rows, of all ranks; passes in batches keep theirs elsewhere."""
+        is_on_host = self.device is None and not is_in_batches
+        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and is_on_host
+        between = self._graph_pass.row_bytes if is_counted else 0
+        total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
+        return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)
+
+
+def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
+    """Collective: return the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
+    seconds = []
+    for _ in range(repeat):
+        comm.Barrier()
+        started = time.perf_counter()
+        answer = forward()
+        seconds.append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
+    return answer, statistics.median(seconds)
+
+
+def peak_bytes(comm: MPI.Comm) -> int:
+    """Collective: return the largest resident set that any rank has had since it started."""
+    return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+
+
+def format_sizes(comm: MPI.Comm, layers: Iterable[PackagedRows]) -> dict[str, StoredSize]:
+    """Collective: sum `hpcgnn.lowbit.formats.sizes` of the rows over all layers and ranks."""
+    total: dict[str, StoredSize] = {}
+    for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):
+        for one in of_ranks:
+            total = {name: total.get(name, StoredSize(0, 0)) + size for name, size in one.items()}
+    return total

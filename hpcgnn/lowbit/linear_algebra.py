@@ -1,0 +1,149 @@
+"""This module builds the `hpcgnn.ops.bit_gemm.Rescaling` that turns integer sums of a product into real values.
+
+With a = za + sa * A and b = zb + sb * B, where A and B are codes, the product over K columns follows exactly from the
+integer one and the sums of codes: sum a b = sa sb (sum A B) + za sb (sum B) + sa zb (sum A) + K za zb.
+
+Products of two BitTensors: to integers, to real values, and to the codes that the next product takes.
+
+Sparse left sides are in `hpcgnn.lowbit.tiles`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.lowbit.bit_tensor import PACKINGS, BitTensor, of_codes, to_bit
+from hpcgnn.lowbit.scale import OFFSETS, step_of
+from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling, multiply_bits
+
+
+class ProductSide(Protocol):
+    """Stands for one side of a product, a BitTensor or a BitTiles."""
+
+    num_lines: int
+    step: torch.Tensor | None
+    zero_point: torch.Tensor | None
+    code_sums: torch.Tensor
+    device: torch.device
+
+
+def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
+                 relu: bool, is_by_row: bool = False) -> Rescaling:
+    """Return how sums of left times right become values; gain and bias are (columns,) float32, (rows,) if is_by_row.
+
+    Raises
+    ------
+    KernelError      a gain or bias of another shape or type
+    """
+    num_scaled = left.num_lines if is_by_row else right.num_lines
+    for name, vector in (("gain", gain), ("bias", bias)):
+        if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):
+            raise KernelError(f"a product of {num_scaled} columns needs a {name} of as many float32 values, "
+                              f"found {vector.dtype} of shape {tuple(vector.shape)}")
+    return Rescaling(_line_values(left, right), _line_values(right, left), gain, bias, is_by_row, relu)
+
+
+def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
+    """Return the codes of a range that is known beforehand."""
+    step, low = step_of(low, high, bit_width, rounding)
+    if len(step) != 1:
+        raise KernelError(f"the codes of a product have one range, found {len(step)}")
+    return CodeRange(bit_width, low.item(), step.item(), OFFSETS[rounding])
+
+
+def _line_values(side: ProductSide, other: ProductSide) -> LineValues:
+    device = side.device
+    step = torch.ones(1, device=device) if side.step is None else side.step
+    zero_point = torch.zeros(1, device=device) if side.zero_point is None else side.zero_point
+    # Sums of codes matter only beside a zero point of the other side.
+    sums = torch.zeros(1, device=device) if other.zero_point is None else step * side.code_sums
+    return LineValues(*(part.expand(side.num_lines).contiguous() for part in (step, zero_point, sums)))
+
+
+def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
+    """Multiply codes by codes.
+
+    Parameters
+    ----------
+    a : (M, K) BitTensor packed by column, of 1 to 8 bits
+    b : (K, N) BitTensor packed by row, of 1 to 8 bits
+
+    Returns
+    -------
+    (M, N) int32, exact
+
+    Raises
+    ------
+    KernelError      packings or lengths that don't fit, or sums that could pass 2^31 - 1: K (2^s - 1) (2^t - 1)
+
+    Reference: QGTC, Eq. (5)-(7) and Section 5.
+    """
+    _check_packings(a, b)
+    return multiply_bits(a.lines, b.lines)
+
+
+def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = None,
+                    bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
+    """Multiply the values that the codes stand for, in full precision, as a last layer needs.
+
+    Parameters
+    ----------
+    a, b                             as in `bit_mm_to_int`
+    gain, bias : (N,) float32        gain * product + bias, a folded batch norm; None is 1 and 0
+    relu : bool                      then max(0, .)
+
+    Returns
+    -------
+    (M, N) float32, equal to a.to_val() @ b.to_val() but for the rounding of float32
+
+    Raises
+    ------
+    KernelError                      as `bit_mm_to_int`, or a gain or bias of another shape
+    """
+    _check_packings(a, b)
+    return multiply_bits(a.lines, b.lines, rescaling_of(a, b, gain, bias, relu))
+
+
+def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "column", *, low: float | None = None,
+                  high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
+                  bias: torch.Tensor | None = None, relu: bool = False) -> BitTensor:
+    """Multiply as `bit_mm_to_float`; quantize and pack for the next product while the sums are at hand.
+
+    Parameters
+    ----------
+    bit_width : int, 1 to 8
+    packing : {"column", "row"}      the next product's left or right side
+    low, high : float                range of the values. Without both, the product is made in full precision first,
+                                     and its own range is taken
+    rounding                         see `to_bit`
+
+    Returns
+    -------
+    (M, N) BitTensor
+
+    Raises
+    ------
+    KernelError                      as `bit_mm_to_float` and `to_bit`
+
+    Reference: QGTC, Section 4.5.
+    """
+    _check_packings(a, b)
+    if packing not in PACKINGS:
+        raise KernelError(f"packing is {packing!r}; expected one of {', '.join(PACKINGS)}")
+    if low is None or high is None:
+        values = bit_mm_to_float(a, b, gain=gain, bias=bias, relu=relu)
+        return to_bit(values, bit_width, packing, low=low, high=high, rounding=rounding)
+    codes = fixed_range(bit_width, low, high, rounding)
+    # Packed by row, the transposed product is computed: its lines are the columns.
+    left, right = (a, b) if packing == "column" else (b, a)
+    rescaling = rescaling_of(left, right, gain, bias, relu, is_by_row=packing == "row")
+    return of_codes(multiply_bits(left.lines, right.lines, rescaling, codes), packing, codes)
+
+
+def _check_packings(a: BitTensor, b: BitTensor) -> None:
+    if a.packing != "column" or b.packing != "row":
+        raise KernelError(f"a product takes a left side packed by 'column' and a right side packed by 'row', "
+                          f"found {a.packing!r} and {b.packing!r}")

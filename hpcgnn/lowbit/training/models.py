@@ -1,0 +1,338 @@
+"""This module chooses the widths to start from: it shares bits among layers and in-degrees by errors of a first fit.
+
+Widths are learned from there on, which is not known here.
+
+QuantizedStack: a stack of convolutions trained as integers, its size, and its way to an IntegerModel.
+
+Schemes say which quantizers it is made of; training is not known here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, IntegerModel, Normalization
+from hpcgnn.lowbit.training.convolutions import (
+    QuantizedConvolution,
+    QuantizedGAT,
+    QuantizedGCN,
+    QuantizedGIN,
+    QuantizedSAGE,
+)
+from hpcgnn.lowbit.training.protected import draw_protected, protection_by_degree
+from hpcgnn.lowbit.training.quantizer import BITS_A_KB, Nodes, Quantizer, RowQuantizer, count_in_degrees
+from hpcgnn.lowbit.training.scheme import QuantizationScheme, maker_of
+from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE
+from hpcgnn.nn.attention import GATConvolution
+from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
+from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
+from hpcgnn.nn.isomorphism import GINConvolution
+from hpcgnn.nn.normalization import layer_norm_of
+from hpcgnn.nn.stack import ConvolutionStack
+
+
+@torch.no_grad()
+def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
+    """Set the widths of fitted quantizers, so that all rows together take at most `num_bits` and lose least.
+
+    What a layer loses is the energy of its errors relative to that of its rows; a bit more makes an error four times
+    smaller. All in-degrees start at the least width, and bit by bit goes where it saves most for what it costs, as long
+    as it fits: a layer that is narrow, or an in-degree with few nodes, is cheap. A width whose fitted codes needed
+    fewer bits stays there.
+    """
+    widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
+    limits = [_limits(quantizer) for quantizer in quantizers]
+    losses = [_losses(quantizer) for quantizer in quantizers]
+    costs = [quantizer.counts.cpu().numpy() * quantizer.dim for quantizer in quantizers]
+    left = num_bits - sum(float(width @ cost) for width, cost in zip(widths, costs, strict=True))
+    # In order of saving for cost, then of layer and in-degree: the same on all ranks.
+    queue = [(-losses[layer][entry] / costs[layer][entry], layer, entry)
+             for layer, cost in enumerate(costs) for entry in np.flatnonzero(cost)]
+    heapq.heapify(queue)
+    while queue:
+        saving, layer, entry = heapq.heappop(queue)
+        cost = costs[layer][entry]
+        if cost <= left and widths[layer][entry] < limits[layer][entry]:
+            widths[layer][entry] += 1
+            left -= cost
+            heapq.heappush(queue, (saving / 4, layer, entry))
+    for quantizer, width in zip(quantizers, widths, strict=True):
+        quantizer.width.copy_(torch.from_numpy(width))
+
+
+def _limits(quantizer: RowQuantizer) -> np.ndarray:
+    """Return (num_entries,) int: the largest useful width."""
+    width = quantizer.whole_width().cpu().numpy().astype(int)
+    return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
+
+
+def _losses(quantizer: RowQuantizer) -> np.ndarray:
+    """Return (num_entries,) float64: squared errors at the least width, relative to the sum of squares of the layer."""
+    fit = quantizer.fit
+    steps_back = quantizer.whole_width().cpu().numpy() - quantizer.least_bits
+    return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)
+
+
+KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
+    GCNConvolution: QuantizedGCN, SAGEConvolution: QuantizedSAGE, GINConvolution: QuantizedGIN,
+    GATConvolution: QuantizedGAT,
+}
+DEFAULT_TARGET_BITS = 2
+TARGET_TOLERANCE = 0.01
+PRESSURE_RATE = 0.1                 # share of an epoch's excess that the pressure on widths takes up
+FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in a table
+
+
+class StoredBits(NamedTuple):
+    """Bits of a model's codes of weights; of steps (32), widths (4), biases, normalizations and attention (32); and of
+    the same weights, biases and features in float32.
+    """
+
+    weights: int
+    scales: int
+    floats: int
+
+
+class QuantizedStack(nn.Module):
+    """Quantized convolution → norm → ReLU, as often as the stack has convolutions.
+
+    Parameters
+    ----------
+    stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
+    scheme : QuantizationScheme
+    counts : (num_entries,) int64    see `count_in_degrees`
+    comm : MPI communicator          that ranges and magnitudes are agreed on with
+    has_negative_input : bool        input rows have values below zero on some rank
+    has_sparse_input : bool          they are mostly zeros, over all ranks, and mapped value by value
+    """
+
+    num_hops = None     # every row is computed: sizes and ranges are those of all nodes
+
+    def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
+                 has_negative_input: bool, has_sparse_input: bool = False):
+        super().__init__()
+        self.scheme, make = scheme, maker_of(scheme, counts, comm)
+        # Rows between layers come from ReLU.
+        self.convolutions = nn.ModuleList(
+            KINDS[type(convolution)](convolution, make, is_signed=number == 0 and has_negative_input)
+            for number, convolution in enumerate(stack.convolutions))
+        self.convolutions[0].has_sparse_input = has_sparse_input
+        self.norms = stack.norms
+        self.num_nodes = int(counts.sum())
+        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
+
+    @classmethod
+    def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm,
+            counts: np.ndarray | None = None) -> QuantizedStack:
+        """Collective: quantize a stack, with the steps that fit its rows on this graph best.
+
+        Rows of the pass are exact in float32, whatever the training method; it counts as an evaluation.
+
+        Raises
+        ------
+        CollectiveError      input rows that are not finite, a target below the least size, or a graph with edge weights
+        """
+        if graph.edge_weight is not None:
+            raise CollectiveError(INTEGERS_REFUSE)
+        counts = count_in_degrees(graph, comm) if counts is None else counts
+        x = graph.x
+        counted = ~torch.isfinite(x).all(), (x < 0).any(), x.count_nonzero()
+        seen = comm.allreduce(np.array([*map(int, counted), x.numel()], np.int64))
+        if seen[0]:
+            raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
+        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]),
+                    has_sparse_input=bool(seen[2] <= SPARSE_SHARE * seen[3])).to(graph.x.device)
+        model._check_target()
+        model._fit(graph, comm)
+        if scheme.learns_width:
+            share_bits(model.row_quantizers, model.target_kb * BITS_A_KB)
+            model._fit(graph, comm)
+        return model
+
+    def _check_target(self) -> None:
+        if not self.scheme.learns_width:
+            return
+        num_bits = sum(quantizer.least_bits * quantizer.dim for quantizer in self.row_quantizers) * self.num_nodes
+        if num_bits > self.target_kb * BITS_A_KB:
+            raise CollectiveError(f"target_kb is {self.target_kb:g}, and rows of the least widths, 1 bit and 2 where "
+                                  f"there are values below zero, take {num_bits / BITS_A_KB:g} KB; raise target_kb")
+
+    @torch.no_grad()
+    def _fit(self, graph: LocalGraph, comm) -> None:
+        """Collective: fit all quantizers, first to last, each to what those before it leave."""
+        quantizers = [module for module in self.modules() if isinstance(module, Quantizer)]
+        for quantizer in quantizers:
+            quantizer.fitting_comm = comm
+        was_training = self.training
+        graph.begin_forward(seed=0, epoch=0, is_training=False)
+        self.eval()(graph, graph.x)
+        self.train(was_training)
+        for quantizer in quantizers:
+            quantizer.fitting_comm = None
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
+        nodes, h = self._nodes(graph), x
+        for convolution, norm in zip(self.convolutions, self.norms, strict=False):
+            h = graph.activate(convolution(graph, h, nodes), layer_norm_of(norm), 0.0, is_dropped=False)
+        return self.convolutions[-1](graph, h, nodes)
+
+    def _nodes(self, graph: LocalGraph) -> Nodes:
+        in_degree = graph.inner_degree
+        if self.scheme.name != "degree-quant" or not graph.current_pass.is_training:
+            return Nodes(in_degree)
+        return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Return weights of the first convolution."""
+        return list(self.convolutions[0].convolution.parameters())
+
+    def scale_parameters(self) -> list[nn.Parameter]:
+        """Return logarithms of steps and ranges."""
+        widths = {id(width) for width in self.width_parameters()}
+        return [parameter for module in self.modules() if isinstance(module, Quantizer)
+                for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
+
+    def width_parameters(self) -> list[nn.Parameter]:
+        """Return widths, where they are learned."""
+        return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
+
+    @property
+    def row_quantizers(self) -> list[nn.Module]:
+        """Return the row quantizers of all layers, first to last."""
+        return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
+
+    @property
+    def target_kb(self) -> float:
+        """Return the size that widths are pulled to."""
+        return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
+
+    @property
+    def num_features(self) -> int:
+        """Count the values of all layers' rows of all nodes."""
+        return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
+
+    def feature_kb(self) -> torch.Tensor:
+        """Return the stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
+        return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
+
+    @torch.no_grad()
+    def feature_size(self) -> dict[str, Any]:
+        """Return the stored size of features: `feature_kb`, and bits a value over all rows (`mean_feature_bits`) and of
+        each layer's (`feature_bits`, two entries for a layer of gin); every stored bit counts, signs too.
+        """
+        bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
+        return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
+                "feature_bits": [one / max(1, self.num_nodes * quantizer.dim)
+                                 for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
+
+    def stored_bits(self) -> StoredBits:
+        """Count the bits that are stored beside the rows; `feature_size` counts those of the rows."""
+        exported = self.export("").convolutions
+        maps = [one for convolution in exported for one in convolution.maps]
+        num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
+            parameter.numel() for parameter in [*self.scale_parameters(), *self.width_parameters()])
+        num_codes = sum(one.codes.size for one in maps)
+        rows = [scale for one in exported for scale in (one.rows, one.second_rows) if scale is not None]
+        num_steps = sum(len(one.scale.step) for one in maps) + sum(len(one.mapped.step) for one in exported)
+        num_entries = sum(len(scale.step) for scale in rows)
+        scales = FLOAT_BITS * (num_floats - num_codes + num_steps + num_entries) + WIDTH_BITS * num_entries
+        return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
+
+    def meets_target(self, feature_kb: float) -> bool:
+        """Tell whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
+        return not self.scheme.learns_width or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
+
+    def penalty(self) -> torch.Tensor:
+        """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on
+        every rank; 0 where no width is learned.
+
+        p is 0 until the target is missed by more than its tolerance, and `move_pressure` moves it once a step: so the
+        target is met however much wider rows would lessen their own error, as of sums over thousands of neighbors.
+
+        Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
+        to one graph; as in the authors' program, a size below the target is not pulled up to it, which would spend bits
+        without need; and p is the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization,
+        2006, sec. 17.4).
+        """
+        if not self.width_parameters():
+            return torch.zeros(())
+        penalty = torch.relu(self.pressure + self._excess()).square() - self.pressure.square()
+        return (self.scheme.size_weight * penalty).float()
+
+    def _excess(self) -> torch.Tensor:
+        """Return the stored size beyond the target, relative to it, as () float64; differentiable in the widths."""
+        return self.feature_kb() / self.target_kb - 1.0
+
+    @torch.no_grad()
+    def move_pressure(self) -> None:
+        """Move the pressure on widths by a share of the excess; a training loop does so once a step, after it has read
+        the penalty and before the optimizer moves widths.
+        """
+        if self.width_parameters():
+            # A new tensor: the penalty's backward pass reads the old one.
+            self.pressure = (self.pressure + PRESSURE_RATE * (self._excess() - TARGET_TOLERANCE)).clamp(min=0.0)
+
+    def clamp_widths(self) -> None:
+        """Bring learned widths back into their range; a training loop does so after every step of the optimizer."""
+        for quantizer in self.row_quantizers:
+            if isinstance(quantizer, RowQuantizer):
+                quantizer.clamp_width()
+
+    def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
+        """Return the model as integers.
+
+        Parameters
+        ----------
+        dataset : str              name of the graph
+        is_multi_label : bool      of its labels
+        """
+        convolutions = []
+        for number, convolution in enumerate(self.convolutions):
+            norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
+            convolutions.append(replace(convolution.export(), norm=_normalization(norm)))
+        first, last = self.convolutions[0].convolution, self.convolutions[-1].convolution
+        return IntegerModel(convolutions, dataset, self.num_nodes, first.in_dim, last.out_dim, is_multi_label,
+                            self.scheme.name)
+
+
+def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
+    """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
+
+    The same on all ranks. Its rows have a step for each in-degree.
+
+    Parameters
+    ----------
+    stack : ConvolutionStack         of gcn, sage, gin or gat, trained; its weights are shared, not copied
+    graph : LocalGraph               float32 rows
+    comm : MPI communicator, one rank a part
+    bits : int, 2 to 8               of weights and mapped rows
+    row_bits : int, 2 to 8           of rows
+
+    Raises
+    ------
+    CollectiveError      input rows that are not finite, or a model that can't be quantized
+    """
+    convolutions = getattr(stack, "convolutions", [stack])
+    unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS
+             or (isinstance(one, GINConvolution) and one.reduction != "sum")]
+    if unfit:
+        raise CollectiveError("only stacks of gcn, sage, gin (that sums) or gat convolutions become integers, found "
+                              f"{unfit[0]}")
+    return QuantizedStack.fit(stack, QuantizationScheme("calibrated", bits, row_bits), graph, comm)
+
+
+def _normalization(norm: nn.LayerNorm | None) -> Normalization | None:
+    if norm is None:
+        return None
+    weight, bias = (parameter.detach().cpu().numpy().copy() for parameter in (norm.weight, norm.bias))
+    return Normalization(weight, bias, norm.eps)

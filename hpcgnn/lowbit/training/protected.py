@@ -1,0 +1,146 @@
+"""Degree-Quant's quantizers: ranges follow running percentiles, and nodes are protected at random while training.
+
+Steps are not parameters here; see `hpcgnn.lowbit.training.quantizer` for those that are learned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lowbit.integer_model import ColumnScale, IntegerMap, RowScale
+from hpcgnn.lowbit.training.fake_quantization import codes_of, fake_quantize
+from hpcgnn.lowbit.training.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm
+from hpcgnn.ops.counter import PROTECT, CounterKey
+from hpcgnn.ops.pointwise import dropout
+
+PERCENTILE = 0.999      # of the magnitudes that are not zero
+NUM_BINS = 1 << 15      # magnitudes are counted by their upper 15 bits, bfloat16 without a sign
+DRAW_BITS = 16
+
+
+class TrackedRange(Quantizer):
+    """The magnitude above which values are clipped: a running mean of their percentile over all ranks.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+    bits : int
+    is_signed : bool
+    """
+
+    def __init__(self, comm, bits: int, is_signed: bool):
+        super().__init__()
+        self._shared, self.bits, self.is_signed = SharedComm(comm), bits, is_signed
+        self.register_buffer("largest", torch.ones(1))
+
+    @property
+    def step(self) -> torch.Tensor:
+        """Return (1,) float32."""
+        return self.largest / (2 ** (self.bits - self.is_signed) - 1)
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """Collective: return (n, dim) float32, quantized but for protected rows; a training pass moves the range."""
+        if self.fitting_comm is not None or self.training:
+            self._follow(rows.detach(), 1.0 if self.fitting_comm is not None else MOMENTUM)
+        # A copy: the range moves before the backward pass of a layer that is run twice.
+        step, width = self.step.clone()[:, None], torch.full((1, 1), float(self.bits), device=rows.device)
+        quantized = fake_quantize(rows, step, width, self.is_signed)
+        if nodes.is_protected is None:
+            return quantized
+        return torch.where(nodes.is_protected[:, None], rows, quantized)
+
+    def _follow(self, rows: torch.Tensor, momentum: float) -> None:
+        """Collective: the percentile of counted magnitudes, so that it is the same for any number of ranks."""
+        bins = rows.contiguous().view(torch.int32).reshape(-1).bitwise_and(0x7FFFFFFF).bitwise_right_shift(16)
+        counts = self._shared.comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
+        counts[0] = 0
+        if not counts.sum():
+            return
+        place = np.searchsorted(np.cumsum(counts), PERCENTILE * counts.sum())
+        newest = np.array([(place << 16) | 0xFFFF], np.int32).view(np.float32)     # the upper end of its bin
+        self.largest.lerp_(torch.from_numpy(newest).to(self.largest.device), momentum)
+
+
+class TrackedRowQuantizer(TrackedRange):
+    """Rows of a layer at one width and one step.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+    dim, num_nodes : int          columns, and nodes of the whole graph
+    bits : int
+    is_signed : bool              rows have values below zero
+    """
+
+    def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_signed: bool):
+        super().__init__(comm, bits, is_signed)
+        self.dim, self.num_nodes = dim, num_nodes
+
+    def num_bits(self) -> torch.Tensor:
+        """Return the stored bits of the rows of all nodes of all ranks, () float64."""
+        return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
+
+    def scale(self) -> RowScale:
+        """Return the integer model's table, which has one entry."""
+        return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
+
+
+class TrackedColumnQuantizer(TrackedRange):
+    """Mapped rows, all columns at one step."""
+
+    def __init__(self, comm, dim: int, bits: int):
+        super().__init__(comm, bits, is_signed=True)
+        self.dim = dim
+
+    def scale(self) -> ColumnScale:
+        """Return the steps of the integer model."""
+        return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
+
+
+class LargestWeightQuantizer(Quantizer):
+    """Weights whose step is that of each output's largest magnitude."""
+
+    def __init__(self, bits: int):
+        super().__init__()
+        self.bits = bits
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return (out_dim, in_dim) float32, quantized."""
+        width = torch.full((1, 1), float(self.bits), device=weight.device)
+        return fake_quantize(weight, self._step(weight), width, is_signed=True)
+
+    @torch.no_grad()
+    def integers(self, weight: torch.Tensor) -> IntegerMap:
+        """Return the weights of the integer model."""
+        weight = weight.cpu()
+        step = self._step(weight)
+        codes = codes_of(weight, step, torch.tensor(2.0 ** (self.bits - 1) - 1))
+        return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step[:, 0].numpy(), self.bits))
+
+    def _step(self, weight: torch.Tensor) -> torch.Tensor:
+        peak = (weight.detach().abs().amax(dim=1, keepdim=True) if weight.shape[1]
+                else torch.ones(len(weight), 1, device=weight.device))
+        return torch.where(peak > 0, peak, torch.ones((), device=weight.device)) / (2 ** (self.bits - 1) - 1)
+
+
+def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.Tensor:
+    """(num_entries,) float32, the probability of protection by in-degree: low plus (high - low) times the share of
+    nodes with this in-degree or a lower one.
+
+    Reference: Tailor et al., ICLR 2021, Section 3.2.
+    """
+    return torch.from_numpy(low + (high - low) * np.cumsum(counts) / max(1, counts.sum())).float()
+
+
+def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor:
+    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability, (num_inner,).
+
+    All layers protect the same nodes; draws are addressed by global ids, so that any number of ranks draws alike.
+    """
+    current = graph.current_pass
+    key = CounterKey(current.seed, current.epoch, PROTECT, 0)
+    device, num_inner = graph.x.device, graph.num_inner
+    coins = dropout(torch.ones(num_inner, DRAW_BITS, device=device), 0.5, graph.ids(0, num_inner), key) > 0
+    return coins.float() @ 0.5 ** torch.arange(1.0, DRAW_BITS + 1, device=device) < probability

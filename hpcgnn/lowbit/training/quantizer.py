@@ -1,0 +1,379 @@
+"""This module finds steps before training: those of least squared error, over a grid, the same on all ranks.
+
+It knows groups of values, whether they are in-degrees, columns or rows of weights.
+
+These quantizers learn their steps: for rows by in-degree, for mapped rows by column, for weights by output.
+
+Each is fitted to the values of a first pass, then trained; none knows a convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
+from hpcgnn.lowbit.training.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
+from hpcgnn.ops.dense import column_magnitudes
+
+CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # peaks tried, in largest codes
+TOLERANCE = 1e-3                 # among errors so near, relative, the largest step wins: fewer codes are in use
+NEGLIGIBLE = 1e-10               # of the sum of squares
+VALUES_AT_ONCE = 1 << 20
+
+
+class StepFit(NamedTuple):
+    """Holds for each group (num_groups,) float32 steps, and float64 squared errors with them and sums of squares, over
+    all ranks.
+    """
+
+    step: np.ndarray
+    error: np.ndarray
+    energy: np.ndarray
+
+
+def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
+    """Collective: return the step of least squared error for each group of values.
+
+    Parameters
+    ----------
+    comm : MPI communicator, or None where all ranks hold the same values
+    values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
+    max_code : (num_groups,) int                                       at least 1
+
+    Returns
+    -------
+    StepFit      a group without values other than zero takes the step of the nearest that has some; 1 where none has
+
+    Raises
+    ------
+    CollectiveError      values that are not finite
+    """
+    magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
+    is_kept = magnitude != 0
+    magnitude, group = magnitude[is_kept], group[is_kept]
+    peak = _peaks(comm, magnitude, group, len(max_code))
+    if not np.isfinite(peak).all():
+        raise CollectiveError("rows to quantize hold NaN or infinity; look for extreme values in the features")
+    steps = np.maximum(peak / _divisors(max_code), np.finfo(np.float32).tiny).astype(np.float32)
+    errors = np.zeros((len(steps) + 1, len(max_code)))
+    for some, their_group in zip(magnitude.split(VALUES_AT_ONCE), group.split(VALUES_AT_ONCE), strict=True):
+        errors += _errors(some, their_group, steps, max_code)
+    errors, energy = np.split(errors if comm is None else comm.allreduce(errors), [-1])
+    is_good = errors <= (1 + TOLERANCE) * errors.min(axis=0) + NEGLIGIBLE * energy
+    best = is_good.argmax(axis=0), np.arange(len(max_code))     # divisors ascend, so steps descend
+    return StepFit(take_nearest(steps[best], peak > 0, 1.0), errors[best], energy[0])
+
+
+def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
+    """The table with its unknown entries replaced by the nearest known one, the lower of two; `default` without any."""
+    known = np.flatnonzero(is_known)
+    if not len(known):
+        return np.full_like(table, default)
+    place = np.arange(len(table))
+    after = known[np.minimum(np.searchsorted(known, place), len(known) - 1)]
+    before = known[np.maximum(np.searchsorted(known, place, "right") - 1, 0)]
+    return table[np.where(np.abs(place - before) <= np.abs(after - place), before, after)]
+
+
+def _divisors(max_code: np.ndarray) -> np.ndarray:
+    """(num_candidates, num_groups): codes that the largest value is given, ascending: whole numbers, every one up to 8
+    and a fifth more each time, at most max_code, and then clipped.
+    """
+    whole = np.union1d(np.arange(1, 9), np.round(1.2 ** np.arange(64)))
+    whole = whole[whole < 2 * max_code.max(initial=1)]
+    return np.concatenate([np.minimum(whole[:, None], max_code), np.multiply.outer(CLIPPED, max_code)])
+
+
+def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) -> np.ndarray:
+    peak = torch.zeros(num_groups).scatter_reduce_(0, group, magnitude, "amax").numpy()
+    return peak if comm is None else np.max(comm.allgather(peak), axis=0)
+
+
+def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
+    """Return (num_steps + 1, num_groups) float64: squared errors of each step, and the sum of squares."""
+    index, num_groups = group.numpy(), steps.shape[1]
+    limit = torch.from_numpy(max_code.astype(np.float32))[group]
+    of_steps = []
+    for row in torch.from_numpy(steps):
+        step = row[group]
+        difference = codes_of(magnitude, step, limit).mul_(step).sub_(magnitude)
+        of_steps.append(np.bincount(index, difference.square_().double().numpy(), num_groups))
+    return np.stack([*of_steps, np.bincount(index, magnitude.square().double().numpy(), num_groups)])
+
+
+MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
+BITS_A_KB = 8 * 1024    # the paper's eta
+# On fitted steps of mapped rows: those are multiples of one unit, many of which would lie on the edge of two codes.
+OFF_EDGES = 1 + 2 ** -10
+SMALLEST_MEAN = 1e-8    # of an output whose weights are zeros
+MOMENTUM = 0.1          # weight of the newest value in a running mean
+
+
+def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
+    """Collective: nodes of the whole graph by in-degree, (largest in-degree + 1,) int64, at most MAX_DEGREES long."""
+    degree = np.minimum(graph.in_degree[:graph.num_inner], MAX_DEGREES - 1)
+    counts = comm.allreduce(np.bincount(degree, minlength=MAX_DEGREES))
+    return counts[:np.flatnonzero(counts).max(initial=0) + 1]
+
+
+class Nodes(NamedTuple):
+    """Describes the nodes whose rows are quantized: (n,) int64 in-degrees in the whole graph, and (n,) bool, True where
+    rows are left as they are in this pass, or None where none are.
+    """
+
+    in_degree: torch.Tensor
+    is_protected: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SharedComm:
+    """A communicator that copies of a module have in common: most can't be copied."""
+
+    comm: Any
+
+    def __deepcopy__(self, memo: dict) -> SharedComm:
+        return self
+
+
+class Quantizer(nn.Module):
+    """A quantizer of some kind.
+
+    Attributes
+    ----------
+    fitting_comm : MPI communicator or None
+        where set, the next values that come are fitted first, which is collective
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.fitting_comm = None
+
+
+class RowQuantizer(Quantizer):
+    """Rows of a layer as codes, with a step and a width that a node's in-degree chooses.
+
+    What is learned beside a width is the largest magnitude that is not clipped, as a factor on the fitted one: where a
+    width changes, the step follows, and codes grow coarser instead of clipped.
+
+    Parameters
+    ----------
+    comm : MPI communicator              that magnitudes are agreed on with
+    dim : int                            columns of the rows
+    counts : (num_entries,) int64        nodes of the whole graph by in-degree; larger ones belong to the last entry
+    bits : int                           width that steps are fitted for
+    is_signed : bool                     rows have values below zero
+    learns_width : bool                  widths are parameters
+    shrinks : bool                       widths start at the fewest bits that hold the fitted codes
+    is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
+
+    Attributes
+    ----------
+    fit : StepFit or None                of the last fitting
+    """
+
+    def __init__(self, comm, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
+                 shrinks: bool = False, is_local: bool = False):
+        super().__init__()
+        self._shared, self.dim, self.bits = SharedComm(comm), dim, bits
+        self.register_buffer("counts", torch.from_numpy(counts.astype(np.float64)), persistent=False)
+        self.is_signed, self.learns_width, self.shrinks = is_signed, learns_width, shrinks
+        self.local_weight = 1.0 / max(1.0, dim * float(counts.sum())) if is_local else None
+        self.fit: StepFit | None = None
+        width = torch.full((len(counts),), float(bits))
+        self.register_buffer("fitted_range", self._largest(width))
+        self.log_range = nn.Parameter(torch.zeros(len(counts)))
+        if learns_width:
+            self.width = nn.Parameter(width)
+        else:
+            self.register_buffer("width", width)
+
+    @property
+    def least_bits(self) -> int:
+        """Return the smallest width."""
+        return 1 + self.is_signed
+
+    @property
+    def step(self) -> torch.Tensor:
+        """(num_entries,) float32, differentiable in the range; the gradient of a width is that of clipped values."""
+        return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """Return (n, dim) float32, quantized. Collective where widths are learned."""
+        entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
+        if self.fitting_comm is not None:
+            self._fit(rows, entry)
+        step, width = look_up(self.step, entry), look_up(self.whole_width(), entry)
+        return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self._error_weight(rows.detach()))
+
+    def _error_weight(self, rows: torch.Tensor) -> float | None:
+        """Collective: return the weight of the rows' own error, None without one.
+
+        Where widths follow it, the error is relative to the rows, so that a layer of large values doesn't take the bits
+        of the others; the rate of steps does not depend on it.
+        """
+        if self.local_weight is None or not (self.learns_width and self.training):
+            return self.local_weight
+        return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
+
+    def whole_width(self) -> torch.Tensor:
+        """Return (num_entries,) float32 whole numbers, differentiable in the widths."""
+        return round_through(self.width)
+
+    @torch.no_grad()
+    def clamp_width(self) -> None:
+        """Bring learned widths back between `least_bits` and 8, which a step of the optimizer may have left."""
+        if self.learns_width:
+            self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
+
+    def num_bits(self) -> torch.Tensor:
+        """Return the stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
+        return (self.whole_width().double() * self.counts).sum() * self.dim
+
+    @torch.no_grad()
+    def _fit(self, rows: torch.Tensor, entry: torch.Tensor) -> None:
+        """Collective: start from the steps of least squared error."""
+        place = rows.nonzero(as_tuple=True)
+        values, group = rows[place], entry[place[0]]
+        limit = self._largest(self.whole_width()).cpu().numpy().astype(int)
+        self.fit = search_steps(self.fitting_comm, values, group, limit)
+        if self.shrinks:
+            self._shrink(values, group)
+        step = torch.from_numpy(self.fit.step).to(self.fitted_range.device)
+        self.fitted_range.copy_(step * self._largest(self.whole_width()))
+
+    def _shrink(self, values: torch.Tensor, group: torch.Tensor) -> None:
+        """Collective: set the fewest bits that hold the codes in use; rows of 0 and 1 need one bit."""
+        values, group = values.cpu(), group.cpu()
+        limit, step = self._largest(self.whole_width()).cpu()[group], torch.from_numpy(self.fit.step)[group]
+        codes = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes_of(values.abs(), step, limit), "amax")
+        largest = np.max(self.fitting_comm.allgather(codes.numpy()), axis=0)
+        needed = np.ceil(np.log2(np.maximum(largest, 1) + 1)) + self.is_signed
+        self.width.copy_(torch.from_numpy(take_nearest(needed, largest > 0, self.least_bits)))
+
+    def _largest(self, width: torch.Tensor) -> torch.Tensor:
+        return largest_code(width, self.is_signed)
+
+    @torch.no_grad()
+    def scale(self) -> RowScale:
+        """Return the tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
+        is_known = self.counts.cpu().numpy() > 0
+        step = take_nearest(self.step.cpu().numpy(), is_known, 1.0)
+        width = take_nearest(self.whole_width().cpu().numpy(), is_known, MAX_BIT_WIDTH)
+        return RowScale(step, width.astype(np.uint8), self.is_signed)
+
+
+class ColumnQuantizer(Quantizer):
+    """Mapped rows as signed codes of one width, with a step for each column: a learned multiple of the mean magnitude
+    that the column has had lately.
+
+    Mapped rows grow faster than the weights that map them. With steps that were multiples of the weights' magnitudes,
+    most of the last layer's values were clipped from the first epochs on, and the loss kept them so.
+
+    Parameters
+    ----------
+    comm : MPI communicator  that magnitudes are agreed on with
+    dim, num_nodes : int     columns, and nodes of the whole graph
+    bits : int, 2 to 8
+    is_local : bool          steps follow the mapped rows' own error, see `fake_quantize`
+    """
+
+    def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
+        super().__init__()
+        self._shared, self.bits = SharedComm(comm), bits
+        self.local_weight = 1.0 / max(1, dim * num_nodes) if is_local else None
+        self.log_step = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("magnitude", torch.ones(dim))
+
+    @property
+    def step(self) -> torch.Tensor:
+        """Return (dim,) float32, differentiable in the multiples."""
+        return self.log_step.exp() * self.magnitude
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """Collective: return (n, dim) float32, quantized without regard to `nodes`; training moves the magnitudes."""
+        if self.fitting_comm is not None:
+            self._fit(rows.detach())
+        elif self.training:
+            newest = self._mean_magnitude(rows.detach())
+            self.magnitude = torch.where(newest > 0, self.magnitude.lerp(newest, MOMENTUM), self.magnitude)
+        width = torch.full((1, 1), float(self.bits), device=rows.device)
+        return fake_quantize(rows, self.step[None], width, is_signed=True, local_weight=self.local_weight)
+
+    @torch.no_grad()
+    def _fit(self, rows: torch.Tensor) -> None:
+        """Collective: start from the steps of least squared error."""
+        column, max_code = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape), _max_code(self.bits)
+        fit = search_steps(self.fitting_comm, rows.reshape(-1), column.reshape(-1), np.full(rows.shape[1], max_code))
+        step, mean = torch.from_numpy(fit.step).to(rows.device) * OFF_EDGES, self._mean_magnitude(rows)
+        # A column of zeros waits with a step like its neighbor's for values of about half its largest code.
+        self.magnitude = torch.where(mean > 0, mean, step * max_code / 2)
+        self.log_step.copy_((step / self.magnitude).log())
+
+    def _mean_magnitude(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective: return (dim,) float32 over the rows of all ranks."""
+        total = self._shared.comm.allreduce(np.append(column_magnitudes(rows).cpu().numpy(), len(rows)))
+        return torch.from_numpy(total[:-1] / max(total[-1], 1.0)).to(rows)
+
+    @torch.no_grad()
+    def scale(self) -> ColumnScale:
+        """Return the steps of the integer model."""
+        return ColumnScale(self.step.cpu().numpy(), self.bits)
+
+
+class WeightQuantizer(Quantizer):
+    """Weights as signed codes of one width, with a step for each output: a learned multiple of the mean magnitude of
+    its weights.
+
+    Weights grow tenfold within some epochs of Adam; so anchored, steps keep up with them, and their rate is relative.
+
+    Parameters
+    ----------
+    dim : int                outputs
+    bits : int, 2 to 8
+    """
+
+    def __init__(self, dim: int, bits: int):
+        super().__init__()
+        self.bits = bits
+        self.log_step = nn.Parameter(torch.zeros(dim))
+
+    def step(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return (dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
+        return self.log_step.exp() * _mean_weight(weight)
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return (out_dim, in_dim) float32, quantized."""
+        if self.fitting_comm is not None:
+            self._fit(weight)
+        width = torch.full((1, 1), float(self.bits), device=weight.device)
+        return fake_quantize(weight, self.step(weight)[:, None], width, is_signed=True)
+
+    @torch.no_grad()
+    def _fit(self, weight: torch.Tensor) -> None:
+        """Start from the steps of least squared error, the same on all ranks as the weights are."""
+        output = torch.arange(len(weight), device=weight.device)[:, None].expand(weight.shape)
+        fit = search_steps(None, weight.reshape(-1), output.reshape(-1), np.full(len(weight), _max_code(self.bits)))
+        self.log_step.copy_((torch.from_numpy(fit.step).to(weight.device) / _mean_weight(weight)).log())
+
+    @torch.no_grad()
+    def integers(self, weight: torch.Tensor) -> IntegerMap:
+        """Return the weights of the integer model."""
+        weight, step = weight.cpu(), self.step(weight).cpu()
+        codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
+        return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
+
+
+def _max_code(bits: int) -> int:
+    return 2 ** (bits - 1) - 1
+
+
+def _mean_weight(weight: torch.Tensor) -> torch.Tensor:
+    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight), device=weight.device)
+    return mean.clamp(min=SMALLEST_MEAN)

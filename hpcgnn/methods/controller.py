@@ -1,0 +1,272 @@
+"""Controller: after every epoch rank 0 decides, and one immutable plan goes to all ranks.
+
+It joins a width policy with a rule of asynchrony; the decisions themselves are pure functions of this room.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.exchange.bits import BitPlan, EpochPlan
+from hpcgnn.exchange.kinds.kept import NUM_SUMS
+from hpcgnn.exchange.state import State
+from hpcgnn.methods.policies import Traces, WidthPolicy
+from hpcgnn.methods.staleness import Drift, Site
+from hpcgnn.methods.step_count import StepCount, StepRule
+from hpcgnn.methods.time_bits import Descent, WidthFloor, WidthTrial, is_slowing, next_base
+from hpcgnn.ops.counter import BACKWARD
+
+NEVER, ALWAYS, DESCENT, MEASURED = ASYNCHRONY = ("never", "always", "descent", "measured")
+ONE_STEP = StepRule()
+NUM_PURPOSES = 4     # more than an exchange of rows has
+Movements = Mapping[Site, np.ndarray]
+
+
+@dataclass(frozen=True)
+class DescentTest:
+    """Hold the settings that say when the loss counts as slowing; see `hpcgnn.methods.time_bits`.
+
+    Attributes
+    ----------
+    tries_widths : bool      a wider base is kept only where it pays (`hpcgnn.methods.time_bits`), and one at which
+                             the loss leapt is left alone for a while (`hpcgnn.methods.time_bits`); else SYLVIE's
+                             Eq. (5)
+    """
+
+    window: int
+    test: str
+    smoothing: float
+    tries_widths: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in.
+
+    `mode` is "async" where the epoch read any rows of the one before, else "sync"; `stale_share` the share of its
+    exchanges that did. `motion` says of each exchange how far its rows move in an epoch, see `Drift.of`; None is not
+    known, or rows that were all zero.
+    """
+
+    mode: str
+    base_bits: int | None
+    ldr: float | None
+    assign_seconds: float
+    stale_share: float = 0.0
+    num_steps: int = 1
+    by_row: bool = False
+    motion: dict[str, float | None] = field(default_factory=dict)
+
+
+class Controller:
+    """Decides the plan of every epoch.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+    policy : WidthPolicy
+    asynchrony : of ASYNCHRONY
+        which epochs compute with the halo rows of the epoch before: none, all but the first, those before which the
+        loss was not slowing, or, layer by layer, those whose rows move little
+    descent_test : DescentTest or None      needed where the loss decides anything
+    starts_wide : bool
+        begin at the largest base width, else at the smallest; either way the first window goes by before it changes
+    most_motion : float
+        share of itself that a row may move in an epoch and be an epoch old, where that is measured
+    steps : StepRule      how many steps an epoch has
+
+    Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
+    is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
+    The first epoch is synchronous, and so is the first after a resume that finds no state of the ranks.
+    """
+
+    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, asynchrony: str, descent_test: DescentTest | None = None,
+                 starts_wide: bool = False, most_motion: float = 0.0, steps: StepRule = ONE_STEP):
+        self._comm, self._policy, self._asynchrony, self._test = comm, policy, asynchrony, descent_test
+        self._most_motion, self._steps = most_motion, steps
+        self._first_base = policy.base_widths[-1 if starts_wide else 0]
+        self._plan: EpochPlan | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._descent, self._drift, self._floor = Descent(), Drift(), WidthFloor()
+        self.base, self._step_count = self._first_base, self._steps.begin()
+        self._trial = WidthTrial(self.base)
+        self._is_held, self._has_rows = False, False
+        self._sites: list[Site] | None = None
+        self._fresh: frozenset[Site] = frozenset()
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Tell whether the loss or the rows decide anything."""
+        return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
+
+    @property
+    def num_steps(self) -> int:
+        """Return how many steps the epoch that was planned last has."""
+        return self._plan.num_steps
+
+    @property
+    def measures(self) -> bool:
+        """Tell whether it asks how far rows moved; a device is waited for only then."""
+        return self._asynchrony == MEASURED
+
+    def plan(self, seed: int, epoch: int) -> EpochPlan:
+        """Return the plan of the next epoch."""
+        is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
+        steps = self._steps.of_epoch(self._step_count, epoch)
+        self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
+                               self._policy.is_traced(epoch), self._fresh, self.measures,
+                               steps.count, steps.by_row, steps.is_turn)
+        return self._plan
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """Return plans of widths between whose bytes those of an epoch lie, whatever the loss does."""
+        if not hasattr(self._policy, "bounds"):     # one of one's own need not say
+            return (self._policy.bit_plan(seed, epoch, self.base),)
+        return self._policy.bounds(seed, epoch)
+
+    def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None,
+                share_inside: float | None = None) -> Decision:
+        """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost.
+
+        Parameters
+        ----------
+        movements : by site, what this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`
+        share_inside : of all arcs, see `StepRule.observe`; the same on all ranks
+        """
+        started = time.perf_counter()
+        base, stale_share = self.base, self._stale_share(movements or {})
+        self._has_rows = True
+        if self.measures:
+            self._measure(movements or {})
+        if self.is_adaptive:
+            self._decide(loss, seconds)
+        # All ranks have the same loss, and decide alike.
+        self._step_count = self._steps.observe(self._step_count, loss, share_inside)
+        traces = traces if self._plan.is_traced else {}
+        if traces or self.base != base:
+            self._policy.learn(self.base, traces)
+        return Decision("async" if stale_share else "sync", base if self.is_adaptive else None, self._descent.ldr,
+                        time.perf_counter() - started, stale_share, self._plan.num_steps, self._plan.by_row,
+                        {_name(site): motion if math.isfinite(motion) else None
+                         for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
+
+    def judge(self, is_best: bool) -> None:
+        """Learn from an evaluation whether it is the best so far, the same on all ranks."""
+        self._step_count = self._steps.judge(self._step_count, is_best)
+
+    def forget(self) -> None:
+        """Begin another training."""
+        self._policy.forget()
+        self._begin()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps; rank 0's is complete."""
+        return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
+                "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
+                "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. The next epoch is synchronous, and widths that were solved are traced and solved
+        anew, unless `restore_rank` follows. Decisions of a program that knew no trials of widths are begun anew.
+        """
+        if state.get("trial") and state["base"] in self._policy.base_widths:
+            self._descent = Descent.from_dict(state["descent"])
+            self._drift = Drift.from_dict(state["drift"])
+            self._floor = WidthFloor.from_dict(state["floor"])
+            self._trial = WidthTrial.from_dict(state["trial"])
+            self.base, self._is_held = state["base"], state["is_held"]
+            self._fresh = frozenset(map(tuple, state["fresh"]))
+        if "steps" in state:
+            self._step_count = StepCount.from_dict(state["steps"])
+
+    @property
+    def keeps_rank_state(self) -> bool:
+        """Tell whether a rank remembers more than a checkpoint keeps."""
+        return self._policy.keeps_state
+
+    def rank_state(self) -> State:
+        """Return what this rank remembers beside `state`, which is rank 0's."""
+        return {"has_rows": self._has_rows, "policy": self._policy.state()}
+
+    def restore_rank(self, state: State) -> None:
+        """Go on from what `rank_state` returned on this rank, after `restore`, as the exchange does from its own."""
+        self._has_rows = bool(state["has_rows"])
+        self._policy.restore(state["policy"])
+
+    def agrees(self) -> bool:
+        """Collective, after `restore_rank`: whether what the ranks remember fits each other."""
+        return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
+
+    def forget_rank(self) -> None:
+        """Forget what `restore_rank` read."""
+        self._has_rows = False
+        self._policy.forget()
+
+    def _stale_share(self, movements: Movements) -> float:
+        """Share of the epoch's exchanges that read rows of the epoch before."""
+        if not self._plan.is_asynchronous:
+            return 0.0
+        places = self._sites or list(movements)
+        return sum(self._plan.reads_stale(*place) for place in places) / len(places) if places else 1.0
+
+    def _measure(self, movements: Movements) -> None:
+        """Collective: rank 0 learns how far the rows of all ranks moved."""
+        if self._sites is None:     # a rank that has no neighbors exchanges nothing, and names no site
+            self._sites = _sites_of(self._comm.allreduce(_bits_of(movements), MPI.BOR))
+        nothing = np.zeros(NUM_SUMS)
+        sums = np.array([movements.get(site, nothing) for site in self._sites]).reshape(len(self._sites), NUM_SUMS)
+        self._comm.Reduce(MPI.IN_PLACE if self._comm.rank == 0 else sums, sums)
+        if self._comm.rank == 0:
+            self._drift = self._drift.observe(dict(zip(self._sites, map(tuple, sums.tolist()), strict=True)))
+
+    def _decide(self, loss: float, seconds: float) -> None:
+        """Collective: rank 0 looks at how the loss and the rows moved; its answer holds everywhere."""
+        sites = self._sites or []
+        answer = np.zeros(2 + len(sites), np.int64)
+        if self._comm.rank == 0:
+            answer[:2] = self._judge_loss(loss, seconds)
+            answer[2:] = [_is_gradient(site) or self._drift.at_most(site) > self._most_motion for site in sites]
+        self._comm.Bcast(answer)
+        self.base, self._is_held = int(answer[0]), bool(answer[1])
+        self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)
+
+    def _judge_loss(self, loss: float, seconds: float) -> tuple[int, bool]:
+        """Return the next base width, and whether the loss holds the next epoch synchronous."""
+        test, widths = self._test, self._policy.base_widths
+        self._descent = self._descent.observe(loss, seconds, test.smoothing)
+        slowing = is_slowing(self._descent, test.window, test.test)
+        is_held = self._asynchrony == DESCENT and slowing
+        if not test.tries_widths:
+            has_window = len(self._descent.rates) > test.window
+            return next_base(self.base, slowing, widths) if has_window else self.base, is_held
+        self._floor = self._floor.observe(loss, self.base, self._plan.is_asynchronous, test.window)
+        self._trial = self._trial.observe(self._descent, slowing or self._floor.has_risen, test.window, widths,
+                                          self._floor.floor)
+        return self._trial.base, is_held
+
+
+def _bits_of(sites: Iterable[Site]) -> int:
+    """Return a number that has a bit for each site, so that sites of all ranks are joined bit by bit."""
+    return sum(1 << (NUM_PURPOSES * layer + purpose) for layer, purpose in sites)
+
+
+def _sites_of(bits: int) -> list[Site]:
+    """Return the sites that have a bit, in ascending order."""
+    return [divmod(place, NUM_PURPOSES) for place in range(bits.bit_length()) if bits >> place & 1]
+
+
+def _is_gradient(site: Site) -> bool:
+    return site[1] == BACKWARD
+
+
+def _name(site: Site) -> str:
+    return f"{site[0]}-{'backward' if _is_gradient(site) else 'forward'}"

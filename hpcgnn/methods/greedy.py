@@ -1,0 +1,303 @@
+"""Steps: every widening of a group by one width, best first in each pair. What both greedy solvers walk along.
+
+Since 1 / (2 ** b - 1) ** 2 is convex in b, each next widening of a group gains less a bit than the one before, so all
+widths lie on the convex hull of (bits, variance) and the order of gain a second never puts a step before its
+predecessor.
+
+Widths by walking the convex hull of every pair: a near-optimal answer to the bi-objective of AdaQP in milliseconds.
+
+It also gives the linear relaxation's value, below which no assignment can be; budgets are in budget.py.
+
+Widths with the least variance at a given mean of bits a value, as the method that joins AdaQP and SYLVIE needs them.
+
+The budget comes from outside; what it should be over time is time_bits.py's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, judge
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Widenings, sorted by ring round, then pair, then falling gain a bit.
+
+    Attributes
+    ----------
+    group, level : (num_steps,) int64         the group goes from widths[level] to widths[level + 1]
+    pair, ring_round : (num_steps,) int64     of the group
+    seconds : (num_steps,) float64            added to the pair's message
+    bits : (num_steps,) int64                 added to the message
+    gain : (num_steps,) float64               variance removed, positive
+    start, end : (num_steps,) float64         seconds of the pair's message before and after, all steps before taken
+    """
+
+    group: np.ndarray
+    level: np.ndarray
+    pair: np.ndarray
+    ring_round: np.ndarray
+    seconds: np.ndarray
+    bits: np.ndarray
+    gain: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def where(self, which: np.ndarray | slice) -> Steps:
+        """Return some of the steps, in their order."""
+        return Steps(*(getattr(self, one.name)[which] for one in fields(self)))
+
+    def rounds(self) -> Iterator[tuple[int, Steps]]:
+        """The steps of each ring round that has some."""
+        numbers, starts = np.unique(self.ring_round, return_index=True)
+        for number, (low, high) in zip(numbers, itertools.pairwise([*starts, len(self)]), strict=True):
+            yield int(number), self.where(slice(low, high))
+
+    def fraction(self, seconds: np.ndarray | float) -> np.ndarray:
+        """Return (num_steps,) float64, the share of each step that its pair can afford if steps are cut anywhere."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.clip((seconds - self.start) / self.seconds, 0.0, 1.0)
+        return np.where(self.seconds > 0, share, 1.0)
+
+
+def build_steps(problem: Problem) -> Steps:
+    """Return all steps that gain anything."""
+    gains = -np.diff(problem.group_variance, axis=1)
+    added_bits = problem.num_values[:, None] * np.diff(problem.widths)
+    group, level = np.nonzero(gains > 0)
+    gain, bits = gains[group, level], added_bits[group, level]
+    pair = problem.group_pair[group]
+    with np.errstate(divide="ignore"):
+        order = np.lexsort((level, -gain / bits, pair, problem.pair_round[pair]))
+    group, level, gain, bits, pair = group[order], level[order], gain[order], bits[order], pair[order]
+    seconds = np.diff(problem.group_seconds, axis=1)[group, level]
+    smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
+    start, end = smallest[pair] + segment_sums(seconds, pair)
+    return Steps(group, level, pair, problem.pair_round[pair], seconds, bits, gain, start, end)
+
+
+def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
+    """Return (2, n) float64, running sums before and after each entry, begun anew wherever `segment` changes."""
+    after = np.cumsum(amount, dtype=np.float64)
+    before = np.concatenate([[0.0], after[:-1]])
+    is_first = np.concatenate([[True], segment[1:] != segment[:-1]])[:len(segment)]
+    origin = before[:len(segment)][is_first][np.cumsum(is_first) - 1]
+    return np.stack([before[:len(segment)], after]) - origin
+
+
+def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Take what still fits after a prefix of each pair's steps was taken.
+
+    A step that doesn't fit blocks its own successors only, so smaller ones behind it get their turn, level by level.
+
+    Parameters
+    ----------
+    taken : (num_steps,) bool
+    room : (num_pairs,) float64     seconds that each pair has left
+
+    Returns
+    -------
+    taken : (num_steps,) bool
+    """
+    taken, room = taken.copy(), room.copy()
+    done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
+    np.maximum.at(done, steps.group[taken], steps.level[taken] + 1)
+    for level in range(int(steps.level.max(initial=-1)) + 1):
+        ready = np.flatnonzero(~taken & (steps.level == level) & (done[steps.group] == level))
+        fits = segment_sums(steps.seconds[ready], steps.pair[ready])[1] <= room[steps.pair[ready]]
+        chosen = ready[fits]
+        taken[chosen] = True
+        np.maximum.at(done, steps.group[chosen], level + 1)
+        np.subtract.at(room, steps.pair[chosen], steps.seconds[chosen])
+    return taken
+
+
+def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
+    """Return (num_groups,) int64, the index of width that the taken steps lead to."""
+    return np.bincount(steps.group[taken], minlength=num_groups)
+
+
+NUM_CANDIDATES = 4
+
+
+def solve_greedy(problem: Problem, lam: float) -> Assignment:
+    """Return near-optimal widths in milliseconds.
+
+    Ring rounds share nothing. Given the seconds Z of a round's longest pair, every pair takes its best widenings until
+    Z is used up; the best Z are found among all steps' ends at once, and what is left of them is filled with smaller
+    steps.
+
+    Parameters
+    ----------
+    lam : in [0, 1]     weight of variance against time
+
+    Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
+    """
+    started = time.perf_counter()
+    choice, bound = extreme_choice(problem, lam), np.inf
+    if choice is None:
+        weight, rate = problem.weights(lam)
+        steps = build_steps(problem)
+        smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
+        least = _longest(problem, smallest)
+        bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
+                 + _relaxed(steps, least, weight, rate))
+        taken = _best_steps(problem, steps, smallest, least, weight, rate)
+        choice = choice_of(steps, taken, problem.num_groups)
+    return judge(problem, choice, lam, bound, "greedy", time.perf_counter() - started)
+
+
+def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
+    """Return (num_rounds,) float64, the seconds of each round's longest pair."""
+    longest = np.zeros(problem.num_rounds)
+    np.maximum.at(longest, problem.pair_round, seconds)
+    return longest
+
+
+def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> float:
+    """Return the least change of the cost from all-smallest widths if steps could be cut anywhere; at most 0.
+
+    A round's cost is convex in Z. Its slope is `rate` less `weight` times the gain a second of every pair's step that
+    Z cuts, and the best Z is where that turns positive.
+    """
+    timed = steps.where(steps.seconds > 0)
+    efficiency = timed.gain / timed.seconds
+    event = np.maximum(np.concatenate([timed.start, timed.end]), np.tile(least[timed.ring_round], 2))
+    number = np.tile(timed.ring_round, 2)
+    order = np.lexsort((event, number))
+    event, number = event[order], number[order]
+    slope = segment_sums(np.concatenate([efficiency, -efficiency])[order], number)[1]
+    is_last = np.append((event[1:] > event[:-1]) | (number[1:] != number[:-1]), True)[:len(event)]
+    turned = np.flatnonzero(is_last & (weight * slope <= rate))
+    longest = least.copy()
+    rounds, first = np.unique(number[turned], return_index=True)
+    longest[rounds] = event[turned][first]
+    # Slopes of very different sizes may cancel to a rest above `rate`: such a round has taken all its steps.
+    missed = np.setdiff1d(timed.ring_round, rounds)
+    longest[missed] = [timed.end[timed.ring_round == one].max() for one in missed]
+    gain = steps.gain @ steps.fraction(longest[steps.ring_round])
+    return float(rate * (longest - least).sum() - weight * gain)
+
+
+def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.ndarray, weight: float,
+                rate: float) -> np.ndarray:
+    """Return (num_steps,) bool, true for the steps taken: in each round those of its best candidate."""
+    best_cost, best = np.full(len(least), np.inf), np.zeros(len(steps), bool)
+    for longest in _candidates(steps, least, weight, rate):
+        prefix = steps.end <= longest[steps.ring_round]
+        room = longest[problem.pair_round] - _spent(steps, prefix, smallest)
+        taken = fill(steps, prefix, room)
+        seconds = _longest(problem, _spent(steps, taken, smallest))
+        gain = np.bincount(steps.ring_round[taken], steps.gain[taken], len(least))
+        cost = rate * seconds - weight * gain
+        better = cost < best_cost
+        best_cost = np.where(better, cost, best_cost)
+        best = np.where(better[steps.ring_round], taken, best)
+    return best
+
+
+def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+    """Return (num_pairs,) float64, seconds of each pair's message after these steps are taken."""
+    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
+
+
+def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
+    """Yield (num_rounds,) float64 each, the Z that cost least when pairs take whole steps only; the least Z last."""
+    end = np.maximum(steps.end, least[steps.ring_round])
+    order = np.lexsort((end, steps.ring_round))
+    end, number = end[order], steps.ring_round[order]
+    cost = rate * end - weight * segment_sums(steps.gain[order], number)[1]
+    is_last = np.append((end[1:] > end[:-1]) | (number[1:] != number[:-1]), True)[:len(end)]
+    end, number, cost = end[is_last], number[is_last], cost[is_last]    # equal ends are taken together
+    order = np.lexsort((cost, number))
+    end, number = end[order], number[order]
+    place = np.arange(len(end)) - np.searchsorted(number, number)
+    for rank in range(NUM_CANDIDATES):
+        longest = least.copy()
+        longest[number[place == rank]] = end[place == rank]
+        yield longest
+    yield least
+
+
+ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not fail in floating point
+
+
+def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
+    """Least variance at a given mean of bits a value in every ring round, with no pair made the longest by it.
+
+    Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
+    longest pair would take with `mean_bits` everywhere. Both limits nest, so the widenings with the greatest gain a
+    bit are best first.
+
+    Parameters
+    ----------
+    mean_bits : at least the smallest width
+
+    Returns
+    -------
+    assignment : its objective is the variance term alone
+
+    Raises
+    ------
+    ConfigError      the budget is below the smallest width
+    """
+    started = time.perf_counter()
+    check_budget(problem, mean_bits)
+    least = problem.widths[0]
+    choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
+    smallest = problem.pair_seconds(choice)
+    allowed = smallest + (mean_bits / least - 1) * (smallest - problem.used_gamma)
+    for number, steps in build_steps(problem).rounds():
+        longest = float(allowed[problem.pair_round == number].max())
+        num_bits = (mean_bits - least) * float(problem.num_values[problem.group_round == number].sum())
+        steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
+        taken = spend(steps, smallest, np.full(problem.num_pairs, longest * ROUNDING), num_bits * ROUNDING)
+        choice += choice_of(steps, taken, problem.num_groups)
+        bound -= _relaxed_gain(steps, longest, num_bits)
+    return judge(problem, choice, 1.0, bound * problem.weights(1.0)[0], "budget", time.perf_counter() - started)
+
+
+def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
+    """Return the variance removed in one round when steps, best first, can be cut anywhere."""
+    share = steps.fraction(longest)
+    spent = share * steps.bits
+    before = np.cumsum(spent) - spent
+    return float(steps.gain @ (share * np.clip((num_bits - before) / np.maximum(spent, 1), 0, 1)))
+
+
+def check_budget(problem: Problem, mean_bits: float) -> None:
+    """Raise ConfigError where a budget is below the smallest width."""
+    if not mean_bits >= problem.widths[0]:
+        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
+                          "raise it or add a smaller width")
+
+
+def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
+    """Take steps, best first, as (num_steps,) bool; a step that doesn't fit bars its group's later ones.
+
+    Parameters
+    ----------
+    smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and that it may take
+    num_bits : that may be spent on all of them
+    """
+    pair_seconds, allowed, blocked, taken = smallest.tolist(), longest.tolist(), set(), []
+    columns = (steps.group, steps.pair, steps.seconds, steps.bits)
+    for group, pair, seconds, bits in zip(*(column.tolist() for column in columns), strict=True):
+        fits = group not in blocked and bits <= num_bits and pair_seconds[pair] + seconds <= allowed[pair]
+        if fits:
+            num_bits -= bits
+            pair_seconds[pair] += seconds
+        else:
+            blocked.add(group)
+        taken.append(fits)
+    return np.array(taken, bool)

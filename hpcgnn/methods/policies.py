@@ -1,0 +1,319 @@
+"""Widths by node: the importance of a boundary node makes its level, and a level with the base width its width.
+
+Pure functions on arrays, and the settings they need from text.
+
+Width policies: where the bit-widths of an epoch's messages come from. A method names one.
+
+What they decide from is given to them; only the solved ones talk to other ranks, and only in `learn`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.state import State
+from hpcgnn.exchange.trace import Trace
+from hpcgnn.methods.solving import Solver
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
+
+
+def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
+    """Return the level of each boundary node: how many of the percentiles its importance has reached.
+
+    Parameters
+    ----------
+    importance : (num_nodes,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
+    percentiles : ascending, in (0, 100)
+
+    Returns
+    -------
+    levels : (num_nodes,) uint8, 0 .. len(percentiles)
+
+    Reference: SYLVIE, section IV-A.
+    """
+    thresholds = np.asarray(percentiles, np.float64) / 100
+    return np.searchsorted(thresholds.astype(np.float32), importance, side="right").astype(np.uint8)
+
+
+def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
+    """Return the width of each level: its own, but never below the base width.
+
+    Returns
+    -------
+    table : (len(widths),) uint8, so that `table[levels]` are the widths of nodes
+
+    Reference: SYLVIE, section V-A and Fig. 7.
+    """
+    return np.maximum(np.asarray(widths, np.uint8), np.uint8(base))
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Return widths of a list with commas; one alone may be any.
+
+    Raises
+    ------
+    ConfigError      several of which one is not 1, 2, 4 or 8, or they don't ascend; one that no message has
+    """
+    words = [word.strip() for word in text.split(",")]
+    known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
+    widths = tuple(known[word] for word in words if word in known)
+    if len(widths) != len(words) or not _ascends(widths):
+        raise ConfigError(f"widths is {text!r}; expected some of {', '.join(map(str, PACKED_WIDTHS))} in ascending "
+                          f"order, as in 2,4,8, or one of {', '.join(map(str, BIT_WIDTHS))}")
+    return widths
+
+
+def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
+    """Return percentiles of a list with commas, one fewer than there are levels.
+
+    Raises
+    ------
+    ConfigError      one is not a number between 0 and 100, they don't ascend, or there are too many or too few
+    """
+    try:
+        percentiles = tuple(float(word) for word in text.split(",") if text.strip())
+    except ValueError:
+        percentiles = (float("nan"),)
+    if not all(0 < percentile < 100 for percentile in percentiles) or not _ascends(percentiles):
+        raise ConfigError(f"percentiles is {text!r}; expected numbers between 0 and 100 in ascending order, "
+                          "as in 80,92.5,98")
+    if len(percentiles) != num_levels - 1:
+        raise ConfigError(f"percentiles is {text!r}, {len(percentiles)} of them; {num_levels} widths need "
+                          f"{num_levels - 1}, so change percentiles or widths")
+    return percentiles
+
+
+def _ascends(numbers: tuple[float, ...]) -> bool:
+    return all(low < high for low, high in itertools.pairwise(numbers))
+
+
+Traces = dict[tuple[int, int], Trace]
+
+
+class WidthPolicy(Protocol):
+    """Chooses widths. The base width moves among `base_widths` as the controller decides; with one it stays.
+
+    Attributes
+    ----------
+    base_widths : ascending
+    keeps_state : bool      it remembers what `state` returns
+    """
+
+    base_widths: tuple[int, ...]
+    keeps_state: bool
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """Return the widths of an epoch."""
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """Return plans of which one sends the fewest bytes that the epoch may send, and one the most."""
+
+    def is_traced(self, epoch: int) -> bool:
+        """Tell whether the ranges of the epoch's rows are wanted."""
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """Collective, after an epoch that was traced (`traces` is not empty) or changed the base width: whether widths
+        were chosen anew.
+        """
+
+    def forget(self) -> None:
+        """Begin another training."""
+
+    def state(self) -> State:
+        """Return what this rank remembers of earlier epochs."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` returned on this rank.
+
+        Raises
+        ------
+        KernelError, KeyError      a state that no `state` returned
+        """
+
+    def agrees(self) -> bool:
+        """Collective, after `restore`: whether what the ranks remember fits each other."""
+
+
+class FixedWidths:
+    """Every message at one width."""
+
+    keeps_state = False
+
+    def __init__(self, bits: int):
+        self.base_widths = (bits,)
+        self._plan = UniformBits(bits)
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plan
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """See `WidthPolicy`."""
+        return tuple(self.bit_plan(seed, epoch, base) for base in self.base_widths)
+
+    def is_traced(self, epoch: int) -> bool:
+        """See `WidthPolicy`."""
+        return False
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        return False
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+
+    def agrees(self) -> bool:
+        """See `WidthPolicy`."""
+        return True
+
+
+class DrawnWidths(FixedWidths):
+    """Every row at a width drawn in every epoch. Reference: AdaQP, Table 6 (uniform sampling)."""
+
+    def __init__(self, widths: tuple[int, ...]):
+        super().__init__(widths[-1])
+        self._widths = widths
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return DrawnBits(self._widths, seed, epoch)
+
+
+class LeveledWidths(FixedWidths):
+    """Widths by importance and by the base width. Reference: SYLVIE, section IV-A and V-A.
+
+    Parameters
+    ----------
+    importance : (num_inner + num_halo,) float32
+    """
+
+    def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
+                 plan: ExchangePlan):
+        super().__init__(widths[0])
+        self.base_widths = widths
+        level = levels(importance, percentiles)
+        inner, halo = level[:plan.num_inner], level[plan.num_inner:]
+        shared = {(plan.rank, peer): inner[rows.index] for peer, rows in zip(plan.peers, plan.boundary, strict=True)}
+        shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in zip(plan.peers, plan.halo, strict=True)
+                   if peer != plan.rank}
+        self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in self.base_widths}
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plans[base]
+
+
+class SolvedWidths(FixedWidths):
+    """Widths solved from traced ranges, once a period; the first epoch is traced at the largest width.
+
+    Reference: AdaQP, section 3.3.
+    """
+
+    keeps_state = True
+
+    def __init__(self, solver: Solver, period: int):
+        super().__init__(solver.widths[-1])
+        self._solver, self._period = solver, period
+        self._solved: SolvedBits | None = None
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plan if self._solved is None else self._solved
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """See `WidthPolicy`."""
+        return UniformBits(self._solver.widths[0]), UniformBits(self._solver.widths[-1])
+
+    def is_traced(self, epoch: int) -> bool:
+        """See `WidthPolicy`: at the end of each period, and in the first epoch that knows no widths."""
+        return self._solved is None or epoch % self._period == 0
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        if traces:
+            self._solved = self._solver.solve(traces)
+        return bool(traces)
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+        self._solved = None
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        return {"solver": self._solver.state(), "solved": {} if self._solved is None else self._solved.state()}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+        self._solver.restore(state["solver"])
+        solved = SolvedBits.restored(state["solved"]) if state["solved"] else None
+        if solved is not None:
+            self._solver.check(solved)
+        self._solved = solved
+
+    def agrees(self) -> bool:
+        """Collective: see `WidthPolicy`."""
+        return self._solver.agrees(self._solved, [])
+
+
+class BudgetedWidths(SolvedWidths):
+    """Widths solved from traced ranges under a budget of mean bits that the base width sets, anew when it changes.
+
+    Parameters
+    ----------
+    level_shares : (num_levels,) float64      shares of rows that SYLVIE's percentiles give each level: at each base
+        width the budget is the mean width that its policy would spend
+    """
+
+    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
+        super().__init__(solver, period)
+        self.base_widths = solver.widths
+        self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in self.base_widths}
+        self._traces: Traces = {}
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        self._traces = traces or self._traces
+        if self._traces:
+            self._solved = self._solver.solve(self._traces, self._budget[base])
+        return bool(self._traces)
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+        super().forget()
+        self._traces = {}
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        traces = {f"{layer}-{purpose}": trace.state() for (layer, purpose), trace in self._traces.items()}
+        return {**super().state(), "traces": traces}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+        super().restore(state)
+        traces = {tuple(map(int, name.split("-"))): Trace.restored(trace) for name, trace in state["traces"].items()}
+        self._solver.check_traces(traces)
+        self._traces = traces
+
+    def agrees(self) -> bool:
+        """Collective: see `WidthPolicy`."""
+        return self._solver.agrees(self._solved, list(self._traces))
+
+
+def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
+    """(num_levels,) float64, shares of rows between percentiles; the lowest levels are one where there are fewer."""
+    shares = np.diff([0.0, *percentiles, 100.0]) / 100
+    lowest = len(shares) - num_levels + 1
+    return np.concatenate([[shares[:lowest].sum()], shares[lowest:]])

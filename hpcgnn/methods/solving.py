@@ -1,0 +1,248 @@
+"""Messages of one pair of ranks in groups that share a width: how rows are put into them and widths taken out again.
+
+Only arrays of one pair; what a group's width should be is the solvers' business.
+
+Solver: from the ranges that every rank traced to the widths of every row that it sends or receives.
+
+It puts rows into groups, has these assigned, by all ranks together or on rank 0, and tells receivers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.bits import SolvedBits
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.state import State
+from hpcgnn.exchange.swap import swap, swap_rows
+from hpcgnn.exchange.trace import Trace
+from hpcgnn.exchange.traffic import ControlTraffic
+from hpcgnn.methods.assigning import ON_ALL_RANKS, GatheredAssigner, SharedAssigner, Told
+from hpcgnn.methods.cost_model import LinkModel
+from hpcgnn.ops.counter import BACKWARD
+
+
+def group_rows(beta: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sort the rows of one pair by beta and cut them into groups; the last one may be smaller.
+
+    Parameters
+    ----------
+    beta : (num_rows,) float64     the variance that one bit would give each row's message
+
+    Returns
+    -------
+    order : (num_rows,) int64                rows in ascending beta, equal ones in their order
+    group_start : (num_groups + 1,) int64    group g has the rows order[group_start[g]:group_start[g + 1]]
+
+    Raises
+    ------
+    KernelError      a beta is negative, infinite or NaN
+
+    Reference: AdaQP, section 4.2.
+    """
+    if not (np.isfinite(beta).all() and (beta >= 0).all()):
+        raise KernelError("a row's beta is negative or not finite; expected the variance of finite messages, "
+                          "so look for a loss that diverges")
+    num_groups = -(-len(beta) // group_size)
+    starts = np.minimum(np.arange(num_groups + 1, dtype=np.int64) * group_size, len(beta))
+    return np.argsort(beta, kind="stable"), starts
+
+
+def group_sums(beta: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> np.ndarray:
+    """Return (num_groups,) float64, the sum of beta over each group's rows."""
+    if len(group_start) == 1:
+        return np.zeros(0)
+    return np.add.reduceat(beta[order].astype(np.float64), group_start[:-1])
+
+
+def row_widths(widths: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> np.ndarray:
+    """Return (num_rows,) uint8, each row's width from (num_groups,) uint8 of its groups."""
+    rows = np.empty(len(order), np.uint8)
+    rows[order] = np.repeat(widths, np.diff(group_start))
+    return rows
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The rows that one rank sends to one peer in one exchange, in groups.
+
+    Attributes
+    ----------
+    order, group_start : see `group_rows`
+    beta : (num_groups,) float64
+    """
+
+    order: np.ndarray
+    group_start: np.ndarray
+    beta: np.ndarray
+
+
+class Solver:
+    """Has widths assigned.
+
+    Parameters
+    ----------
+    comm : MPI communicator, one rank a part
+    plan : ExchangePlan
+    squares : tuple of (num_rows,) float32, one a peer
+        for each row of plan.boundary, the sum of the squared coefficients by which that peer's rows sum it
+    links : LinkModel                     of this rank's messages
+    widths : ascending
+    group_size : int
+    lam : see `assign`
+    solver : {"bisection", "highs", "greedy"}
+        who assigns: all ranks together, of which none knows more than its own messages, or rank 0, see `assign`
+    seconds : its time_limit, where the links' costs are measured; widths from known costs must not depend on a clock
+    control : ControlTraffic or None      counts the widths that ranks tell each other
+
+    Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
+    with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight
+    1, so its coefficient is 1.
+    """
+
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, squares: tuple[np.ndarray, ...], links: LinkModel,
+                 widths: tuple[int, ...], group_size: int, lam: float = 0.5, solver: str = ON_ALL_RANKS,
+                 seconds: float = 5.0, control: ControlTraffic | None = None):
+        self.widths = widths
+        self._comm, self._plan, self._squares, self._links = comm, plan, squares, links
+        self._group_size, self._control = group_size, control or ControlTraffic()
+        self._assigner = (SharedAssigner(comm, plan, widths, lam) if solver == ON_ALL_RANKS
+                          else GatheredAssigner(comm, plan, widths, lam, solver, seconds))
+
+    def state(self) -> State:
+        """Return the costs of this rank's messages; a resumed run must not measure them anew."""
+        return {"theta": self._links.theta, "gamma": self._links.gamma}
+
+    def restore(self, state: State) -> None:
+        """Go on with the costs of messages that `state` returned.
+
+        Raises
+        ------
+        KernelError      they are of another number of peers, or no costs
+        """
+        theta, gamma = state["theta"], state["gamma"]
+        for cost in (theta, gamma):
+            if cost.shape != (len(self._plan.peers),) or not (np.isfinite(cost) & (cost >= 0)).all():
+                raise KernelError(f"costs of links have shape {cost.shape} or are no costs")
+        self._links = replace(self._links, theta=theta, gamma=gamma)
+
+    def check(self, solved: SolvedBits) -> None:
+        """Check that widths read from a file are of this rank's rows.
+
+        Raises
+        ------
+        KernelError      they are not
+        """
+        rank = self._plan.rank
+        for (layer, purpose, source, destination), width in solved.table.items():
+            num_rows = self._num_rows(purpose, source, destination)
+            if len(width) != num_rows or not np.isin(width, self.widths).all():
+                raise KernelError(f"widths of layer {layer} from rank {source} to {destination} fit no message of "
+                                  f"rank {rank}")
+
+    def check_traces(self, traces: dict[tuple[int, int], Trace]) -> None:
+        """Check that ranges read from a file are of rows that this rank sends.
+
+        Raises
+        ------
+        KernelError      they are not
+        """
+        rank = self._plan.rank
+        for (layer, purpose), trace in traces.items():
+            for peer, position, row_range in zip(self._plan.peers, trace.position, trace.row_range, strict=True):
+                num_rows = self._num_rows(purpose, rank, peer)
+                if len(position) != len(row_range) or not ((position >= 0) & (position < num_rows)).all():
+                    raise KernelError(f"ranges of layer {layer} to rank {peer} are not of the {num_rows} rows that "
+                                      f"rank {rank} sends there")
+
+    def _num_rows(self, purpose: int, source: int, destination: int) -> int:
+        """Count the rows that can go from `source` to `destination`; -1 where this rank is neither, or no peer."""
+        rank, place = self._plan.rank, self._place
+        if rank not in (source, destination) or source not in place or destination not in place:
+            return -1
+        lists = self._plan.halo if (purpose == BACKWARD) == (source == rank) else self._plan.boundary
+        return len(lists[place[destination if source == rank else source]])
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {peer: place for place, peer in enumerate(self._plan.peers)}
+
+    def agrees(self, solved: SolvedBits | None, sites: list[tuple[int, int]]) -> bool:
+        """Collective: whether every rank expects the widths that its peers send at, and traced the same exchanges.
+
+        Messages whose sides disagree on their length would end the program or hang it.
+        """
+        told = swap_rows(self._comm, self._plan.peers, self._digests(solved, sites, is_sender=True))
+        expected = self._digests(solved, sites, is_sender=False)
+        return bool(self._comm.allreduce(int((told == expected).all()), MPI.MIN))
+
+    def _digests(self, solved: SolvedBits | None, sites: list[tuple[int, int]], is_sender: bool) -> np.ndarray:
+        """Digest what goes to each peer, or comes from it, as (num_peers,) int64."""
+        rank, default = self._plan.rank, None if solved is None else solved.default
+        found = {peer: hashlib.blake2b(repr((default, sorted(sites))).encode(), digest_size=8)
+                 for peer in self._plan.peers}
+        table = {} if solved is None else solved.table
+        for place in sorted(table):
+            own, peer = place[2:] if is_sender else place[:1:-1]
+            if own == rank:
+                found[peer].update(repr(place[:2]).encode() + table[place].tobytes())
+        return np.array([int.from_bytes(digest.digest(), "little", signed=True) for digest in found.values()], np.int64)
+
+    def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
+        """Collective: return the widths of all rows, for every exchange that was traced.
+
+        Parameters
+        ----------
+        traces : the same exchanges on all ranks
+        mean_bits : None weighs variance against time; a number is a budget of bits a value
+        """
+        sites = sorted(traces)
+        groups = [[self._grouped(traces[site], site[1], place) for place in range(len(self._plan.peers))]
+                  for site in sites]
+        told = [Told(trace.dim, trace.code, tuple(group.beta for group in row),
+                     tuple(np.diff(group.group_start) for group in row))
+                for trace, row in zip((traces[site] for site in sites), groups, strict=True)]
+        return self._spread(sites, traces, groups, self._assigner.assign(told, self._links, mean_bits))
+
+    def _grouped(self, trace: Trace, purpose: int, place: int) -> Groups:
+        row_range = trace.row_range[place].astype(np.float64)
+        beta = trace.dim * row_range ** 2 / 6
+        if purpose != BACKWARD:
+            beta *= self._squares[place][trace.position[place]]
+        order, group_start = group_rows(beta, self._group_size)
+        return Groups(order, group_start, group_sums(beta, order, group_start))
+
+    def _spread(self, sites: list[tuple[int, int]], traces: dict[tuple[int, int], Trace], groups: list[list[Groups]],
+                widths: list[list[np.ndarray]]) -> SolvedBits:
+        """Collective: from the widths of this rank's groups to those of all rows that it sends or receives."""
+        rank, peers, table = self._plan.rank, self._plan.peers, {}
+        sent: list[list[np.ndarray]] = [[] for _ in peers]
+        for number, site in enumerate(sites):
+            outgoing = self._plan.halo if site[1] == BACKWARD else self._plan.boundary
+            for place, rows in enumerate(outgoing):
+                chosen = np.full(len(rows), self.widths[0], np.uint8)
+                group = groups[number][place]
+                chosen[traces[site].position[place]] = row_widths(widths[number][place], group.order, group.group_start)
+                table[(*site, rank, peers[place])] = chosen
+                sent[place].append(chosen)
+        incoming = [self._plan.boundary if site[1] == BACKWARD else self._plan.halo for site in sites]
+        for peer, received in zip(peers, self._swap(sent, incoming), strict=True):
+            for site, chosen in zip(sites, received, strict=True):
+                if peer != rank:
+                    table[(*site, peer, rank)] = chosen
+        return SolvedBits(table, self.widths[-1])
+
+    def _swap(self, sent: list[list[np.ndarray]], incoming: list) -> list[list[np.ndarray]]:
+        """Collective: one byte a row to each peer; what came from each, by exchange."""
+        out = [np.concatenate(parts) if parts else np.empty(0, np.uint8) for parts in sent]
+        ends = [np.cumsum([len(lists[place]) for lists in incoming]) for place in range(len(sent))]
+        into = [np.empty(end[-1] if len(end) else 0, np.uint8) for end in ends]
+        self._control.count(sum(map(len, out)) - len(out[self._plan.own_place]))
+        swap(self._comm, self._plan.peers, out, into)
+        return [np.split(found, end[:-1]) if len(end) else [] for found, end in zip(into, ends, strict=True)]

@@ -1,0 +1,197 @@
+"""Rows of all ranks brought to rank 0 in the order of their global ids, a piece at a time. No file is known here.
+
+Predictions of all nodes as one sealed HDF5 file, written by rank 0 in the order of global ids, piece by piece.
+
+Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Arrays,
+whose row v belongs to the node of global id v, as the shards number it:
+
+    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators where labels are several
+    logits         (num_nodes, num_classes) float32
+    embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 where there is only one
+
+Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, where they have
+names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import CheckpointError, ShardError
+from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.run.launch import together
+from hpcgnn.shards.records import load_texts, store_texts
+from hpcgnn.shards.schema import Layout, check_layout, integer_of
+from hpcgnn.shards.sealed import open_sealed, write_sealed
+
+PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
+
+
+def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
+               arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Collective: bring the rows of some arrays to rank 0, PIECE_BYTES at a time or one row; every rank must exhaust
+    the iterator.
+
+    Parameters
+    ----------
+    num_nodes : int                    of all ranks
+    node_id : (n,) int64               global ids of this rank's rows
+    arrays : each (n, ...)             of one type on all ranks, which have rows of one shape; texts are objects
+
+    Yields
+    ------
+    first : int                        global id of the piece's first row
+    rows : list of arrays              the rows of first, first + 1, ..., of each array; none on other ranks than 0
+    """
+    order = np.argsort(node_id)
+    sorted_id = node_id[order]
+    step = max(1, PIECE_BYTES // max(1, sum(_row_bytes(array) for array in arrays)))
+    for first in range(0, num_nodes, step):
+        stop = min(first + step, num_nodes)
+        mine = slice(*np.searchsorted(sorted_id, [first, stop]))
+        ids = gathered(comm, sorted_id[mine])
+        yield first, [_placed(ids - first, gathered(comm, array[order[mine]])) for array in arrays]
+
+
+def gathered(comm: MPI.Comm, rows: np.ndarray) -> np.ndarray:
+    """Collective: return the rows of all ranks on rank 0, one rank's after the other's; no row on the others."""
+    if rows.dtype == object:
+        parts = comm.gather(rows)
+        return np.concatenate(parts) if comm.rank == 0 else rows[:0]
+    counts = comm.gather(len(rows))
+    out = np.empty((sum(counts) if comm.rank == 0 else 0, *rows.shape[1:]), rows.dtype)
+    num_bytes = [count * _row_bytes(rows) for count in counts] if comm.rank == 0 else None
+    comm.Gatherv([_bytes_of(np.ascontiguousarray(rows)), MPI.BYTE], [_bytes_of(out), num_bytes, MPI.BYTE])
+    return out
+
+
+def _placed(places: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    out = np.empty_like(rows)
+    out[places] = rows
+    return out
+
+
+def _row_bytes(array: np.ndarray) -> int:
+    return array.dtype.itemsize * int(np.prod(array.shape[1:]))
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8) if array.size and array.dtype.itemsize else np.empty(0, np.uint8)
+
+
+KIND, VERSION = "predictions", 1
+ADVICE = "run hpcgnn infer again"
+ARRAYS, CLASS_NAMES = ("prediction", "logits", "embeddings"), "class_names"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Holds what a file of predictions does; see the module."""
+
+    dataset: str
+    scheme: str
+    is_multi_label: bool
+    prediction: np.ndarray
+    logits: np.ndarray
+    embeddings: np.ndarray
+    class_names: tuple[str, ...] = ()
+
+
+def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
+    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of positive
+    ones.
+    """
+    return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
+
+
+def check_writable(path: Path) -> None:
+    """Raise CheckpointError unless a file can be made beside `path`, before work is done whose result goes there."""
+    parent = Path(path).absolute().parent
+    if Path(path).is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{path} can't be written: its folder does not exist or can't be written to, or it is a "
+                              "folder itself; choose another --out")
+
+
+def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes: int, node_id: np.ndarray,
+                      logits: np.ndarray, embeddings: np.ndarray) -> None:
+    """Collective: replace the file at `path` by the rows of all ranks.
+
+    Parameters
+    ----------
+    num_nodes : int                          of all ranks
+    node_id : (n,) int64                     global ids of this rank's rows
+    logits : (n, num_classes) float32, embeddings : (n, hidden) float32
+
+    Raises
+    ------
+    CollectiveError      the folder can't be written or the disk is full
+    """
+    hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)
+    rows = [logits, embeddings] if len(node_id) else [np.empty((0, dim), np.float32) for dim in (model.num_classes,
+                                                                                              hidden)]
+    pieces = row_pieces(comm, num_nodes, node_id, rows)
+
+    def fill(file: h5py.File) -> None:
+        for name in ("dataset", "scheme", "num_classes", "is_multi_label"):
+            file.attrs[name] = getattr(model, name)
+        file.attrs["num_nodes"] = num_nodes
+        if model.class_names:
+            store_texts(file, CLASS_NAMES, model.class_names)
+        shape = num_nodes, model.num_classes
+        stored = [file.create_dataset("logits", shape, np.float32),
+                  file.create_dataset("embeddings", (num_nodes, hidden), np.float32)]
+        prediction = file.create_dataset("prediction", shape if model.is_multi_label else shape[:1],
+                                         np.uint8 if model.is_multi_label else np.int32)
+        for first, found in pieces:
+            block = slice(first, first + len(found[0]))
+            for array, columns in zip(stored, found, strict=True):
+                if array.size:
+                    array[block] = columns
+            prediction[block] = predicted(found[0], model.is_multi_label)
+
+    def write() -> None:
+        try:
+            if comm.rank == 0:
+                write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+        finally:
+            # What rank 0 did not take, the others still send.
+            for _ in pieces:
+                pass
+
+    together(comm, write)
+
+
+def read_predictions(path: Path) -> Predictions:
+    """Read a file.
+
+    Raises
+    ------
+    CheckpointError      missing, truncated, damaged or of another format
+    """
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        try:
+            layout = _layout(file, path)
+            check_layout(file, path, layout, ADVICE)
+            names = load_texts(file, path, CLASS_NAMES, layout["logits"][1][1]) if CLASS_NAMES in file else ()
+        except ShardError as reason:
+            raise CheckpointError(str(reason)) from reason
+        texts = [file.attrs[name] for name in ("dataset", "scheme")]
+        if not all(isinstance(text, str) for text in texts):
+            raise CheckpointError(f"{path} has a dataset or a scheme that is no text; {ADVICE}")
+        return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS),
+                           tuple(names))
+
+
+def _layout(file: h5py.File, path: Path) -> Layout:
+    """Type and shape of each array, as the attributes tell; only the width of the embeddings is taken from them."""
+    num_nodes, num_classes = (integer_of(file, path, name, ADVICE) for name in ("num_nodes", "num_classes"))
+    logits, hidden = (num_nodes, num_classes), file["embeddings"].shape[1]
+    prediction = (np.uint8, logits) if file.attrs["is_multi_label"] else (np.int32, logits[:1])
+    return {"prediction": prediction, "logits": (np.float32, logits), "embeddings": (np.float32, (num_nodes, hidden))}

@@ -1,0 +1,440 @@
+"""Start of a parallel run: MPI, threads, and the rule that a rank that fails takes all ranks down at once.
+
+Must be imported before torch, so that the thread count that it chooses is the one that OpenMP reads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.util
+import os
+import platform
+import pwd
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import mpi4py
+
+from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of
+from hpcgnn.run.launched import launched_size
+from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
+from hpcgnn.run.torchrun import joined_by_mpi
+from hpcgnn.run.watchdog import HERE, WATCHDOG, Colleague, say, words_folder
+
+if TYPE_CHECKING:
+    import torch
+
+
+mpi4py.rc.thread_level = "multiple"    # for the carrier of messages that nobody waits for
+if "HOME" not in os.environ:           # Open MPI does not start without one
+    try:
+        os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        os.environ["HOME"] = tempfile.gettempdir()
+with joined_by_mpi():
+    from mpi4py import MPI  # rc must be set first
+
+
+
+Result = TypeVar("Result")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
+KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
+GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # as glibc begins
+FAREWELL = 1                             # tag of the message of a rank that ends
+SECONDS_BETWEEN_LOOKS = 1.0
+INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
+
+
+def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
+    """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
+
+    An error that all ranks share (CollectiveError), or that the only rank has, is raised on, so that each exits in
+    order. Any other exception is printed by the rank that met it, with its rank first, and MPI_Abort takes the others
+    down.
+
+    Raises
+    ------
+    TrainingError      see `check_joined`
+    """
+    begin_mpi()
+    comm = MPI.COMM_WORLD
+    check_joined(comm.size)
+    share_cores(comm)
+    keep_freed_memory()
+    try:
+        return body(comm)
+    except CollectiveError:
+        raise
+    except BaseException as error:
+        if comm.size == 1:
+            raise
+        if isinstance(error, KeyboardInterrupt) and comm.rank:
+            # All ranks of a terminal get it; whichever speaks first takes the others down.
+            time.sleep(INTERRUPT_GRACE)
+        _print_failure(comm.rank, error)
+        exit_code = exit_code_of(error)
+        comm.Abort(exit_code)
+        # MPICH's Abort returns before the launcher ends this rank, which must not report its failure a second time.
+        os._exit(exit_code)
+    finally:
+        WATCHDOG.stop()
+
+
+def join(comm: MPI.Comm | None = None) -> MPI.Comm:
+    """Collective: prepare a program of the user's own, which has no `run_parallel`, and return its communicator, that
+    of all ranks where none is given: cores are shared out, and an exception that a rank does not catch ends all ranks.
+
+    Raises
+    ------
+    TrainingError      see `begin_mpi` and `check_joined`
+    """
+    begin_mpi()
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(sys.excepthook, EndAllRanks):
+        check_joined(MPI.COMM_WORLD.size)
+        share_cores(comm)
+        keep_freed_memory()
+        sys.excepthook = EndAllRanks(getattr(sys.excepthook, "show", sys.excepthook))
+    if comm.size > 1 and comm.Get_attr(attendance_key()) is None:
+        attendance = Attendance(comm)
+        comm.Set_attr(attendance_key(), attendance)
+        atexit.register(attendance.leave)
+    return comm
+
+
+def begin_mpi() -> None:
+    """Start MPI where a program has told mpi4py not to (mpi4py.rc.initialize) and has not started it; it is ended with
+    the program.
+
+    Raises
+    ------
+    TrainingError      MPI has been ended: it can't be started twice
+    """
+    if MPI.Is_finalized():
+        raise TrainingError("MPI has been ended (MPI.Finalize) before this call of hpcgnn, and can't be started again "
+                            "in one process; end it after the last call")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_end_mpi)
+
+
+def _end_mpi() -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+@cache
+def attendance_key() -> int:
+    """The key of a communicator's Attendance, made at its first use: importing this must not need MPI to have begun."""
+    return MPI.Comm.Create_keyval()
+
+
+class Attendance:
+    """Knows which ranks of a program have ended, so that the others don't wait for them in `check_present`.
+
+    A rank that ends says so to rank 0, and rank 0 to all, by a message of no bytes; one that was killed, or left by
+    os._exit, is missed by its process number, if it was on the same machine.
+
+    Parameters
+    ----------
+    comm : MPI communicator      Collective: it is duplicated
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = comm.Dup()
+        mine = Colleague(platform.node(), os.getpid())
+        self._colleagues = self._comm.allgather(mine)
+        self._near = [rank for rank, other in enumerate(self._colleagues) if other.host == mine.host and other != mine]
+        self._told: list[MPI.Request] = []
+
+    def leave(self) -> None:
+        """Say that this rank ends, once its program has come to its end."""
+        if not MPI.Is_finalized():
+            others = range(1, self._comm.size) if self._comm.rank == 0 else (0,)
+            self._told = [self._comm.Isend([None, 0, MPI.BYTE], rank, FAREWELL) for rank in others]
+
+    def meet(self, where: str) -> None:
+        """Collective: return when all ranks have come here.
+
+        Raises
+        ------
+        TrainingError      a rank has ended instead
+        """
+        here, status, looked = self._comm.Ibarrier(), MPI.Status(), time.monotonic()
+        while not here.Test():
+            if self._comm.Iprobe(MPI.ANY_SOURCE, FAREWELL, status):
+                raise TrainingError(self._sentence(status.source, where))
+            if time.monotonic() > looked + SECONDS_BETWEEN_LOOKS:
+                looked = time.monotonic()
+                gone = [rank for rank in self._near if not _is_there(self._colleagues[rank].process)]
+                if gone and not here.Test():
+                    raise TrainingError(self._sentence(gone[0], where))
+            time.sleep(0.001)
+
+    def _sentence(self, rank: int, where: str) -> str:
+        host, process = self._colleagues[rank]
+        return (f"rank {rank} ({host}, process {process}) has ended without coming to {where}, where rank "
+                f"{self._comm.rank} waits for it; all ranks must call it")
+
+
+def _is_there(process: int) -> bool:
+    try:
+        # The name in parentheses may hold anything; the state follows it.
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not Path("/proc/self/stat").exists()      # no /proc: nothing is known
+
+
+def check_present(comm: MPI.Comm, where: str) -> None:
+    """Collective: wait for all ranks of a program's call; where one has ended instead, end all with a sentence."""
+    attendance = comm.Get_attr(attendance_key()) if comm.size > 1 else None
+    if attendance is None:
+        return
+    try:
+        attendance.meet(where)
+    except TrainingError as error:
+        end_all_ranks(comm, error, where)
+
+
+def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
+    """End all ranks, since one leaves what the others are in; return where there is only this one."""
+    if comm.size == 1:
+        return
+    how = f"sys.exit({error.code})" if isinstance(error, SystemExit) else "a KeyboardInterrupt"
+    sentence = str(error) if isinstance(error, HpcgnnError) else f"{how} has ended this rank inside {where}, and so all"
+    say(f"hpcgnn: rank {comm.rank}: {sentence}\n")
+    status = exit_code_of(error)
+    comm.Abort(status)
+    os._exit(status)        # MPICH's Abort may return, see `run_parallel`
+
+
+@dataclass(frozen=True)
+class EndAllRanks:
+    """Show what nobody has caught, as Python does, then end all ranks with the error's status; of an error that all
+    ranks share, rank 0 alone speaks, and each ends in order.
+    """
+
+    show: Callable[..., None]
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        is_over = MPI.Is_finalized()      # ended by the program itself
+        world = None if is_over else MPI.COMM_WORLD
+        is_shared = isinstance(error, CollectiveError)
+        if is_over or world.rank == 0 or not is_shared:
+            self.show(kind, error, traceback)
+        if not is_over and world.size > 1 and not is_shared:
+            sys.stderr.flush()
+            world.Abort(exit_code_of(error))
+            os._exit(exit_code_of(error))       # MPICH's Abort may return, see `run_parallel`
+        raise SystemExit(exit_code_of(error))      # Python ends with 1 otherwise, and job scripts look for 75
+
+
+def watch(comm: MPI.Comm, timeout: float) -> None:
+    """Collective: from now on, end the job where a rank makes no progress for `timeout` seconds, but for some minutes
+    of start-up; 0 is never. `run_parallel` ends the watch when its body does.
+    """
+    WATCHDOG.start(comm.rank, comm.allgather(Colleague(platform.node(), os.getpid())), timeout)
+
+
+def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) -> None:
+    """Collective: the start-up is over; where there is a folder, and all ranks see it, their watchdogs speak in it."""
+    if comm.rank == 0 and folder is not None:
+        shutil.rmtree(words_folder(folder), ignore_errors=True)
+    comm.Barrier()
+    is_shared = all(comm.allgather(folder is not None and folder.is_dir()))
+    WATCHDOG.look_closely(timeout, folder if is_shared else None)
+
+
+def has_company() -> bool:
+    """Tell whether MPI has joined this process with others."""
+    return MPI.COMM_WORLD.size > 1
+
+
+def check_joined(num_ranks: int) -> None:
+    """Refuse ranks that a launcher started together and that MPI left alone, each a world of its own.
+
+    Raises
+    ------
+    TrainingError      with the number that was started and the way to join them
+    """
+    variable, started = launched_size()
+    if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
+        return
+    library = MPI.Get_library_version().partition(",")[0].split("\n")[0].strip("\0 ")
+    raise TrainingError(f"{started} ranks were started ({variable}), but {library} finds each alone, since it does not "
+                        f"speak the launcher's protocol; {_remedy_for(variable)}")
+
+
+def _remedy_for(variable: str) -> str:
+    """Return what joins ranks whose launcher has set a variable to their number."""
+    if variable == "WORLD_SIZE":
+        return ("under torchrun use MPICH (pip install mpich, MPI4PY_MPIABI=mpich) and import hpcgnn before mpi4py, or "
+                "start the ranks by the mpirun of that library")
+    if variable.startswith("SLURM") or "SLURM_STEP_ID" in os.environ:
+        return "srun --mpi=list shows what Slurm offers: --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and Intel MPI"
+    return "use the mpirun of that library"
+
+
+def _print_failure(rank: int, error: BaseException) -> None:
+    say(f"hpcgnn: rank {rank}: {explanation_of(error)}\n")
+
+
+def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
+    """Collective: run a step that each rank does alone; if it fails anywhere, all ranks raise the first rank's error.
+
+    Raises
+    ------
+    CollectiveError      with the rank and the sentence of the lowest rank that failed
+    """
+    result, failure = None, None
+    HERE.note("does a step of its own")
+    try:
+        result = step()
+    except HpcgnnError as error:
+        failure = str(error)
+    HERE.note("waits for all ranks to end a step")
+    failures = words_of_all(comm, failure)
+    HERE.note("goes on")
+    if not failures:
+        return result
+    failed = [rank for rank, sentence in enumerate(failures) if sentence is not None]
+    sentence = failures[failed[0]]
+    everywhere = len(failed) == comm.size and all(other == sentence for other in failures)
+    raise CollectiveError(sentence if everywhere else f"rank {failed[0]}: {sentence}")
+
+
+def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
+    """Collective: what a step of rank 0 returns, on all ranks, or its error.
+
+    Raises
+    ------
+    CollectiveError      with the sentence of rank 0's error
+    """
+    result, failure = None, None
+    if comm.rank == 0:
+        try:
+            result = step()
+        except HpcgnnError as error:
+            failure = str(error)
+    HERE.note("waits for what rank 0 has read")
+    result, failure = comm.bcast((result, failure))
+    HERE.note("goes on")
+    if failure is not None:
+        raise CollectiveError(failure)
+    return result
+
+
+def words_of_all(comm: MPI.Comm, word: str | None) -> list[str | None]:
+    """Collective: return what each rank has to say, in the order of the ranks; an empty list where none has anything,
+    which nearly always is so, and then costs the same however many there are.
+    """
+    from mpi4py import MPI
+
+    return comm.allgather(word) if comm.allreduce(int(word is not None), MPI.MAX) else []
+
+
+def choose_device(comm: MPI.Comm, name: str) -> torch.device:
+    """Collective: where this rank computes. Its GPU, of those that CUDA_VISIBLE_DEVICES leaves it, is the one of its
+    place among the node's ranks; with more ranks than GPUs, several share one.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda"}
+
+    Raises
+    ------
+    CollectiveError      cuda, and a rank has no GPU that torch and cupy can use
+    """
+    import torch
+
+    if name == "cpu":
+        return torch.device("cpu")
+    num_gpus = together(comm, _count_gpus)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    device = torch.device("cuda", node.rank % num_gpus)
+    node.Free()
+    torch.cuda.set_device(device)
+    return device
+
+
+def _count_gpus() -> int:
+    """GPUs that this rank may use.
+
+    Raises
+    ------
+    TrainingError      none, with the reason
+    """
+    import torch
+
+    num_gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not torch.backends.cuda.is_built():
+        reason = f"torch {torch.__version__} was built without CUDA"
+    elif num_gpus == 0:
+        reason = "torch finds no GPU" + ("" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}")
+    elif importlib.util.find_spec("cupy") is None:
+        reason = "cupy, which compiles the kernels, is not installed (pip install 'hpcgnn[cuda13]')"
+    else:
+        return num_gpus
+    raise TrainingError(f"device cuda can't be used: {reason}; use --device cpu")
+
+
+def share_cores(comm: MPI.Comm) -> None:
+    """Collective: give each rank of a node an equal share of the cores that the node's ranks may use.
+
+    Variables that the user has set stay as they are, and OMP_NUM_THREADS, where it is set, holds for all pools of
+    threads: two threads of OpenBLAS on one core wait for each other. A program may have imported torch before, which
+    then has read none of them, and is told.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set().union(*node.allgather(usable))
+    # It may be a list, of a number for each level of nested regions.
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0] or str(max(1, len(cores) // node.size))
+    node.Free()
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, threads)
+    own_policy = "OMP_WAIT_POLICY" in os.environ      # with which no spinning of ours may interfere
+    for name, value in WAITING.items():
+        if not (own_policy and name == "GOMP_SPINCOUNT"):
+            os.environ.setdefault(name, value)
+    if "torch" in sys.modules and threads.isdecimal() and int(threads) > 0:
+        sys.modules["torch"].set_num_threads(int(threads))
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what is freed: what torch allocates beside our arena comes again every epoch, and a block that
+    went back to the system costs a page fault every 4 KiB when it returns. Other C libraries are left as they are.
+    """
+    _set_malloc(KEPT)
+
+
+@contextmanager
+def giving_back_freed_memory() -> Iterator[None]:
+    """Have glibc give back to the system what is freed within, and keep it from then on: what reading a graph takes is
+    not asked for again, and arrays that stay leave no gaps. Other C libraries are left as they are.
+    """
+    _set_malloc(GIVEN_BACK)
+    try:
+        yield
+    finally:
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if malloc_trim is not None:
+            malloc_trim(0)
+        keep_freed_memory()
+
+
+def _set_malloc(options: dict[int, int]) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in options.items():
+            mallopt(option, value)

@@ -1,0 +1,163 @@
+"""Sizes, times and rates as text, in the unit that keeps the number short. Nothing is printed here.
+
+Output that never costs a run: a stream that is closed, full or gone, and characters that a terminal lacks.
+
+A training of hours writes a line a minute. A disk that is full (ENOSPC), a reader that has left (EPIPE) or a terminal
+that was closed (EIO) must not end it, so `tell` and `PatientStream` drop what can't be written and go on. What has to
+be written, such as the answer of `hpcgnn inspect`, goes through neither.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+import unicodedata
+from contextlib import suppress
+from typing import TextIO
+
+DIGITS = 3
+SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
+
+
+def number_text(value: float) -> str:
+    """Return a number with three significant digits, and separators from a thousand on: 0.0123, 12.3, 1,235."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    text = f"{value:#.{DIGITS}g}"
+    return f"{float(text):.{DIGITS - 1}f}" if "e" in text and abs(value) >= 1 else text.rstrip(".")
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size in bytes, kB, MB, GB or TB, powers of 1000: 12 B, 2.50 kB, 412 MB.
+
+    Parameters
+    ----------
+    num_bytes : non-negative
+    """
+    if num_bytes < 1:
+        return f"{num_bytes:.2g} B" if num_bytes else "0 B"
+    # 999.6 kB would be written as 1,000.
+    unit, size = next(((unit, size) for unit, size in SIZES if num_bytes < 999.5 * size), SIZES[-1])
+    return f"{num_bytes / size:.0f} B" if unit == "B" else f"{number_text(num_bytes / size)} {unit}"
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration: 250 µs, 12.3 ms, 4.20 s, 3 min 20 s, 2 h 05 min.
+
+    Parameters
+    ----------
+    seconds : non-negative
+    """
+    for unit, size in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
+        if 0 < seconds < 999.5 * size:
+            return f"{number_text(seconds / size)} {unit}"
+    if seconds < 99.95:
+        return f"{number_text(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+PLAIN = "hpcgnn.plain"      # the error handler that `prepare_streams` installs
+# Characters of ours without a plain form in Unicode's tables.
+SUBSTITUTES = {"±": "+-", "×": "x", "→": "->", "←": "<-", "–": "-", "—": "-", "−": "-", "·": ".", "•": "*", "≤": "<=",
+               "≥": ">=", "≈": "~", "µ": "u", "μ": "u", "█": "#", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
+               "√": "sqrt", "∞": "inf"}
+
+
+def prepare_streams() -> None:
+    """Make a command's standard streams usable: open those that are closed, on nothing, and give those that lack a
+    character the nearest plain ones.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            # The next file that is opened would get the descriptor otherwise, and whatever a library prints.
+            with suppress(OSError):
+                os.fstat(descriptor)
+                continue
+            opened = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8"))
+    codecs.register_error(PLAIN, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAIN)
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error; one that can't be written is dropped."""
+    PatientStream(sys.stderr).write(text + "\n")
+
+
+class PatientStream(io.TextIOBase):
+    """A stream that drops what can't be written.
+
+    Parameters
+    ----------
+    stream : TextIO or None      None takes nothing
+    """
+
+    def __init__(self, stream: TextIO | None):
+        self._stream = stream
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Write and flush; return the number of characters."""
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
+        except UnicodeEncodeError:
+            self.write(text.encode(self.encoding, "replace").decode(self.encoding))
+        except OSError:
+            discard(self._stream)
+        except ValueError:      # somebody has closed it
+            pass
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is left to flush."""
+
+
+def discard(stream: TextIO) -> None:
+    """Forget what a stream could not write: it would be tried, and fail, again at the next line and at the end."""
+    with suppress(OSError, ValueError, AttributeError):
+        descriptor = stream.fileno()
+        kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, descriptor)
+            stream.flush()
+        finally:
+            os.dup2(kept, descriptor)
+            os.close(kept)
+            os.close(nowhere)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that a stream can't encode, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_plain_form(letter) for letter in error.object[error.start:error.end]), error.end
+
+
+def _plain_form(letter: str) -> str:
+    if letter in SUBSTITUTES:
+        return SUBSTITUTES[letter]
+    if 0x2500 <= ord(letter) < 0x2580:      # lines of tables
+        return "|" if letter in "│┃║" else "-" if letter in "─━═" else "+"
+    decomposed = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+    return decomposed or "?"

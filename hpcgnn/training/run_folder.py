@@ -1,0 +1,268 @@
+"""Writes that a power cut can't undo: a file of these is on the disk when they return. No content is known here.
+
+RankFiles: the files of a run folder in which each rank keeps what it remembers, by name. What is in them, rank_state
+knows.
+
+RunFolder: the files that a run leaves, config.toml, metrics.jsonl and summary.json. Only rank 0 writes.
+
+What is promised of them is documented in docs/run-folder.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import TrainingError
+from hpcgnn.registry import as_toml, read_json, seal_json, seal_toml
+from hpcgnn.shards.sealed import sync_folder
+from hpcgnn.training.checkpoint import Generations, Progress
+from hpcgnn.training.run_lock import RunLock
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Give a file this content, whole or not at all; raises OSError, and what was there stays."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Bring what was appended to a file, and its name, to the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_folder(path.parent)
+
+
+class RankFiles:
+    """The rank states of one run folder: `rank-RRRR-TOKEN.h5`, which belongs to the checkpoint of that token.
+
+    Attributes
+    ----------
+    folder : Path
+    has_complained : bool      the user knows that they can't be written
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.has_complained = folder, False
+
+    def path(self, rank: int, token: str) -> Path:
+        """Return the file of one rank."""
+        return self.folder / f"rank-{rank:04d}-{token}.h5"
+
+    def num_ranks(self, token: str) -> int:
+        """Ranks that have a file for a checkpoint."""
+        return len(list(self.folder.glob(f"rank-*-{token}.h5")))
+
+    def all(self) -> list[Path]:
+        """Whole and torn files of every checkpoint."""
+        return sorted(self.folder.glob("rank-*.h5*"))
+
+    def torn(self) -> list[Path]:
+        """List what ranks that were killed while they wrote have left."""
+        return [path for path in self.all() if path.suffix != ".h5"]
+
+    def remove_others(self, *tokens: str) -> None:
+        """Remove the files that belong to no checkpoint of these tokens. For rank 0 alone, once all ranks have written.
+
+        Raises
+        ------
+        TrainingError      a file can't be removed
+        """
+        for path in self.all():
+            if path.suffix == ".h5" and path.stem.rpartition("-")[2] in tokens:
+                continue
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise TrainingError(f"{path} can't be removed: {error.strerror}; check the folder") from error
+
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+
+
+class RunFolder:
+    """One run's folder. Every method is for rank 0 alone.
+
+    Attributes
+    ----------
+    path : Path
+    lock : RunLock or None         checked before every write
+    generations : Generations      its checkpoints
+    rank_files : RankFiles         what each rank remembers beside them
+
+    Raises (all methods)
+    ------
+    TrainingError      a file can't be read or written
+    """
+
+    def __init__(self, path: Path, lock: RunLock | None = None):
+        self.path, self.lock = Path(path), lock
+        self.generations = Generations(self.path)
+        self.rank_files = RankFiles(self.path)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Return the last checkpoint."""
+        return self.generations.current
+
+    def create(self, overwrite: bool, resume: bool = False) -> None:
+        """Make the folder. An earlier run in it is refused, or removed with `overwrite`.
+
+        With `resume`, a run that was stopped before its first checkpoint is removed too: nothing of it can go on.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise TrainingError(f"run folder {self.path} can't be written: {error.strerror}; "
+                                "choose another with --out") from error
+        old = [path for path in (self.path / METRICS, self.path / SUMMARY, *self.generations.files)
+               if os.path.lexists(path)]
+        if old and not overwrite and not (resume and old == [self.path / METRICS]):
+            names = ", ".join(path.name for path in old)
+            raise TrainingError(f"{self.path} already holds a run ({names}); continue it with --resume, "
+                                "replace it with --overwrite, or choose another --out")
+        self._remove(*old, *self.generations.torn(), *self.rank_files.all())
+
+    def write_config(self, settings: dict[str, Any], provenance: dict[str, Any]) -> None:
+        """config.toml: the resolved settings, which --config takes again, and where they were used."""
+        self._write(CONFIG, seal_toml(as_toml({"": settings, "provenance": provenance})))
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Add one line to metrics.jsonl. A number that is not finite is written as null, as JSON demands."""
+        self._check_lock()
+        try:
+            with open(self.path / METRICS, "a") as file:
+                file.write(seal_json(json.dumps(_finite(record))) + "\n")
+        except OSError as error:
+            raise TrainingError(f"{self.path / METRICS} can't be written: {error.strerror}; free space on its disk, "
+                                "then go on with --resume") from error
+
+    def sync_metrics(self) -> None:
+        """Bring what was appended to the disk."""
+        self._check_lock()
+        file = self.path / METRICS
+        try:
+            if file.exists():
+                sync_file(file)
+        except OSError as error:
+            raise TrainingError(f"{file} can't be brought to the disk: {error.strerror}; free space on it, then go on "
+                                "with --resume") from error
+
+    def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
+        """Forget what a checkpoint does not hold: lines of later epochs, damaged lines, the summary, torn files.
+
+        Parameters
+        ----------
+        progress : Progress      of the checkpoint
+        first_seed : int         of the first training
+
+        Returns
+        -------
+        sentence : str or None   says which epochs have no line any more
+        """
+        file, place = self.path / METRICS, (first_seed + progress.seed_index, progress.epoch)
+        lines = self._lines()
+        kept, last, num_damaged = [], (first_seed, 0), 0
+        for line in lines:
+            epoch = _epoch_of(line)
+            num_damaged += epoch is None
+            if epoch is not None and last < epoch <= place:
+                kept.append(line)
+                last = epoch
+        try:
+            if kept == lines[:len(kept)] and file.exists():
+                os.truncate(file, sum(len(line) + 1 for line in kept))
+                sync_file(file)
+            else:
+                replace_text(file, "".join(f"{line.decode()}\n" for line in kept))
+        except OSError as error:
+            raise TrainingError(f"{file} can't be cut back to its checkpoint: {error.strerror}; free space on its "
+                                "disk") from error
+        self._remove(self.path / SUMMARY, *self.generations.torn(), *self.rank_files.torn())
+        return self._complaint(progress.num_epochs, len(kept), num_damaged)
+
+    def _complaint(self, num_epochs: int, num_kept: int, num_damaged: int) -> str | None:
+        damaged = f"; damaged lines removed: {num_damaged}" if num_damaged else ""
+        if num_kept < num_epochs:
+            return (f"{self.path / METRICS} lacks the lines of {num_epochs - num_kept} of the {num_epochs} epochs that "
+                    f"its checkpoint counts{damaged}; the run goes on, and its statistics leave those epochs out")
+        return f"{self.path / METRICS} was damaged behind its checkpoint{damaged}" if num_damaged else None
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return all whole lines of metrics.jsonl."""
+        return [record for record in map(_record_of, self._lines()) if record is not None]
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """summary.json, whose presence says that the run is complete."""
+        self.sync_metrics()
+        self._write(SUMMARY, seal_json(json.dumps(_finite(summary), indent=2)) + "\n")
+
+    def _check_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.check()
+
+    def _lines(self) -> list[bytes]:
+        """Finished lines; what follows the last newline was cut off when a run was killed."""
+        try:
+            return (self.path / METRICS).read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise TrainingError(f"{self.path / METRICS} can't be read: {error.strerror}; restore it, or remove it: the "
+                                "run goes on without") from error
+
+    def _remove(self, *paths: Path) -> None:
+        try:
+            for path in paths:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise TrainingError(f"{path} can't be removed: {error.strerror}; choose another --out") from error
+
+    def _write(self, name: str, text: str) -> None:
+        self._check_lock()
+        try:
+            replace_text(self.path / name, text)
+        except OSError as error:
+            raise TrainingError(f"{self.path / name} can't be written: {error.strerror}; free space on its disk, then "
+                                "go on with --resume") from error
+
+
+def _record_of(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line, None where the line is damaged."""
+    with suppress(ValueError):
+        record, is_sealed = read_json(line.decode())
+        return record if is_sealed else None
+    return None
+
+
+def _epoch_of(line: bytes) -> tuple[int, int] | None:
+    record = _record_of(line)
+    return None if record is None else (record["seed"], record["epoch"])
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

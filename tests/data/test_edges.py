@@ -1,0 +1,105 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.errors import DatasetError
+
+
+@pytest.fixture
+def files(small_graph, tmp_path):
+    rows = [f"{u},{v}" for u, v in zip(small_graph.source, small_graph.target, strict=True)]
+    (tmp_path / "web.csv.gz").write_bytes(gzip.compress("\n".join(["source,target", *rows]).encode()))
+    (tmp_path / "web.tsv").write_text("# u v\n" + "\n".join(rows).replace(",", "\t"))
+    np.save(tmp_path / "features.npy", small_graph.features)
+    np.savetxt(tmp_path / "features.tsv.gz", small_graph.features, delimiter="\t", fmt="%.9g")
+    (tmp_path / "labels.csv").write_text("label\n" + "\n".join(map(str, small_graph.labels)))
+    np.save(tmp_path / "labels.npy", small_graph.labels)
+    return tmp_path
+
+
+def load(files, edges="web.csv.gz", labels="labels.csv", features="features.npy", **options):
+    settings = f",labels={files / labels}" + (f",features={files / features}" if features else "")
+    return load_source(f"edges:{files / edges}{settings}", SourceOptions(**options))
+
+
+@pytest.mark.parametrize("edges", ["web.csv.gz", "web.tsv"])
+@pytest.mark.parametrize("labels", ["labels.csv", "labels.npy"])
+@pytest.mark.parametrize("features", ["features.npy", "features.tsv.gz"])
+def test_text_and_binary_files_give_the_same_dataset(files, small_graph, arcs_of, edges, labels, features):
+    dataset = load(files, edges, labels, features)
+    assert dataset.name == "web"
+    assert arcs_of(dataset) == small_graph.arcs()
+    np.testing.assert_array_equal(dataset.labels, small_graph.labels)
+    np.testing.assert_allclose(dataset.features, small_graph.features, rtol=1e-6)
+    assert [int(mask.sum()) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)] == [18, 6, 6]
+
+
+def test_duplicates_and_loops_are_removed_and_reported(files):
+    (files / "multi.csv").write_text("0,1\n0,1\n1,0\n2,2\n")
+    report = load(files, "multi.csv").cleaning
+    assert (report.source_edges, report.duplicate_edges_removed, report.self_loops_removed) == (4, 1, 1)
+    assert report.isolated_nodes == 28
+    assert report.is_symmetric
+
+
+def test_several_label_columns_are_multi_label_indicators(files):
+    rows = np.random.default_rng(1).integers(0, 2, (30, 3))
+    np.savetxt(files / "many.csv", rows, delimiter=",", fmt="%d")
+    dataset = load(files, labels="many.csv")
+    np.testing.assert_array_equal(dataset.labels, rows)
+
+
+def test_nan_labels_are_unknown_and_in_no_split(files):
+    (files / "partial.csv").write_text("\n".join(["nan", "1", "0"] * 10))
+    dataset = load(files, labels="partial.csv")
+    used = dataset.train_mask | dataset.val_mask | dataset.test_mask
+    assert (dataset.labels == -1).sum() == 10
+    assert (used == (dataset.labels >= 0)).all()
+
+
+def test_a_graph_without_labels_names_the_setting(files):
+    dataset = load_source(f"edges:{files}/web.tsv", SourceOptions(features="structural"))
+    assert "labels=FILE" in " ".join(dataset.cleaning.read.dubious)
+
+
+def test_features_are_made_from_the_graph_only_when_asked(files):
+    with pytest.raises(DatasetError, match="web has no features; pass --features structural"):
+        load(files, features=None)
+    spec = f"edges:{files}/web.tsv,labels={files}/labels.csv"
+    assert load_source(spec, SourceOptions(features="structural")).num_features == 128
+
+
+@pytest.mark.parametrize(("file", "text", "match"), [
+    ("web.tsv", "0\t1\n2\t30\n", "edge to node 30, which does not exist; node ids run from 0 to 29"),
+    ("web.tsv", "0\t1\t2\t3\n", "4 columns; expected two"),
+    ("web.tsv", "", "holds nothing; expected two"),
+    ("web.tsv", "0\t1\n2\tx\n", "expected whole numbers only"),
+    ("labels.csv", "\n".join(["-2"] * 30), "label -2"),
+    ("labels.csv", "\n".join(["0,2"] * 30), "multi-label value 2"),
+    ("labels.csv", "", "expected a number or a row of numbers a node"),
+])
+def test_malformed_files_are_refused(files, file, text, match):
+    (files / file).write_text(text)
+    with pytest.raises(DatasetError, match=match):
+        load(files, "web.tsv")
+
+
+def test_an_array_of_one_number_is_refused(files):
+    np.save(files / "features.npy", np.array(1.0))
+    with pytest.raises(DatasetError, match=r"features\.npy holds float64 of shape \(\)"):
+        load(files, "web.tsv")
+
+
+def test_an_unknown_setting_is_refused_with_the_valid_ones(files):
+    with pytest.raises(DatasetError, match=r"'weights=w\.csv'; expected NAME=VALUE with NAME one of labels, features"):
+        load_source(f"edges:{files}/web.tsv,weights=w.csv", SourceOptions())
+
+
+def test_nan_features_are_refused(files, small_graph):
+    small_graph.features[4, 0] = np.nan
+    np.save(files / "features.npy", small_graph.features)
+    with pytest.raises(DatasetError, match="NaN or infinite, first at node 4"):
+        load(files)

@@ -1,0 +1,215 @@
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from hpcgnn.data.arrays import RowFile
+from hpcgnn.data.features import FeatureRows
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.errors import DatasetError
+
+
+@pytest.fixture
+def arrays(small_graph):
+    """The archive's arrays with dense features, rows by destination."""
+    matrix = scipy.sparse.coo_matrix((np.ones(len(small_graph.source)), (small_graph.target, small_graph.source)),
+                                     shape=(30, 30)).tocsr()
+    masks = {key: np.isin(np.arange(30), ids)
+             for key, ids in zip(("train_mask", "val_mask", "test_mask"), small_graph.split, strict=True)}
+    return {"indptr": matrix.indptr.astype(np.int64), "indices": matrix.indices, "num_features": np.int64(5),
+            "features": small_graph.features, "labels": small_graph.labels, "num_classes": np.int64(4), **masks}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def save_and_load(arrays, options=None, compressed=True):
+        (np.savez_compressed if compressed else np.savez)(tmp_path / "tiny.npz", **arrays)
+        return load_source(f"npz:{tmp_path}/tiny.npz", options or SourceOptions())
+    return save_and_load
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_dense_archive_comes_back_whole(arrays, load, small_graph, arcs_of, split_of, compressed):
+    dataset = load(arrays, compressed=compressed)
+    assert dataset.name == "tiny"
+    assert arcs_of(dataset) == small_graph.arcs()
+    assert not dataset.cleaning.is_symmetric
+    assert dataset.cleaning.isolated_nodes == 1
+    np.testing.assert_array_equal(dataset.features, small_graph.features)
+    assert isinstance(dataset.features, FeatureRows) == (not compressed)
+    np.testing.assert_array_equal(dataset.labels, small_graph.labels)
+    assert split_of(dataset) == [sorted(ids) for ids in small_graph.split]
+
+
+def test_changing_mapped_features_leaves_the_file_as_it_was(arrays, load, tmp_path):
+    load(arrays, SourceOptions(normalize_features="standard"), compressed=False)
+    with np.load(tmp_path / "tiny.npz") as file:
+        np.testing.assert_array_equal(file["features"], arrays["features"])
+
+
+def test_symmetrize_adds_exactly_the_missing_reverses(arrays, load, small_graph, arcs_of):
+    dataset = load(arrays, SourceOptions(symmetrize=True))
+    assert arcs_of(dataset) == small_graph.both_ways()
+    assert dataset.cleaning.reverse_edges_added == len(small_graph.both_ways()) - len(small_graph.arcs())
+
+
+@pytest.mark.parametrize("has_values", [True, False])
+def test_sparse_features_stay_sparse_and_default_to_ones(arrays, load, has_values):
+    features = scipy.sparse.random(30, 9, density=0.2, format="csr", dtype=np.float32, random_state=1)
+    del arrays["features"]
+    arrays |= {"feat_indptr": features.indptr.astype(np.int64), "feat_indices": features.indices,
+               "num_features": np.int64(9)}
+    if has_values:
+        arrays["feat_data"] = features.data
+    dataset = load(arrays)
+    assert scipy.sparse.issparse(dataset.features)
+    expected = features.toarray() if has_values else (features.toarray() != 0)
+    np.testing.assert_array_equal(dataset.features.toarray(), expected)
+
+
+def test_multi_label_indicators_come_back_as_uint8(arrays, load):
+    arrays["labels"] = np.random.default_rng(0).integers(0, 2, (30, 4)).astype(np.uint8)
+    dataset = load(arrays)
+    assert dataset.is_multi_label
+    np.testing.assert_array_equal(dataset.labels, arrays["labels"])
+
+
+def test_an_archive_without_features_needs_structural_ones(arrays, load):
+    del arrays["features"]
+    with pytest.raises(DatasetError, match="tiny has no features; pass --features structural"):
+        load(arrays)
+    assert load(arrays, SourceOptions(features="structural")).features.shape == (30, 128)
+
+
+def test_an_archive_without_masks_is_split_at_random(arrays, load):
+    without = {key: array for key, array in arrays.items() if not key.endswith("mask")}
+    dataset = load(without)
+    assert dataset.train_mask.sum() == 18
+    assert "drawn at random with seed 0, as the source has none: 18 train" in dataset.cleaning.read.of("splits")[0]
+
+
+def test_labels_of_its_own_are_not_replaced(arrays, load):
+    with pytest.raises(DatasetError, match=r"tiny\.npz has labels of its own; leave out --make-labels"):
+        load(arrays, SourceOptions(made_classes=3))
+
+
+@pytest.mark.parametrize("key", ["indptr", "indices", "val_mask"])
+def test_a_missing_array_is_named(arrays, load, key):
+    del arrays[key]
+    with pytest.raises(DatasetError, match=key):
+        load(arrays)
+
+
+def change(key, index, value):
+    def apply(arrays):
+        arrays[key] = arrays[key].copy()
+        arrays[key][index] = value
+    return apply
+
+
+def replace(key, value):
+    return lambda arrays: arrays.__setitem__(key, value)
+
+
+@pytest.mark.parametrize(("damage", "match"), [
+    (change("indices", 3, 30), "edge to node 30, which does not exist"),
+    (change("indices", 3, -2), "edge to node -2, which does not exist"),
+    (change("indptr", 4, 10**6), "indptr does not rise"),
+    (change("labels", 0, 4), r"label 4; labels must lie in 0\.\.3"),
+    (change("features", (2, 1), np.nan), "NaN or infinite, first at node 2"),
+    (change("features", (2, 1), -np.inf), "NaN or infinite"),
+    (change("train_mask", slice(None), False), "no training node"),
+    (change("val_mask", slice(None), True), "two of the train, validation and test splits"),
+    (replace("labels", np.zeros(29, dtype=np.int64)), "29 labels for 30 nodes"),
+    (replace("labels", np.full((30, 4), 2, dtype=np.uint8)), "expected 0 or 1"),
+    (replace("labels", np.array(["a"] * 30)), "names 1 classes and says that there are 4"),
+    (replace("features", np.zeros((29, 5), dtype=np.float32)), "29 feature rows for 30 nodes"),
+    (replace("features", np.zeros(30, dtype=np.float32)), "expected a matrix of numbers"),
+    (replace("indices", np.zeros((2, 2))), "expected a vector of integers"),
+    (replace("num_classes", np.zeros(3)), "expected one integer"),
+    (replace("test_mask", np.zeros(7, dtype=bool)), "test_mask has shape"),
+    (replace("labels", np.array([None] * 30)), "damaged array 'labels'"),
+])
+def test_inconsistent_arrays_are_refused(arrays, load, damage, match):
+    damage(arrays)
+    with pytest.raises(DatasetError, match=match):
+        load(arrays)
+
+
+def test_values_that_are_not_finite_are_zeroed_when_asked(arrays, load):
+    change("features", (2, 1), np.nan)(arrays)
+    dataset = load(arrays, SourceOptions(non_finite="zero"))
+    assert dataset.features[2, 1] == 0
+    assert "1 feature values" in dataset.cleaning.remarks[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04broken"])
+def test_a_file_of_another_format_is_refused(content, tmp_path):
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"bad\.npz can't be read as a \.npz archive"):
+        load_source(f"npz:{tmp_path}/bad.npz", SourceOptions())
+
+
+@pytest.mark.parametrize(("members", "match"), [
+    ([("labels.npy", b"text"), ("indptr.npy", b"text")], "indptr is no array"),
+    ([("labels.npy", b"one"), ("labels.npy", b"two")], "holds labels.npy twice"),
+])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_of_something_else_is_refused(members, match, tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    with pytest.raises(DatasetError, match=match):
+        load_source(f"npz:{tmp_path}/odd.npz", SourceOptions())
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("normalization", ["none", "row", "standard"])
+def test_a_scratch_folder_changes_nothing_but_where_features_are(arrays, tmp_path, order, save, normalization):
+    arrays["features"] = np.asarray(arrays["features"], order=order)
+    save(tmp_path / "g.npz", **arrays)
+    (tmp_path / "scratch").mkdir()
+    kept, filed = (load_source(f"npz:{tmp_path}/g.npz", SourceOptions(scratch=scratch, symmetrize=True,
+                                                                      normalize_features=normalization))
+                   for scratch in (None, tmp_path / "scratch"))
+    np.testing.assert_array_equal(np.asarray(filed.features), np.asarray(kept.features))
+    np.testing.assert_array_equal(filed.indices, kept.indices)
+    assert filed.cleaning == kept.cleaning
+    assert isinstance(getattr(filed.features, "source", None), RowFile) == (order == "C")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize(("key", "save"), [("indices", np.savez), ("indices", np.savez_compressed),
+                                           ("features", np.savez_compressed)])
+def test_a_damaged_array_that_is_read_in_pieces_is_refused(arrays, tmp_path, save, key):
+    path = tmp_path / "tiny.npz"
+    save(path, **arrays)
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo(f"{key}.npy")
+    content = bytearray(path.read_bytes())
+    content[place.header_offset + 60 + place.compress_size // 2] ^= 0x55
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"damaged array '{key}'"):
+        load_source(f"npz:{path}", SourceOptions(scratch=tmp_path))
+
+
+def test_a_truncated_archive_is_refused(arrays, load, tmp_path):
+    load(arrays)
+    path = tmp_path / "tiny.npz"
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(DatasetError, match=r"tiny\.npz can't be read"):
+        load_source(f"npz:{path}", SourceOptions())
+
+
+def test_a_flipped_byte_in_a_member_is_refused(arrays, load, tmp_path):
+    arrays["labels"] = np.random.default_rng(0).integers(0, 4, 30)
+    load(arrays)
+    path = tmp_path / "tiny.npz"
+    content = bytearray(path.read_bytes())
+    content[content.find(b"labels.npy") + 60] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match="labels"):
+        load_source(f"npz:{path}", SourceOptions())

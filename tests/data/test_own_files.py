@@ -1,0 +1,300 @@
+"""Files as people have them, by `load_source` and shards: ids, weights, splits and targets come back or are refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+
+import numpy as np
+import pytest
+import scipy.sparse
+from known_graph import assert_same, graph_in_shards, make_known_graph
+
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.errors import DatasetError
+from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.shards.reader import read_graph_info
+
+CLASSES = ["art", "bio", "law"]
+
+
+@pytest.fixture
+def known():
+    return make_known_graph()
+
+
+@pytest.fixture
+def plain(known):
+    numbered = known.numbered()
+    numbered.labels = {node: CLASSES.index(label) for node, label in numbered.labels.items()}
+    return numbered
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Load a source and write it as three parts."""
+    def make(spec, **options):
+        dataset = load_source(spec, SourceOptions(**options))
+        make_shards(dataset, tmp_path / "shards", Making(parts=3, overwrite=True), spec, {})
+        return tmp_path / "shards"
+    return make
+
+
+def write(path, rows):
+    with (gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w")) as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    return path
+
+
+def edge_rows(known, has_weight=True):
+    return [[u, v, weight] if has_weight else [u, v] for (u, v), weight in known.arcs.items()]
+
+
+def feature_rows(known, *header):
+    return [*([list(header)] if header else []), *([node, *row] for node, row in known.features.items())]
+
+
+def label_rows(known, *header):
+    return [*([list(header)] if header else []), *([node, label] for node, label in known.labels.items())]
+
+
+def split_rows(known):
+    return [[node, word] for node, word in known.split.items() if word]
+
+
+def arrays_of(plain):
+    """The archive's arrays; rows are destinations."""
+    place = {arc: number for number, arc in enumerate(plain.arcs)}
+    arcs = sorted(plain.arcs, key=lambda arc: (arc[1], arc[0]))
+    indptr = np.searchsorted([v for _, v in arcs], np.arange(15))
+    masks = {f"{word}_mask": plain.mask(word) for word in ("train", "val", "test")}
+    return {"indptr": indptr, "indices": np.array([u for u, _ in arcs]), "features": plain.matrix(),
+            "edge_weight": np.array(plain.weights())[[place[arc] for arc in arcs]],
+            "labels": np.array(list(plain.labels.values())), **masks}
+
+
+@pytest.mark.parametrize("key", ["edge_weight", "data"])
+def test_npz_keeps_weights_and_ids(shards, plain, known, tmp_path, key):
+    arrays = arrays_of(plain)
+    arrays[key] = arrays.pop("edge_weight")
+    np.savez(tmp_path / "g.npz", **arrays)
+    assert_same(shards(f"npz:{tmp_path}/g.npz"), plain)
+    np.savez(tmp_path / "h.npz", **{**arrays, "labels": list(known.labels.values())}, node_ids=known.ids)
+    assert_same(shards(f"npz:{tmp_path}/h.npz"), known)
+
+
+@pytest.mark.parametrize("key", ["targets", "target"])
+def test_npz_targets_are_a_regression_also_if_whole(shards, plain, tmp_path, key):
+    arrays = arrays_of(plain)
+    arrays[key] = arrays.pop("labels")
+    np.savez(tmp_path / "g.npz", **arrays)
+    folder = shards(f"npz:{tmp_path}/g.npz")
+    assert read_graph_info(folder).task == "regression"
+    assert graph_in_shards(folder).labels == {node: [float(label)] for node, label in plain.labels.items()}
+
+
+@pytest.mark.parametrize("rows", ["sources", "destinations"])
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_a_matrix_of_save_npz_is_read_in_the_direction_that_is_said(shards, plain, tmp_path, rows, form):
+    u, v = np.array(plain.ends()).T
+    matrix = scipy.sparse.coo_matrix((plain.weights(), (u, v) if rows == "sources" else (v, u)), shape=(14, 14))
+    scipy.sparse.save_npz(tmp_path / "a,b.npz", matrix.asformat(form))
+    np.save(tmp_path / "x.npy", plain.matrix())
+    write(tmp_path / "labels.csv", [["label"], *([label] for label in plain.labels.values())])
+    write(tmp_path / "split.csv", [["split"], *([word or "none"] for word in plain.split.values())])
+    beside = f"labels={tmp_path}/labels.csv,features={tmp_path}/x.npy,splits={tmp_path}/split.csv"
+    assert_same(shards(f"npz:{tmp_path}/a,b.npz,rows={rows},{beside}"), plain)
+
+
+def test_a_matrix_that_is_not_symmetric_needs_a_direction(plain, tmp_path):
+    u, v = np.array(plain.ends()).T
+    matrix = scipy.sparse.csr_matrix((plain.weights(), (u, v)), shape=(14, 14))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    with pytest.raises(DatasetError, match=r"a\.npz holds a SciPy matrix A that is not symmetric.*,rows=sources"):
+        load_source(f"npz:{tmp_path}/a.npz", SourceOptions(made_classes=2))
+    scipy.sparse.save_npz(tmp_path / "b.npz", matrix + matrix.T)
+    assert load_source(f"npz:{tmp_path}/b.npz", SourceOptions(made_classes=2, features="auto")).cleaning.is_symmetric
+
+
+def test_a_damaged_matrix_is_a_sentence(tmp_path):
+    matrix = scipy.sparse.eye(4, format="csr")
+    matrix.indices[1] = 99
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    with pytest.raises(DatasetError, match=r"a\.npz can't be read as a matrix of scipy\.sparse\.save_npz"):
+        load_source(f"npz:{tmp_path}/a.npz,rows=sources", SourceOptions(made_classes=2))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_an_edge_list_between_texts_comes_back(shards, known, tmp_path, suffix, has_header):
+    header = [[["from", "to", "weight"]], [["id", "f", "g", "h"]], [["id", "label"]], [["id", "split"]]]
+    bodies = [edge_rows(known), feature_rows(known),
+              [[node, known.labels[node]] for node in reversed(known.ids)], split_rows(known)]
+    edges, features, labels, splits = (
+        write(tmp_path / f"{name}.{suffix}", (head if has_header else []) + body)
+        for name, head, body in zip(("web", "x", "y", "s"), header, bodies, strict=True))
+    folder = shards(f"edges:{edges},labels={labels},features={features},splits={splits}")
+    assert_same(folder, known)
+    said = " ".join(read_graph_info(folder).cleaning.remarks)
+    if has_header:
+        assert f"the first line of web.{suffix} is its header: from,to,weight" in said
+    else:
+        assert f"web.{suffix} has no header" in said
+    assert f"the third column of web.{suffix} holds weights" in said
+
+
+def test_integer_ids_with_gaps_come_back(shards, known, tmp_path):
+    known = known.renamed({node: 5_000_000_000 + 3 * number for number, node in enumerate(known.ids)})
+    edges = write(tmp_path / "web.csv", edge_rows(known, has_weight=False))
+    nodes = write(tmp_path / "x.csv", feature_rows(known, "node_id", "a", "b", "c"))
+    labels = write(tmp_path / "y.csv", label_rows(known, "node_id", "topic"))
+    splits = write(tmp_path / "s.csv", [["paper", "split"], *split_rows(known)])
+    assert_same(shards(f"edges:{edges},labels={labels},features={nodes},splits={splits}"), known, has_weights=False)
+
+
+def test_a_first_column_that_counts_the_rows_is_asked_about(plain, tmp_path):
+    edges = write(tmp_path / "web.csv", edge_rows(plain, has_weight=False))
+    labels = write(tmp_path / "y.csv", [[label] for label in plain.labels.values()])
+    features = write(tmp_path / "x.csv", feature_rows(plain))
+    spec = f"edges:{edges},labels={labels},features={features}"
+    with pytest.raises(DatasetError, match=r"x\.csv counts its rows in the first column.*append ,ids=true"):
+        load_source(spec, SourceOptions())
+    assert load_source(f"{spec},ids=false", SourceOptions()).num_features == 4
+    labels = write(tmp_path / "y.csv", label_rows(plain))
+    found = load_source(f"{spec},ids=true", SourceOptions())
+    assert found.num_features == 3 and found.node_name is None
+    np.testing.assert_array_equal(found.features, plain.matrix())
+
+
+def test_an_id_column_by_its_header_is_no_feature(plain, tmp_path):
+    edges = write(tmp_path / "web.csv", edge_rows(plain, has_weight=False))
+    labels = write(tmp_path / "y.csv", label_rows(plain, "id", "label"))
+    features = write(tmp_path / "x.csv", feature_rows(plain, "id", "f0", "f1", "f2"))
+    found = load_source(f"edges:{edges},labels={labels},features={features}", SourceOptions())
+    np.testing.assert_array_equal(found.features, plain.matrix())
+    assert "column id holds the nodes' ids" in " ".join(found.cleaning.remarks)
+
+
+def test_an_id_with_leading_zeros_stays_a_text(shards, known, tmp_path):
+    known = known.renamed({node: f"{number:03d}" for number, node in enumerate(known.ids)})
+    edges = write(tmp_path / "web.csv", edge_rows(known))
+    labels = write(tmp_path / "y.csv", label_rows(known, "id", "label"))
+    features = write(tmp_path / "x.csv", feature_rows(known, "id", "a", "b", "c"))
+    splits = write(tmp_path / "s.csv", [["id", "split"], *split_rows(known)])
+    assert_same(shards(f"edges:{edges},labels={labels},features={features},splits={splits}"), known)
+
+
+def test_numbers_with_a_fraction_are_targets_and_can_be_refused(plain, tmp_path):
+    edges = write(tmp_path / "web.csv", edge_rows(plain, has_weight=False))
+    labels = write(tmp_path / "y.csv", [[number / 4] for number in range(14)])
+    found = load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto"))
+    assert found.task == "regression" and found.labels[:, 0].tolist() == [number / 4 for number in range(14)]
+    with pytest.raises(DatasetError, match=r"label 0\.25 at node 1; expected a whole class number"):
+        load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto", task="classes"))
+
+
+EDGE_FAULTS = {
+    "a third column of something": ([["from", "to", "year"], [0, 1, 1999]], "calls its third column 'year'"),
+    "an unknown id": ([["al", "zed"]], "has an edge to node '.*', which does not exist"),
+    "four columns": ([[0, 1, 2, 3]], "has 4 columns; expected two"),
+    "rows of unequal length": ([["al", "bo"], ["al"]], "has 1 columns in row 2 and 2 in the first"),
+}
+
+
+@pytest.mark.parametrize("how", EDGE_FAULTS)
+def test_a_malformed_edge_list_is_a_sentence(known, tmp_path, how):
+    rows, complaint = EDGE_FAULTS[how]
+    edges = write(tmp_path / "web.csv", rows)
+    labels = write(tmp_path / "y.csv", label_rows(known, "id", "label"))
+    with pytest.raises(DatasetError, match=complaint):
+        load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto"))
+
+
+def test_rows_that_can_not_be_matched_are_refused(known, tmp_path):
+    edges = write(tmp_path / "web.csv", edge_rows(known))
+    labels = write(tmp_path / "y.csv", [[label] for label in known.labels.values()])
+    features = write(tmp_path / "x.csv", feature_rows(known, "id", "a", "b", "c"))
+    with pytest.raises(DatasetError, match=r"x\.csv has ids and .*y\.csv has none"):
+        load_source(f"edges:{edges},labels={labels},features={features}", SourceOptions())
+    write(labels, label_rows(known, "id", "label"))
+    write(features, [["id", "a"], *([node, 1] for node in known.ids[1:])])
+    with pytest.raises(DatasetError, match=f"a row of y.csv that leads to node '{known.ids[0]}', which does not"):
+        load_source(f"edges:{edges},labels={labels},features={features}", SourceOptions())
+
+
+def table_rows(known):
+    nodes = [["who", "f", "g", "h", "topic", "part"],
+             *([node, *known.features[node], known.labels[node], known.split[node]] for node in known.ids)]
+    return [["a", "b", "strength"], *edge_rows(known)], nodes
+
+
+COLUMNS = "source=a,target=1,weight=strength,id=who,label=topic,split=part"
+
+
+def test_csv_tables_come_back(shards, known, tmp_path):
+    edges, nodes = (write(tmp_path / name, rows) for name, rows in zip(("web.csv", "n.csv.gz"), table_rows(known),
+                                                                      strict=True))
+    folder = shards(f"csv:{edges},nodes={nodes},{COLUMNS}")
+    assert_same(folder, known)
+    assert "the first line of web.csv is its header: a,b,strength" in read_graph_info(folder).cleaning.remarks
+    assert_same(shards(f"csv:{edges},nodes={nodes},{COLUMNS.replace('=strength', '=none')},features=f;g;h"), known,
+                has_weights=False)
+
+
+def test_truths_of_a_csv_table_are_features_of_1_and_0(tmp_path):
+    write(tmp_path / "e.csv", [["source", "target"], ["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]])
+    write(tmp_path / "n.csv", [["id", "active", "label", "split"], ["a", "True", "x", "train"],
+                               ["b", "False", "y", "val"], ["c", "True", "x", "test"], ["d", "True", "y", "train"]])
+    dataset = load_source(f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n.csv", SourceOptions())
+    assert dataset.features.tolist() == [[1.0], [0.0], [1.0], [1.0]]
+
+
+def test_parquet_tables_come_back(shards, known, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name, (header, *rows) in zip(("web", "n"), table_rows(known), strict=True):
+        columns = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+    assert_same(shards(f"parquet:{tmp_path}/web.parquet,nodes={tmp_path}/n.parquet,{COLUMNS}"), known)
+    (tmp_path / "web.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DatasetError, match=r"web\.parquet can't be read as Parquet"):
+        load_source(f"parquet:{tmp_path}/web.parquet", SourceOptions())
+
+
+@pytest.mark.parametrize("spec, complaint", [
+    ("csv:{0}/web.csv,source=a,target=b,nodes={0}/n.csv,label=topic", "ids are in none of .*id=COLUMN"),
+    ("csv:{0}/web.csv,source=a,target=b,nodes={0}/n.csv,id=who,label=subject", "no column 'subject'; they have who"),
+    ("csv:{0}/web.csv,nodes={0}/n.csv,id=who,label=topic", "the edges have columns a, b, strength, and none goes by"),
+    ("csv:{0}/web.csv,edges=x", "no setting 'edges=x'"),
+    ("csv:{0}/none.csv", "none.csv does not exist"),
+    ("csv:{0}/bare.csv", "bare.csv has no header, and csv: finds columns by name"),
+])
+def test_columns_that_can_not_be_found_are_asked_for(known, tmp_path, spec, complaint):
+    for name, rows in zip(("web.csv", "n.csv"), table_rows(known), strict=True):
+        write(tmp_path / name, rows)
+    write(tmp_path / "bare.csv", [[0, 1]])
+    with pytest.raises(DatasetError, match=complaint):
+        load_source(spec.format(tmp_path), SourceOptions())
+
+
+def test_pyg_tensors_come_back_and_pickles_are_not_loaded(shards, plain, tmp_path):
+    torch = pytest.importorskip("torch")
+    from torch_geometric.data import Data
+
+    data = Data(x=torch.from_numpy(plain.matrix()), edge_index=torch.tensor(plain.ends()).T,
+                y=torch.tensor(list(plain.labels.values())), edge_weight=torch.tensor(plain.weights()),
+                **{f"{word}_mask": torch.from_numpy(plain.mask(word)) for word in ("train", "val", "test")})
+    torch.save(data.to_dict(), tmp_path / "cora.pt")
+    assert_same(shards(f"pyg:{tmp_path}/cora.pt"), plain)
+    torch.save(data, tmp_path / "object.pt")
+    with pytest.raises(DatasetError, match=r"object\.pt is a pickle of objects.*save its tensors by torch\.save\(data"):
+        load_source(f"pyg:{tmp_path}/object.pt", SourceOptions())
+    torch.save(torch.ones(3), tmp_path / "tensor.pt")
+    with pytest.raises(DatasetError, match=r"tensor\.pt holds a Tensor without edge_index"):
+        load_source(f"pyg:{tmp_path}/tensor.pt", SourceOptions())
+
+
+def test_a_task_is_not_asked_of_a_source_that_says_it_itself():
+    with pytest.raises(DatasetError, match="says itself what its labels are; leave out --task"):
+        load_source("synthetic:nodes=100", SourceOptions(task="regression"))

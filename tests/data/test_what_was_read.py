@@ -1,0 +1,92 @@
+"""The screen of what was read: its lines, how they are wrapped, and that every kind of source has it."""
+
+import networkx
+import numpy as np
+import pytest
+
+import hpcgnn
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.data.what_was_read import WhatWasRead
+from hpcgnn.errors import DatasetError
+from hpcgnn.shards.reader import read_graph_info
+
+TOPICS = ("nodes", "edges", "weights", "features", "labels", "splits")
+
+
+def test_lines_are_aligned_and_end_before_column_80():
+    text = str(WhatWasRead((("nodes", "60, " + "word " * 30), ("dubious", "a class a node"), ("note", "x" * 100))))
+    lines = text.splitlines()
+    assert lines[0].startswith("  nodes     60, word") and lines[1].startswith(" " * 12 + "word")
+    assert all(len(line) <= 80 for line in lines if "x" * 100 not in line)
+    assert "! dubious   a class a node" in lines
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "e.csv").write_text("source,target,weight,year\na,b,2,1\nb,c,3,1\nc,a,2,1\na,b,1,1\nc,c,1,1\n")
+    (tmp_path / "n.csv").write_text("id,age,member,label,split\na,30,True,7,train\n"
+                                    "b,40,False,9,val\nc,35,True,7,test\n")
+    return tmp_path
+
+
+def test_a_table_is_told_with_its_columns(files):
+    read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv", SourceOptions()).cleaning.read
+    assert read.of("nodes") == ("3; ids are texts of column id: a, b, c, ...",)
+    assert read.of("edges") == ("5 read, 1 duplicates and 1 self-loops removed: 3 kept; edges are directed; 0 isolated "
+                                "nodes",)
+    assert read.of("weights") == ("column weight, from 2 to 3",)      # 2 + 1, 3 and 2
+    assert read.of("features") == ("2 of the nodes' columns: age, member",)
+    assert read.of("labels") == ("2 classes of column label: 7 (2), 9 (1); 0 nodes without a label",)
+    assert read.of("splits") == ("given by column split: 1 train, 1 val, 1 test; 0 in none",)
+    assert read.of("unused") == ("year of edges",)
+    assert "1 have no node" in read.dubious[0]
+
+
+def test_shards_keep_the_screen_and_preprocess_returns_it(files):
+    info = hpcgnn.preprocess(f"csv:{files}/e.csv,nodes={files}/n.csv", out=files / "g")
+    assert info.what_was_read.of("features") and read_graph_info(files / "g").what_was_read == info.what_was_read
+
+
+@pytest.mark.parametrize("source", ["synthetic:nodes=40,mean_degree=4,classes=2,features=3", "npz", "networkx", "made"])
+def test_every_kind_of_source_has_all_topics(tmp_path, source):
+    options, classes = {}, np.arange(12) % 3
+    if source == "npz":
+        np.savez(tmp_path / "g.npz", indptr=np.arange(13), indices=np.roll(np.arange(12), 1), labels=classes)
+        source = f"npz:{tmp_path}/g.npz"
+    elif source == "networkx":
+        source = networkx.cycle_graph(12)
+        networkx.set_node_attributes(source, dict(enumerate(classes.tolist())), "label")
+    elif source == "made":
+        source, options = np.stack([np.arange(12), np.roll(np.arange(12), 1)]), {"make_labels": 2}
+    read = hpcgnn.preprocess(source, out=tmp_path / "g", **options).what_was_read
+    assert all(len(read.of(topic)) == 1 for topic in TOPICS)
+
+
+def test_a_name_attribute_of_a_network_is_refused_with_the_other_attributes(tmp_path):
+    graph = networkx.path_graph(30)
+    for node in graph:      # as networkx.read_gexf leaves them
+        graph.nodes[node].update(label=f"node {node}", y=node % 3)
+    with pytest.raises(DatasetError, match=r"30 classes for 30 nodes by the labels of attribute label.* one of y"):
+        hpcgnn.preprocess(graph, out=tmp_path / "g")
+    info = hpcgnn.preprocess(graph, out=tmp_path / "g", labels="y")
+    assert info.num_classes == 3 and info.what_was_read.of("unused") == ("label",)
+
+
+@pytest.mark.parametrize("split, column", [(3, 3), (0, 0)])
+def test_one_of_several_splits_is_chosen_by_its_number(tmp_path, split, column):
+    role = np.random.default_rng(0).integers(0, 2, (12, 5))
+    data = {"edge_index": np.stack([np.arange(12), np.roll(np.arange(12), 1)]), "y": np.arange(12) % 3,
+            "train_mask": role == 0, "val_mask": role == 1, "test_mask": np.zeros(12, bool)}
+    info = hpcgnn.preprocess(data, out=tmp_path / "g", splits=split)
+    assert (info.num_train, info.num_val) == ((role[:, column] == 0).sum(), (role[:, column] == 1).sum())
+    with pytest.raises(DatasetError, match=r"has 5 splits, .* and none is chosen; .*split=0 \(splits=0 in Python\)"):
+        hpcgnn.preprocess(data, out=tmp_path / "h")
+
+
+def test_nodes_without_a_label_leave_given_splits_and_it_is_said(tmp_path):
+    data = {"edge_index": np.stack([np.arange(12), np.roll(np.arange(12), 1)]), "y": np.r_[255, np.arange(11) % 3],
+            "train_mask": np.arange(12) < 6, "val_mask": np.arange(12) >= 6}
+    info = hpcgnn.preprocess(data, out=tmp_path / "g")
+    assert info.num_train == 5
+    assert "1 nodes of the splits have no label, and were left out of the splits" in info.what_was_read.dubious
