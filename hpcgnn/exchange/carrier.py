@@ -1,7 +1,8 @@
-"""Carrier: brings the messages of asynchronous epochs to their peers in small pieces, while the rank computes.
+"""Carrier: moves the messages of asynchronous epochs in small pieces while the rank computes.
 
-A thread moves the pieces where MPI lets two threads call it; else whoever polls does. What the bytes mean, and when
-they are read, is not known here.
+Messages are cut into pieces of PIECE_BYTES. The receiver answers each piece with an empty message, and the sender keeps
+only a few pieces unanswered (more while answers come fast), so that a message someone waits for finds the line nearly
+free. A thread moves the pieces where MPI lets two threads call it; otherwise whoever calls `poll`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PIPELINES = ("thread", "polling", "whole")
 
 
 class Message(NamedTuple):
-    """Name one message of a flight: its round, from 0, the other rank, and its bytes."""
+    """One message of a flight: its round, counted from 0, the other rank, and its bytes."""
 
     flight: Flight
     number: int
@@ -49,14 +50,13 @@ class Message(NamedTuple):
 
 
 class Flight:
-    """Messages of one exchange on their way in pieces; see `hpcgnn.exchange.ring.Transfer`.
+    """Messages of one exchange on their way in pieces; used like a `hpcgnn.exchange.ring.Transfer`.
 
     Attributes
     ----------
-    sent_bytes : int             handed to MPI by this rank, sooner or later
-    num_left : int               pieces that have not been sent or have not come
-    tag : int                    equal on all ranks for one exchange
-    outgoing, incoming : list of Message      in the order of the rounds, without empty ones; none once all have landed
+    sent_bytes : int             bytes that this rank hands to MPI
+    num_left : int               pieces not yet sent or received
+    outgoing, incoming : list of Message      in the order of the rounds, without empty ones; cleared after arrival
     """
 
     def __init__(self, carrier: Carrier, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray],
@@ -76,7 +76,7 @@ class Flight:
             traffic.depart()
 
     def land(self, number: int) -> None:
-        """Take down that one more piece of round `number`, from 0, has been sent or has come."""
+        """Note that one more piece of round `number`, counted from 0, was sent or received."""
         self._left[number] -= 1
         self.num_left -= 1
         if not self.num_left:
@@ -84,7 +84,7 @@ class Flight:
             self.outgoing, self.incoming = [], []     # which hold their memory, and this flight in a ring
 
     def poll(self) -> bool:
-        """Let pieces move, of this flight and of all others, where no thread does; whether all of this one's have."""
+        """Let pieces of all flights move, where no thread does it; whether this flight has arrived."""
         started = time.perf_counter()
         self._carrier.poll()
         self._traffic.exchange_seconds += time.perf_counter() - started
@@ -111,13 +111,6 @@ class Flight:
 
 
 class _Outgoing:
-    """Pieces that leave: those of earlier flights first, and of a flight in the order of its rounds.
-
-    Attributes
-    ----------
-    most : int      pieces that may be on their way at once
-    """
-
     def __init__(self, comm: MPI.Comm):
         self._comm, self._first, self._num_unanswered, self.most = comm, 0, 0, LEAST_SENT
         self._messages: deque[Message] = deque()      # of the first one, all from byte `_first` on is left
@@ -132,7 +125,6 @@ class _Outgoing:
         self._messages.extend(messages)
 
     def fill(self) -> None:
-        """Post pieces until as many are on their way as may be."""
         while self._messages and self._num_unanswered < self.most:
             message, now = self._messages[0], time.perf_counter()
             piece, is_last = next_piece(message, self._first)
@@ -146,7 +138,6 @@ class _Outgoing:
             self._num_unanswered += 1
 
     def finish(self) -> int:
-        """Take down what has left and what was answered, and how many requests these were."""
         now, done = time.perf_counter(), finished(self._requests)
         for index in done:
             del self._requests[index]
@@ -160,8 +151,6 @@ class _Outgoing:
 
 
 class _Incoming:
-    """Pieces that come, in the order in which they leave; each is answered, so that the sender posts another."""
-
     def __init__(self, comm: MPI.Comm):
         self._comm, self._first = comm, 0
         self._messages: deque[Message] = deque()
@@ -177,7 +166,6 @@ class _Incoming:
         self._messages.extend(messages)
 
     def fill(self) -> None:
-        """Be ready for the next pieces."""
         while self._messages and len(self._requests) < MOST_AWAITED:
             message = self._messages[0]
             piece, is_last = next_piece(message, self._first)
@@ -189,7 +177,6 @@ class _Incoming:
             self._posted.append(message)
 
     def finish(self) -> int:
-        """Take down and answer what has come, and how many pieces these were."""
         for index in finished(self._answers):
             del self._answers[index]
         done = finished(self._requests)
@@ -202,23 +189,13 @@ class _Incoming:
 
 
 class Carrier:
-    """Move the messages of one rank's asynchronous exchanges, on a communicator of its own.
-
-    Pieces are so short, and so few are on their way, that a message of another communicator waits for some
-    milliseconds of the line at most: the receiver answers every piece with an empty message, and how many may be
-    unanswered follows from how long answers take. Both sides cut a message by its length alone.
+    """Move the messages of one rank's asynchronous exchanges on a communicator of its own.
 
     Parameters
     ----------
     comm : MPI communicator, which is duplicated (collective)
     pipeline : {"thread", "polling"}
-        who moves pieces beside the main thread when it waits: a thread of the carrier's, if MPI lets several threads
-        call it, or nobody but `poll`
-
-    Attributes
-    ----------
-    has_thread : bool
-    rank : int
+        who moves pieces while the main thread computes: a thread, if MPI allows it, or only `poll`
     """
 
     def __init__(self, comm: MPI.Comm, pipeline: str):
@@ -235,7 +212,7 @@ class Carrier:
 
     def take(self, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray], receive: list[np.ndarray], tag: int,
              link: Link, traffic: Traffic, name_of: Callable[[int], str] = "exchange {}".format) -> Flight:
-        """Begin to move the messages of one exchange; see `hpcgnn.exchange.ring.Transfer`."""
+        """Begin to move the messages of one exchange; parameters as in `hpcgnn.exchange.ring.Transfer`."""
         started = time.perf_counter()
         flight = Flight(self, peers, rounds, send, receive, tag, link, traffic, name_of)
         with self._lock:
@@ -253,7 +230,7 @@ class Carrier:
                 self._advance()
 
     def drive_until(self, is_over: Callable[[], bool], note: Callable[[], None]) -> None:
-        """Move pieces from this thread until something is over; `note` is called whenever some have arrived."""
+        """Move pieces from this thread until `is_over`; call `note` at first and whenever some have arrived."""
         note()
         self._is_driven = True
         try:
@@ -269,11 +246,11 @@ class Carrier:
 
     @contextmanager
     def giving_way(self, meets: bool = True) -> Iterator[None]:
-        """Collective: post no piece while all ranks do something together, so that it has the line for itself.
+        """Collective: post no piece during the block, so that a collective has the line to itself.
 
         Parameters
         ----------
-        meets : bool      pieces go on until all ranks have come here; False where they come together anyway
+        meets : bool      move pieces until all ranks are here; False where they meet anyway
         """
         if meets:
             request = self._comm.Ibarrier()
@@ -286,7 +263,7 @@ class Carrier:
             self._is_giving_way = False
 
     def close(self) -> None:
-        """Collective: end the thread and give the communicator back; all flights have arrived."""
+        """Collective: end the thread and free the communicator; all flights have arrived."""
         if not self._is_closed:
             self.drive_until(self._is_idle, lambda: None)     # the last answers
             self._stop()
@@ -304,7 +281,7 @@ class Carrier:
             atexit.unregister(self._stop)
 
     def _advance(self) -> int:
-        """Look what has arrived and post what comes next; return how much has."""
+        # Finish first: answers make room for more pieces.
         num_moved = self._outgoing.finish() + self._incoming.finish()
         self._incoming.fill()
         if not self._is_giving_way:
@@ -312,7 +289,6 @@ class Carrier:
         return num_moved
 
     def _run(self) -> None:
-        """Move pieces from the thread; what goes wrong here ends all ranks, since the main thread may wait for ever."""
         try:
             pause = LEAST_PAUSE
             while not self._is_closed:
@@ -333,30 +309,28 @@ class Carrier:
 
 
 def next_most(most: int, seconds: float) -> int:
-    """Return how many pieces may be on their way at once, after one of them was answered in some seconds."""
+    """Return how many pieces may be unanswered after one was answered in `seconds`."""
     if seconds < BRISK_SECONDS:
         return min(most + 1, MOST_SENT)
     return max(most - 1, LEAST_SENT) if seconds > SLOW_SECONDS else most
 
 
 def next_piece(message: Message, first: int) -> tuple[np.ndarray, bool]:
-    """Return the piece of a message that begins at byte `first`, and whether it is the last one."""
+    """Return the piece that begins at byte `first`, and whether it is the last."""
     piece = message.content[first:first + PIECE_BYTES]
     return piece, first + len(piece) == len(message.content)
 
 
 def finished(requests: list[MPI.Request]) -> list[int]:
-    """Return which requests have finished, the last one first."""
+    """Return the places of finished requests, the last one first, so that deleting them in order is safe."""
     return sorted(MPI.Request.Testsome(requests) or (), reverse=True) if requests else []
 
 
 def num_pieces(message: np.ndarray) -> int:
-    """Return into how many pieces a message is cut."""
     return -(-len(message) // PIECE_BYTES)
 
 
 def _takes_threads(comm: MPI.Comm) -> bool:
-    """Tell whether MPI lets this rank's threads call it at the same time; rank 0 says once where it does not."""
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         return True
     if comm.rank == 0 and not _SAID:

@@ -1,6 +1,7 @@
-"""Deliveries: how the messages of one exchange are handed to MPI, from the host's memory or by pointers to a device's.
+"""Deliveries: hand the messages of one exchange to MPI, from host memory or by device pointers.
 
-Which rounds there are, and when the next one begins, is the ring's business; staging through the host is staging's.
+A transfer decides when a round begins; a delivery posts its sends and receives and waits for them. Messages beyond
+MAX_MESSAGE_BYTES travel as several. `staging.py` has the delivery that copies device messages through the host.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 
 
 
 class RowChecks:
-    """Bring to the host what a device notes of the rows that one exchange sends, behind the kernels that note it.
+    """Bring to the host which rows a device could not quantize.
 
-    To be made among those kernels, on the message stream.
+    Constructed on the message stream, behind the kernels that fill `found`.
 
     Parameters
     ----------
     found : (num_messages,) int32 tensor on the device      see `start_quantizing`
     rows : tuple of RowList                                 of the messages
-    key : CounterKey
-    streams : Streams
     """
 
     def __init__(self, found: torch.Tensor, rows: tuple[RowList, ...], key: CounterKey, streams: Streams):
@@ -41,7 +40,7 @@ class RowChecks:
         streams.message.copy(self._notes, found.view(torch.uint8))
 
     def read(self) -> None:
-        """Look at the notes, once: the message stream has been waited for since they were queued.
+        """Check the rows, once, after the message stream was waited for.
 
         Raises
         ------
@@ -57,30 +56,30 @@ class Delivery(Protocol):
     """The messages of one exchange between their buffers and MPI."""
 
     def post(self, destination: int, source: int) -> None:
-        """Begin a round: send to the peer in place `destination`, receive from the one in place `source`."""
+        """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
 
     def post_all(self) -> None:
         """Collective: send and receive all messages in one MPI_Alltoallv.
 
         Raises
         ------
-        KernelError      a rank's messages pass 2 GiB, the limit of Alltoallv's 32-bit counts
+        KernelError      a rank's messages exceed 2 GiB, the limit of Alltoallv's 32-bit counts
         """
 
     def poll(self) -> bool:
-        """Make progress, and tell whether all that was begun has arrived."""
+        """Make progress; whether all that was begun has arrived."""
 
     def wait(self) -> None:
         """Return when all that was begun has arrived."""
 
 
 class HostDelivery:
-    """Messages in memory that MPI reads and writes; see `Delivery`.
+    """Messages in host memory.
 
     Parameters
     ----------
-    peers : ranks that the buffers are of
-    send, receive : list of uint8 buffers, one a peer, left alone until they have arrived
+    peers : ranks of the buffers
+    send, receive : list of uint8 buffers, one per peer, not to be touched before arrival
     tag : int      equal on all ranks for one exchange
     """
 
@@ -90,40 +89,34 @@ class HostDelivery:
         self._requests: list[MPI.Request] = []     # of what was begun since all had arrived
 
     def post(self, destination: int, source: int) -> None:
-        """See `Delivery`."""
         self._requests += [self._comm.Irecv([piece, MPI.BYTE], self._peers[source], self._tag)
                            for piece in pieces(self._receive[source])]
         self._requests += [self._comm.Isend([piece, MPI.BYTE], self._peers[destination], self._tag)
                            for piece in pieces(self._send[destination])]
 
     def post_all(self) -> None:
-        """See `Delivery`."""
         all_to_all(self._comm, self._peers, _block(self._send), _block(self._receive))
 
     def poll(self) -> bool:
-        """See `Delivery`."""
         if self._requests and MPI.Request.Testall(self._requests):
             self._requests.clear()
         return not self._requests
 
     def wait(self) -> None:
-        """See `Delivery`."""
         MPI.Request.Waitall(self._requests)
         self._requests.clear()
 
 
 class DirectDelivery:
-    """Messages in a device's memory, whose pointers MPI takes; see `Delivery`.
+    """Messages in device memory, given to MPI as pointers.
 
-    Nothing is posted before the device has passed `ready`: it has then written what is sent, and read what the receive
-    buffer held. Kernels that are queued meanwhile run on.
+    Nothing is posted before the device has passed `ready`: then it has written what is sent and read what the receive
+    buffers held. Kernels queued meanwhile run on.
 
     Parameters
     ----------
-    ready : Mark
     checks : RowChecks or None      of the rows that are sent
-    is_open : bool          nobody polls this exchange, so it is posted at once
-    others : see `HostDelivery`
+    is_open : bool                  whether nobody polls, so that it is posted at once
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
@@ -134,18 +127,15 @@ class DirectDelivery:
         self._unposted: deque[tuple[int, int]] = deque()
 
     def post(self, destination: int, source: int) -> None:
-        """See `Delivery`."""
         self._unposted.append((destination, source))
         if self._is_open or self._ready.query():
             self._hand_over()
 
     def post_all(self) -> None:
-        """See `Delivery`."""
         self._begin()
         all_to_all(self._comm, self._peers, *map(_device_block, self._tensors))
 
     def poll(self) -> bool:
-        """See `Delivery`."""
         if self._unposted:
             if not self._ready.query():
                 return False
@@ -153,7 +143,6 @@ class DirectDelivery:
         return self._delivery is None or self._delivery.poll()
 
     def wait(self) -> None:
-        """See `Delivery`."""
         if self._unposted:
             self._hand_over()
         if self._delivery is not None:
@@ -175,12 +164,12 @@ class DirectDelivery:
 
 
 def pieces(message: np.ndarray | MPI.buffer) -> list:
-    """Cut a message into the pieces that it travels as, each of at most MAX_MESSAGE_BYTES."""
+    """Cut a message into pieces of at most MAX_MESSAGE_BYTES."""
     return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
 
 
 def device_memory(tensor: torch.Tensor) -> MPI.buffer:
-    """Give MPI contiguous bytes of a device by their address."""
+    """Wrap contiguous device bytes for MPI by their address."""
     return MPI.buffer.fromaddress(tensor.data_ptr(), len(tensor))
 
 
@@ -189,7 +178,7 @@ class Block(tuple):
 
 
 def all_to_all(comm: MPI.Comm, peers: Sequence[int], send: Block, receive: Block) -> None:
-    """Collective: see `Delivery.post_all`. Nowhere else in an exchange does MPI hear of every rank."""
+    """Collective: see `Delivery.post_all`. Counts for all ranks; those of non-peers are 0."""
     extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
     if extent > np.iinfo(np.int32).max:
         raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "
@@ -219,6 +208,6 @@ def _device_block(messages: list[torch.Tensor]) -> Block:
 
 
 def placed(buffer, messages: list, first: list[int]) -> Block:
-    """Describe messages that begin at the bytes `first` of a buffer; an empty message moves no other."""
+    """Describe messages that begin at bytes `first` of a buffer; an empty message is placed at 0."""
     counts = [len(message) for message in messages]
     return Block((buffer, counts, [start if count else 0 for start, count in zip(first, counts, strict=True)]))

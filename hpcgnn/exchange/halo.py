@@ -1,7 +1,15 @@
-"""HaloExchange: the step that brings halo rows here and takes their gradients home.
+"""HaloExchange: brings halo rows to this rank and takes their gradients home.
 
-A method's exchange kind decides which rows of a training pass travel and which are read; evaluation's rows are always
-fresh, all of them, as they are stored.
+Way of a row in `start_fetch(h, site)`, from its owner to its reader:
+1. The codec of the site (`codec.py`) lists for each peer which rows of `h` leave and in how many bits.
+2. The exchange kind (`kinds/`) decides what travels now and what is read: fresh, sampled, skipped or last epoch's rows.
+3. `Sender.send` quantizes the rows into one buffer per peer and posts the buffers (`ring.py`, `delivery.py`).
+4. The peer's `Arrival.finish` waits for its buffers and decodes them into its halo rows.
+
+`start_take_home` is the same with the lists swapped: gradients of halo rows leave, and the owner adds them.
+
+Evaluation sends all rows fresh in their storage type. Rows shared within a compute node and rows summed by their sender
+wrap steps 3 and 4 (`compute_node.py`, `pre_aggregation.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +50,7 @@ FLOAT_BITS = 32
 
 
 class Call(NamedTuple):
-    """Name one exchange of a training pass; `number` is its round, where halo rows come peer by peer."""
+    """One exchange of a training pass; `number` is its round where halo rows arrive peer by peer."""
 
     site: ExchangeSite
     purpose: int
@@ -51,35 +59,32 @@ class Call(NamedTuple):
 
 
 class HaloExchange:
-    """Exchanges of one rank.
+    """All exchanges of one rank.
 
     Parameters
     ----------
-    comm : MPI communicator with one rank a part
-    plan : ExchangePlan                         of the messages
-    bit_plan : BitPlan                          widths of training messages, until `begin_epoch` says otherwise
+    comm : MPI communicator with one rank per part
+    plan : ExchangePlan                         which rows go where
+    bit_plan : BitPlan                          widths of training messages until the first `begin_epoch`
     algorithm : {"ring", "alltoallv"}
-    full_bits : {32, 16}                        width of rows as they are stored; evaluation's
+    full_bits : {32, 16}                        width of rows in their storage type
     reach : Reach or None                       rows that training passes may leave out
-    kind : ExchangeKind or None                 the method's; None is fresh rows
-    rematerializes : bool                       halo rows come peer by peer, and again in the backward pass
-    transport : Transport                       where messages lie, beside the rows, and how they travel
-    link : Link or None                         imitates a slower one
+    kind : ExchangeKind or None                 None: fresh rows
+    rematerializes : bool                       whether halo rows arrive peer by peer, and again in the backward pass
+    transport : Transport                       memory of messages and their way to MPI
+    link : Link or None                         imitates a slower network
     pipeline : {"thread", "polling", "whole"}   how messages of asynchronous epochs travel, see `Sender`
-    rotated : purposes                          whose training messages hold rotated codes; see `Codec`
-    least_rotated : int                         columns of a row from which on they do
-    sum_bits : {8, 16, 32}                      of a value in sums of gradients
-    node : ComputeNode or None                  ranks that share the rows that `plan` brings; None: all rows are its
-    outgoing : OutgoingRows or None             what `plan` sends, where some rows are sums; None: inner rows
-    inputs : HaloExchange or None               brings the input rows, where `plan` sends sums; None: this one does
+    rotated, least_rotated                      purposes and least columns of rotated codes, see `Codec`
+    sum_bits : {8, 16, 32}                      bits of a value in sums of gradients
+    node : ComputeNode or None                  ranks that share rows; None: no sharing
+    outgoing : OutgoingRows or None             what is sent where some rows are sums; None: inner rows
+    inputs : HaloExchange or None               brings the input rows where `plan` sends sums
 
     Attributes
     ----------
-    halo_spans : see `hpcgnn.graph.hop.Exchange`; not None where halo rows come peer by peer
-    training, evaluation, setup : Traffic       see `Sender`
+    training, evaluation, setup : Traffic
     last_sent : dict                            rank -> bytes sent to it in the last training epoch
     last_costs : dict                           seconds and bytes of that epoch on this rank, by name
-    may_skip : bool                             a rank may send nothing in an epoch
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
@@ -108,36 +113,34 @@ class HaloExchange:
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether this rank neither sends nor receives a row, nor any that it shares rows with."""
         return self._plan.is_alone if self._shared is None else self._shared.is_idle
 
     @property
     def num_halo(self) -> int:
-        """Return the halo rows of this rank, whichever way they come."""
+        """Number of halo rows of this rank, whichever way they arrive."""
         return self._plan.num_halo if self._shared is None else self._shared.node.num_halo
 
     @property
     def num_returning(self) -> None:
-        """See `hpcgnn.graph.hop.Exchange`: the gradients of all halo rows go home."""
         return None
 
     @property
     def reads_history(self) -> bool:
-        """See `hpcgnn.graph.hop.Exchange`."""
         return False
 
     @property
     def state_bytes(self) -> int:
-        """Memory that the method keeps between epochs: messages, reconstructions, means."""
+        """Memory kept between epochs: messages, reconstructions, means."""
         return self._kind.num_bytes
 
     @property
     def keeps_state(self) -> bool:
-        """Tell whether training reads anything of earlier epochs, and so a resumed run needs `state`."""
+        """Whether a resumed run needs `state`."""
         return self._kind.keeps_state
 
     def state(self) -> State:
-        """Collective: all that the next epoch reads of earlier ones, valid until then; it changes nothing of them."""
+        """Collective: return what the next epoch reads of earlier ones, valid until then."""
+        # Waiting here does not count as the epoch's time.
         # What is waited for here is no part of an epoch's seconds.
         seconds = self.training.exchange_seconds, self.training.blocked_seconds
         self._kind.settle()
@@ -146,7 +149,7 @@ class HaloExchange:
         return self._kind.state()
 
     def restore(self, state: State) -> None:
-        """Go on from what `state` returned on this rank, before the first epoch."""
+        """Continue from what `state` returned on this rank, before the first epoch."""
         self._kind.restore(self._sender, state)
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
@@ -159,54 +162,54 @@ class HaloExchange:
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
 
     def begin_step(self, plan_of_step: Callable[[int | None], ExchangePlan], is_first: bool) -> None:
-        """Have the training exchanges that follow be of one step's rows, on all ranks.
+        """Restrict the following training exchanges to one step's rows, on all ranks.
 
         Parameters
         ----------
-        plan_of_step : function      like `plan_within`, of the rows of the step, by their numbers in it
-        is_first : bool              of the epoch
+        plan_of_step : function      like `plan_within`, for the rows of the step in its own numbers
+        is_first : bool              whether it is the first step of the epoch
         """
         self._step_plan, self._step_codecs, self._is_first_step = plan_of_step, {}, is_first
 
     def end_steps(self) -> None:
-        """Have the exchanges that follow be of all rows."""
+        """Exchange all rows from here on."""
         self._step_plan, self._step_codecs, self._is_first_step = None, {}, True
 
     def plan_within(self, hops: int | None) -> ExchangePlan:
-        """Return the exchange of the rows within so many hops of the loss through their receiver; None is all rows."""
+        """Return the plan of the rows from which the loss is at most `hops` away through their receiver; None: all
+        rows.
+        """
         return self._plan if hops is None else self._reach.plan_within(self._plan, hops)
 
     def forget(self) -> None:
-        """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
+        """Collective: finish what is on its way and keep nothing of earlier epochs."""
         self._kind.forget()
         self._sender.close_carrier()
         if self._shared is not None:
             self._shared.release()
 
     def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
-        """Collective: see `Carrier.giving_way`; without a carrier nothing has to give way."""
+        """Collective: pause asynchronous messages in a block; see `Carrier.giving_way`."""
         carrier = self._sender.carrier
         return nullcontext() if carrier is None else carrier.giving_way(meets)
 
     def traces(self) -> dict[tuple[int, int], Trace]:
-        """Return the Trace of each (layer, purpose) in the last epoch that was traced. Waits for a device."""
+        """Return the Trace of each (layer, purpose) in the last traced epoch. Waits for a device."""
         return self._sender.tracer.traces()
 
     def movements(self) -> dict[tuple[int, int], np.ndarray]:
-        """Return by (layer, purpose) how far the rows that this rank sends moved, (NUM_SUMS,) float64; see
-        `hpcgnn.exchange.kinds.kept.Movement.sums`. Waits for a device. Empty where no epoch may read another's rows.
+        """Return how far the sent rows moved, by (layer, purpose), (NUM_SUMS,) float64 as in `Movement.sums`. Waits for
+        a device; empty where no epoch may read another epoch's rows.
         """
         return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
         rows = h if self._outgoing is None else self._outgoing.of(h, site)
         arrival = self._start(rows, site, FORWARD)
         return arrival if self._shared is None else SharedFetch(self._shared, self._shared.own_rows(rows), arrival)
 
     def start_take_home(self, gradient: torch.Tensor,
                         site: ExchangeSite) -> Arrival | SharedGradients | SummedGradients:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
         if self._shared is None:
             arrival = self._start(gradient, site, BACKWARD)
         else:
@@ -215,24 +218,21 @@ class HaloExchange:
         return arrival if self._outgoing is None else SummedGradients(self._outgoing, arrival, site)
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
         sources = tuple(source for _, source in self._plan.rounds)
         return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, h.device,
                           lambda number: self._start(h, site, FORWARD, number))
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> GradientsByPeer:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
         rounds = self._plan.rounds
         return GradientsByPeer(len(rounds), lambda number: self._start(gradient_of(rounds[number][0]), site, BACKWARD,
                                                                        number))
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
-        """See `hpcgnn.graph.hop.Exchange`."""
         return self._kind.present(self._plan, site) if site.is_training else None
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Collective: inner features followed by halo features, which cross once, as they are stored."""
+        """Collective: return inner features followed by halo features, which cross once in their storage type."""
         if self._inputs is not None:
             return self._inputs.input_rows(features)
         shape = self._plan.num_inner + self.num_halo, features.shape[1]
@@ -248,29 +248,28 @@ class HaloExchange:
         return rows
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
-        """Collective: bring a number of each row that the plan sends, (plan.num_inner,) float32, to where messages
-        bring the rows; return (plan.num_inner + plan.num_halo,) float32.
+        """Collective: send one number per row of the plan, (plan.num_inner,) float32, as messages send the rows; return
+        (plan.num_inner + plan.num_halo,) float32.
         """
         found = torch.empty(self._plan.num_halo, 1)
         self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)
         return np.concatenate([values, found[:, 0].numpy()])
 
     def sent_home(self, values: np.ndarray) -> np.ndarray:
-        """Collective: add up a number of each halo row, (num_halo,) float32, over those that share the row; return
-        (plan.num_halo,) float32.
+        """Collective: sum one number per halo row, (num_halo,) float32, over the node's ranks; return (plan.num_halo,)
+        float32.
         """
         if self._shared is None:
             return values
         return self._shared.sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
 
     def _start_as_it_is(self, rows: torch.Tensor, traffic: Traffic) -> Arrival:
-        """Collective: send rows as they are stored before training, in an arena of its own."""
         messages = Codec(self._plan, UniformBits(8 * rows.itemsize)).messages(0, FORWARD, rows.shape[1])
         outgoing = Outgoing(messages, rows, CounterKey(0, 0, FORWARD, 0), traffic, self._plan.rounds)
         return self._sender.send(outgoing, MessageArena(self._sender.transport))
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
-        """Collective: see `hpcgnn.graph.hop.Exchange`. The seconds and bytes are training's."""
+        """Collective: sum float32 values in place; seconds and bytes count as training's."""
         if self._comm.size == 1:
             return
         started = time.perf_counter()
@@ -280,12 +279,11 @@ class HaloExchange:
         self.training.sum_bytes += values.nbytes
 
     def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
-        """Collective: replace the gradients of a step, (n,) float32, by their sums over all ranks, in as many bits as
-        the run sums them. The seconds and bytes are training's.
+        """Collective: replace gradients (n,) float32 by their sums over all ranks, in `sum_bits` bits.
 
         Parameters
         ----------
-        key : CounterKey      of the draws by which codes are rounded; purpose SUM
+        key : CounterKey      randomness of the rounding, purpose SUM
         """
         if self._sums is None or self._comm.size == 1:
             self.sum_over_ranks(values)
@@ -296,16 +294,12 @@ class HaloExchange:
         self.training.exchange_seconds += time.perf_counter() - started
 
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
-        """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.
+        """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without weights.
 
         Parameters
         ----------
         part : Partition            with weights on all ranks, or on none
-        device : torch.device       where messages lie; the host by default
-
-        Returns
-        -------
-        (num_inner + num_halo,) float32, or None without weights
+        device : torch.device       where messages lie; by default the host
         """
         if part.edge_weight is None:
             return None
@@ -313,7 +307,6 @@ class HaloExchange:
         return self.input_rows(own[:, None])[:, 0].cpu().numpy()
 
     def _start(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Arrival:
-        """Start an exchange, or one round of the ring as an exchange of its own."""
         key = key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)
         call = Call(site, purpose, rows.shape[1], number)
         messages, rounds, span = self._messages(self._codec(site), call), self._plan.rounds, None
@@ -336,27 +329,24 @@ class HaloExchange:
 
     @property
     def may_skip(self) -> bool:
-        """Tell whether a rank may send nothing in an epoch."""
         return self._kind.may_skip
 
     @property
     def message_bytes(self) -> int:
-        """Return the memory of the messages that one exchange after another uses again, and of rows that are shared."""
+        """Memory of reused messages and of shared rows."""
         return self._sender.arena_bytes + (0 if self._shared is None else self._shared.num_bytes)
 
     @property
     def widest_row(self) -> int:
-        """Return the columns of the widest row that travelled since `begin_epoch`; 0 where none did."""
+        """Columns of the widest row that travelled since `begin_epoch`; 0 where none did."""
         return max((call.dim for call in self._calls), default=0)
 
     def bytes_under(self, bit_plan: BitPlan, epoch: int) -> int:
-        """Return the bytes that this rank sends in an epoch whose exchanges are those since `begin_epoch`, at other
-        widths. Nothing is sent.
+        """Return the bytes that this rank would send if the exchanges since `begin_epoch` used another bit plan.
 
         Parameters
         ----------
-        bit_plan : BitPlan
-        epoch : int             keys what is drawn, such as a sample of the rows
+        epoch : int             keys random choices, such as a sample of the rows
         """
         total, codecs = 0, {}
         for call in self._calls:

@@ -1,6 +1,10 @@
-"""ExchangePlan: which rows go to whom and in which round, fixed by the partition. Bits and bytes are not known here.
+"""ExchangePlan: which rows go to which rank, in which order and round.
 
-Check before the first row travels that the parts of all ranks fit together.
+The plan follows from the partition alone. For each peer a rank holds two lists, sorted by global id on both sides:
+boundary rows, which it sends, and halo rows, which it receives. Example: rank 0 owns nodes 0 and 1, rank 1 owns 2, and
+edges run 1 -> 2 and 2 -> 0. Rank 0 has boundary [1] and halo [2] with peer 1; rank 1 has boundary [2] and halo [1].
+Since the order is the same on both sides, a message carries rows without their ids. In a backward pass the lists swap
+roles.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from hpcgnn.partition.partition import Partition, needed_digests, sent_digests
 
 @dataclass(frozen=True)
 class RowList:
-    """Rows of one message in the order of the wire.
+    """Rows of one message in wire order.
 
     Attributes
     ----------
     index : (n,) int32         inner or halo rows, each counted from 0
-    node_id : (n,) int64       their global ids, ascending
-    position : (n,) int32      their places in the pair's whole list; this list may hold only some of its rows
+    node_id : (n,) int64       global ids, ascending
+    position : (n,) int32      places in the pair's whole list, where this list holds some of its rows
     """
 
     index: np.ndarray
@@ -44,11 +48,11 @@ class RowList:
         return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
 
     def at(self, position: np.ndarray) -> RowList:
-        """Return the rows at these places of a whole list, (n,) int32.
+        """Return the rows at the given positions of a whole list, (n,) int32.
 
         Raises
         ------
-        KernelError      a place outside of it
+        KernelError      a position outside of the list
         """
         if len(position) and not 0 <= position.min() <= position.max() < len(self):
             raise KernelError(f"rows {position.min()} to {position.max()} were asked of a list of {len(self)}")
@@ -65,16 +69,12 @@ Rounds = tuple[tuple[int, int], ...]     # (destination, source) of each, as pla
 class ExchangePlan:
     """The two row lists that a rank shares with each peer.
 
-    Forward, boundary rows leave and halo rows arrive; backward, gradients of halo rows leave and are added to
-    boundary rows. Both sides list a message's rows in ascending global id, so nothing is negotiated. A rank's peers are
-    those that it shares rows with, and itself; no other rank is known here, so that nothing grows with their number.
+    Peers are the ranks that share rows with this one, and itself, so memory does not grow with the number of ranks.
 
     Attributes
     ----------
-    rank, num_ranks : int
-    num_inner, num_halo : int
-    peers : tuple of int                      ascending ranks; two ranks are peers of each other, or not
-    boundary, halo : tuple of RowList         one a peer; the own entry is empty
+    peers : tuple of int                      ascending; being peers is mutual
+    boundary, halo : tuple of RowList         one per peer; this rank's own entry is empty
     rounds : tuple of (destination, source)   places in `peers`, see `ring_rounds`
     """
 
@@ -89,17 +89,15 @@ class ExchangePlan:
 
     @property
     def own_place(self) -> int:
-        """Return the place of this rank in `peers`."""
         return bisect_left(self.peers, self.rank)
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether this rank neither sends nor receives a row."""
         return not any(map(len, self.boundary + self.halo))
 
     @property
     def digest(self) -> str:
-        """32 hex digits that tell these lists from those of another rank, partition or order of rows."""
+        """32 hex digits that identify these lists and their order."""
         head = [self.rank, self.num_ranks, self.num_inner, self.num_halo, *self.peers]
         digest = hashlib.blake2b(np.array(head), digest_size=16)
         for rows in self.boundary + self.halo:
@@ -125,17 +123,21 @@ class ExchangePlan:
                    ring_rounds(part.part, part.num_parts, peers))
 
     def restricted(self, sent: tuple[np.ndarray, ...], received: np.ndarray) -> ExchangePlan:
-        """Return the plan in which fewer rows travel.
+        """Return the plan with fewer rows. Both sides of a message must agree.
 
-        sent : one bool a row of each boundary list, received : (num_halo,) bool; what one rank sends the other receives
+        sent : per peer, (len(boundary list),) bool
+        received : (num_halo,) bool
         """
         boundary = tuple(rows.where(is_kept) for rows, is_kept in zip(self.boundary, sent, strict=True))
         return replace(self, boundary=boundary, halo=tuple(rows.where(received[rows.index]) for rows in self.halo))
 
 
 def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
-    """List the rounds of a ring in which a rank meets a peer: round i sends to rank + i and receives from rank - i, for
-    i = 1 .. num_ranks - 1. A round that meets one peer has the rank itself on the other side, to which nothing goes.
+    """List the rounds of the ring in which a rank meets a peer.
+
+    Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. Where one side is no peer, the
+    rank itself stands there, with an empty message. Rank 1 of 4 with peers [0, 1, 3] sends to nobody in round 1 and
+    receives from 0; in round 2 it exchanges with 3; in round 3 it sends to 0.
 
     Parameters
     ----------
@@ -143,7 +145,7 @@ def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
 
     Returns
     -------
-    rounds : tuple of (destination, source)      places in `peers`, in the order of the rounds
+    tuple of (destination, source)      places in `peers`
     """
     place = {peer: number for number, peer in enumerate(peers)}
     number = {(peer - rank) % num_ranks for peer in peers} | {(rank - peer) % num_ranks for peer in peers}
@@ -153,16 +155,15 @@ def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
 
 
 def check_peers(comm: MPI.Comm, part: Partition, run_id: str) -> None:
-    """Collective: check that each rank needs of every other the rows that that one sends it, in the same order.
+    """Collective: check that each rank needs exactly the rows that its peers send, in the same order.
 
-    Lists that differ would hang an exchange or mix rows in silence. Every list has 64 bits that depend on its rows and
-    on both ranks; the sum over all lists that are sent, less that over all that are needed, is 0 where they agree, and
-    else by a chance of 2^-64. So a rank looks at its own lists alone. Only where the sum is not 0 does each pair of
-    ranks compare 8 bytes, which tells the pair.
+    Lists that differ would hang an exchange or mix up rows. Each list has a 64-bit digest. Ranks sum the digests of all
+    sent lists minus those of all needed lists; the total is 0 if they agree, and otherwise only with probability 2^-64.
+    If it is not 0, all pairs compare digests to name the pair.
 
     Parameters
     ----------
-    run_id : str              of the shards that this rank read; ranks that read two generations do not agree
+    run_id : str              of the shards that this rank read, so that two generations do not agree
 
     Raises
     ------
@@ -175,10 +176,7 @@ def check_peers(comm: MPI.Comm, part: Partition, run_id: str) -> None:
 
 
 def _sum_of_lists(comm: MPI.Comm, part: Partition, run_id: str) -> np.uint64:
-    """Return this rank's share of the sum: lists that it sends, less those that it needs, modulo 2^64.
-
-    A list without rows is not told of; that the next rank of a ring reads the same run is told like a list.
-    """
+    # Empty lists are left out. One more item compares the run id with the next rank of the ring.
     sends = np.flatnonzero(np.diff(part.boundary_offset))
     needs = np.flatnonzero(np.diff(part.halo_offset))
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -190,13 +188,11 @@ def _sum_of_lists(comm: MPI.Comm, part: Partition, run_id: str) -> np.uint64:
 
 
 def _sum(lists: Iterable[tuple[int, int, int | str]]) -> np.uint64:
-    """Add 64 bits of each (sender, receiver, digest)."""
     bits = [hashlib.blake2b("{} {} {}".format(*one).encode(), digest_size=8).digest() for one in lists]
     return np.frombuffer(b"".join(bits), np.uint64).sum(dtype=np.uint64)
 
 
 def _refuse(comm: MPI.Comm, part: Partition, run_id: str) -> None:
-    """Collective: tell the first pair that disagrees."""
     everyone = range(comm.size)
     needed = needed_digests(part, run_id, everyone)
     promised = comm.alltoall(sent_digests(part, run_id, everyone).tolist())

@@ -1,8 +1,8 @@
-"""Timed rounds of the ring, from which a cost model of the links is fitted. The model itself is in `adaptive`.
+"""Transfers: move the packed messages of one exchange, by rounds of a ring or by one Alltoallv.
 
-Moves packed messages between ranks: the ring's point-to-point rounds, or one Alltoallv of the same bytes.
-
-Sizes are known to both sides; nothing here knows what the bytes mean.
+In round i every rank sends to rank + i and receives from rank - i, so each link carries one message at a time; the next
+round is posted when the last one has arrived. MPI makes progress only while it is called, so whoever computes meanwhile
+calls `poll` between blocks of rows. `time_rounds` measures the rounds, from which cost models are fitted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TIMING_TAG = 32001
 
 
 def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Collective: time messages of several sizes, all pairs of a round busy at once, as in an exchange.
+    """Collective: time messages of several sizes; all pairs of a round are busy at once, as in an exchange.
 
     Returns
     -------
-    source : (samples,) int64        ranks whose messages this one received, of at most MAX_ROUNDS
+    source : (samples,) int64        sender; at most MAX_ROUNDS different ones
     num_bytes : (samples,) int64
     seconds : (samples,) float64     as the receiver saw them
     """
@@ -52,13 +52,13 @@ def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, n
 
 
 def timed_rounds(num_ranks: int) -> np.ndarray:
-    """Return (num_rounds,) int64, the rounds of the ring that are timed: all, or MAX_ROUNDS of them."""
+    """Return the numbers of the rounds that are timed, (num_rounds,) int64: all, or MAX_ROUNDS evenly chosen ones."""
     num_rounds = num_ranks - 1
     return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
 
 
 def ranks_of_node(comm: MPI.Comm) -> list[int]:
-    """Collective: return the ranks that share this one's memory."""
+    """Collective: return the ranks that share memory with this one."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = node.allgather(comm.rank)
     node.Free()
@@ -69,16 +69,13 @@ MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 
 
 class Link:
-    """Paces messages as a slower link would: one that carries `bytes_per_second` each way, one exchange after another.
-
-    For experiments; 0 is as fast as MPI goes.
-    """
+    """Delays messages as a link of `bytes_per_second` each way would, one exchange after another. 0: no delay."""
 
     def __init__(self, bytes_per_second: float = 0.0):
         self._rate, self._is_free_at = bytes_per_second, 0.0
 
     def reserve(self, num_bytes: int) -> float:
-        """Return the time (perf_counter) at which so many bytes, posted now, will have arrived."""
+        """Return the time (perf_counter) at which `num_bytes` posted now will have arrived."""
         now = time.perf_counter()
         if self._rate:
             self._is_free_at = max(now, self._is_free_at) + num_bytes / self._rate
@@ -86,25 +83,19 @@ class Link:
 
 
 class Transfer:
-    """Messages of one exchange on their way. Both sides must post the same exchanges in the same order.
+    """Messages of one exchange on their way. All ranks post the same exchanges in the same order.
 
     Parameters
     ----------
-    peers : ranks that the buffers are of
-    rounds : (destination, source) of each round of the ring, as places in `peers`; a round is posted when the one
-        before has arrived, since one partner at a time congests no link, or all at once with `is_open`, for messages
-        that nobody waits for
-    send, receive : list of uint8 buffers, one a peer, left alone until the transfer has arrived; empty ones cost
-        nothing
+    peers : ranks of the buffers
+    rounds : (destination, source) of each round, as places in `peers`
+    send, receive : list of uint8 buffers, one per peer, not to be touched before arrival; empty ones cost nothing
     tag : int                    equal on all ranks for one exchange
     link : Link or None
     traffic : Traffic or None    counts the seconds
-    delivery : Delivery or None  of the same messages; on the host by default
-    name_of : function           what the exchange with a tag is called, for one who asks where a rank stands
-
-    Attributes
-    ----------
-    sent_bytes : int             handed to MPI by this rank
+    is_open : bool               post all rounds at once, for messages that nobody polls
+    delivery : Delivery or None  by default on the host
+    name_of : function           name of the exchange with a tag, for reports of where a rank waits
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], rounds: Rounds, send: list[Buffer], receive: list[Buffer],
@@ -127,7 +118,7 @@ class Transfer:
         self._traffic.exchange_seconds += time.perf_counter() - started
 
     def poll(self) -> bool:
-        """Let MPI make progress, which it does only when it is called; whether all messages have arrived."""
+        """Let MPI make progress; whether all messages have arrived."""
         started = time.perf_counter()
         while not self._has_arrived and self._delivery.poll():
             if not self._rounds:
@@ -176,19 +167,19 @@ class Transfer:
 
 def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, rank: int, destination: int,
             source: int) -> str:
-    """Say in a verb phrase that a rank waits for round `number`, from 1, of those in which it meets a peer."""
+    """Describe, as a verb phrase, that a rank waits in round `number`, counted from 1."""
     met = list(dict.fromkeys(peer for peer in (source, destination) if peer != rank)) or [rank]
     peers = f"rank {met[0]}" if len(met) == 1 else f"ranks {met[0]} and {met[1]}"
     return f"waits for {peers} in round {number} of {num_rounds} of {name_of(tag)}"
 
 
 class AlltoallvTransfer(Transfer):
-    """The same messages in one MPI_Alltoallv, which has ended when the transfer is made. It is every rank's, also of
-    those that meet no peer.
+    """The same messages in one MPI_Alltoallv, which has finished on construction. Collective: all ranks, also without
+    peers.
 
     Raises
     ------
-    KernelError      a rank's messages pass 2 GiB, the limit of Alltoallv's 32-bit counts
+    KernelError      a rank's messages exceed 2 GiB, the limit of Alltoallv's 32-bit counts
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], rounds: Rounds, *others: Any, **named: Any):

@@ -1,6 +1,7 @@
-"""Sender: the one way by which rows leave a rank: they are encoded, counted and posted.
+"""Sender: quantizes the rows of one exchange, counts their bytes and posts the messages.
 
-Which rows leave, and what becomes of those that arrive, is an exchange kind's business.
+Every row that leaves a rank passes `Sender.send`: encode into an arena's buffers, count, hand the buffers to a transfer
+(or to the carrier, for messages that nobody waits for), and return an `Arrival` for what comes from the peers.
 """
 
 from __future__ import annotations
@@ -32,16 +33,15 @@ Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tens
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Hold the rows that one exchange of one pass sends.
+    """The rows that one exchange sends.
 
     Attributes
     ----------
     messages : Messages
-    rows : (n, dim) tensor            of which the messages hold some
-    key : CounterKey                  of the draws of their rounding and rotation
-    traffic : Traffic                 counts them
-    rounds : (destination, source) of each round of the ring, places in the peers of the messages
-    span : (start, stop) or None      halo rows of the one peer that the messages are of; None is all
+    rows : (n, dim) tensor            the messages hold some of them
+    key : CounterKey                  randomness of rounding and rotation
+    rounds : (destination, source) of each round, places in the messages' peers
+    span : (start, stop) or None      halo rows of the one peer of these messages; None: all
     """
 
     messages: Messages
@@ -53,33 +53,28 @@ class Outgoing:
 
     @property
     def is_gradient(self) -> bool:
-        """Tell whether gradients of halo rows go home, where they are added."""
+        """Whether gradients of halo rows go home, where they are added."""
         return self.key.purpose == BACKWARD
 
     @property
     def place(self) -> Place:
-        """Return what names the exchange in every epoch."""
+        """(layer, purpose, dim), which identifies the exchange in every epoch."""
         return self.key.layer, self.key.purpose, self.messages.dim
 
 
 class Sender:
-    """Send the messages of one rank, and count them.
+    """Send the messages of one rank and count them.
 
     Parameters
     ----------
-    comm : MPI communicator
-    plan : ExchangePlan
     algorithm : {"ring", "alltoallv"}
-    transport : Transport
-    link : Link
     pipeline : {"thread", "polling", "whole"}
-        how messages that nobody waits for travel: in pieces, carried by a thread or between blocks of rows, or whole
+        how asynchronous messages travel: in pieces moved by a thread, in pieces moved between blocks of rows, or whole
 
     Attributes
     ----------
-    comm, plan, transport : as they were given
-    carrier : Carrier or None                  of messages that nobody waits for, where they travel in pieces
-    training, evaluation, setup : Traffic      kept apart; evaluation and setup are no part of an epoch's bytes
+    carrier : Carrier or None                  moves asynchronous messages in pieces
+    training, evaluation, setup : Traffic      only training counts for an epoch
     tracer : Tracer                            notes the ranges of training's rows
     """
 
@@ -94,25 +89,22 @@ class Sender:
 
     @property
     def arena_bytes(self) -> int:
-        """Return the memory of the messages that exchanges reuse."""
         return self._arena.num_bytes
 
     def open_carrier(self) -> None:
-        """Collective: have a carrier for messages that nobody waits for, where they travel in pieces: those of the
-        host's memory, around the ring.
-        """
+        """Collective: open a carrier where asynchronous messages travel in pieces: in host memory, around the ring."""
         if (self.carrier is None and self._pipeline != "whole" and self.comm.size > 1
                 and self.transport.name == "host" and self._algorithm is Transfer):
             self.carrier = Carrier(self.comm, self._pipeline)
 
     def close_carrier(self) -> None:
-        """Collective: end the carrier, if there is one; nothing may be on its way."""
+        """Collective: close the carrier; nothing may be on its way."""
         if self.carrier is not None:
             self.carrier.close()
             self.carrier = None
 
     def meet(self, node: MPI.Comm, traffic: Traffic) -> None:
-        """Collective in a node: return when all of its ranks have come here; the carrier's pieces go on meanwhile."""
+        """Collective in a node: wait for all of its ranks; the carrier goes on meanwhile."""
         HERE.note("waits for the other ranks of its node")
         with traffic.waiting():
             request = node.Ibarrier()
@@ -130,18 +122,20 @@ class Sender:
         ----------
         arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
         encoding : function              see `hpcgnn.exchange.codec.encode`
-        sends : (num_peers,) bool        the peers that send, this rank among them; None is all
-        is_open : bool                   nobody waits for the messages in this epoch, so the carrier takes them, or
-            without one all rounds are posted at once
+        sends : (num_peers,) bool        peers that send, this rank included; None: all
+        is_open : bool                   whether nobody waits in this epoch: the carrier takes the messages, or all
+                                         rounds are posted at once
         """
         messages, key, traffic, streams = outgoing.messages, outgoing.key, outgoing.traffic, self.transport.streams
         arena = arena or self._arena
+        # 1. Buffers: one per peer and direction. A rank that skips this exchange sends and receives empty messages.
         send, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
         arriving, does_send = receive, sends is None or sends[self.plan.own_place]
         if not does_send:
             send = [buffer[:0] for buffer in send]
         if sends is not None:
             arriving = [buffer if does else buffer[:0] for does, buffer in zip(sends, receive, strict=True)]
+        # 2. Encode on the message stream, behind the kernels that computed the rows.
         started, checks, peers = time.perf_counter(), None, messages.peers
         with streams.message.after_computing():
             if does_send:
@@ -154,6 +148,7 @@ class Sender:
             is_carried = is_open and self.carrier is not None
             delivery = None if is_carried else arena.deliver(self.comm, peers, send, arriving, _tag(key), checks,
                                                              is_open)
+        # 3. Post. The carrier copies nothing: it keeps the buffers until they have left.
         traffic.quantize_seconds += time.perf_counter() - started
         if is_carried:
             transfer = self.carrier.take(peers, outgoing.rounds, send, arriving, _tag(key), self._link, traffic,
@@ -166,7 +161,7 @@ class Sender:
 
 
 def _tag(key: CounterKey) -> int:
-    """Return one exchange's tag, equal on all ranks; exchanges that could be confused have different tags."""
+    # Exchanges that could be confused have different tags.
     return (4 * key.layer + key.purpose) % MAX_TAG
 
 

@@ -1,11 +1,8 @@
-"""Find out whether MPI takes device pointers: ask the library, then prove it by a small exchange.
+"""Transports: where the buffers of messages live, and how they and sums over ranks reach MPI.
 
-Nothing here is specific to one MPI but the names of its question and of its variables.
-
-Transports: where the buffers of messages live, and how they and sums over ranks reach the other ranks.
-
-On the host MPI takes the buffers as they are. Those of a device go to MPI by their pointers (cuda-aware), or through
-pinned memory of the host (staged). What the bytes mean is not known here.
+On the host MPI takes the buffers themselves. A GPU's buffers go to MPI by their pointers (cuda-aware) or through pinned
+host memory (staged). `choose_transport` asks the MPI library whether it takes device pointers, and then proves it by a
+small exchange between neighbors; every rank gets the same answer.
 """
 
 from __future__ import annotations
@@ -38,19 +35,19 @@ _unfinished: list[tuple] = []                # memory of messages that never cam
 
 
 class Answer(NamedTuple):
-    """Hold whether MPI takes device pointers, None where it does not say, and what it said."""
+    """Whether MPI takes device pointers (None: it does not say), and the reason."""
 
     takes_pointers: bool | None
     reason: str
 
 
 def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, str] | None = None) -> Answer:
-    """Ask the MPI library, or the variables that switch it on where it has no question.
+    """Ask the MPI library, or else the environment variables that switch device pointers on.
 
     Parameters
     ----------
-    library : what mpi4py is linked with by default; has the symbols of MPI
-    variables : the process's environment by default
+    library : by default the library that mpi4py is linked with
+    variables : by default the environment
     """
     library = ctypes.CDLL(MPI.__file__) if library is None else library
     variables = os.environ if variables is None else variables
@@ -66,22 +63,20 @@ def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, st
 
 
 def _mpich(query) -> bool:
-    """MPICH since 4.0 and Cray MPICH: int MPIX_GPU_query_support(int gpu_type, int *is_supported)."""
     is_supported = ctypes.c_int(0)
     return query(ctypes.c_int(CUDA), ctypes.byref(is_supported)) == MPI.SUCCESS and bool(is_supported.value)
 
 
 def _open_mpi(query) -> bool:
-    """Open MPI since 2.0, MVAPICH2 since 2.3.4, Spectrum MPI: int MPIX_Query_cuda_support(void)."""
     return query() == 1
 
 
 def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
-    """Collective: exchange known bytes with both neighbors of the ring, and add known numbers, in a device's memory.
+    """Collective: exchange known bytes with both ring neighbors and sum known numbers, in device memory.
 
     Returns
     -------
-    what went wrong on the first rank where something did, the same on all ranks; empty where nothing did
+    str      the same on all ranks: what failed on the first failing rank; empty if all worked
     """
     steps = [*(partial(_why_ring_fails, comm, device, num_bytes) for num_bytes in PROOF_BYTES),
              partial(_why_sum_fails, comm, device)]
@@ -98,7 +93,6 @@ def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
 
 
 def _why_ring_fails(comm: MPI.Comm, device: torch.device, num_bytes: int) -> str:
-    """Collective: what arrives from the left neighbor must be what it has sent."""
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     sent, received = _pattern(comm.rank, num_bytes).to(device), torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     _wait_for(device)
@@ -115,7 +109,6 @@ def _why_ring_fails(comm: MPI.Comm, device: torch.device, num_bytes: int) -> str
 
 
 def _why_sum_fails(comm: MPI.Comm, device: torch.device) -> str:
-    """Collective: gradients are added in a device's memory too."""
     values = torch.arange(1000, dtype=torch.float32).to(device) + comm.rank
     _wait_for(device)
     comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(torch.uint8)), MPI.FLOAT], MPI.SUM)
@@ -142,7 +135,6 @@ class Transport(Protocol):
     Attributes
     ----------
     name : {"host", "cuda-aware", "staged"}
-    streams : Streams
     """
 
     name: str
@@ -152,20 +144,19 @@ class Transport(Protocol):
         """Return (num_bytes,) uint8, uninitialized, beside the rows."""
 
     def new_staging(self) -> Staging | None:
-        """Memory that an arena's messages pass through."""
+        """Return memory through which an arena's messages pass, if any."""
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """Return the messages of one exchange, whose encoding kernels are queued on the message stream.
+        """Return the delivery of one exchange, behind the encoding kernels on the message stream.
 
         Parameters
         ----------
-        peers : ranks that the buffers are of
-        send, receive : list of uint8 buffers, one a peer; cut from an arena's, left alone until they have arrived
+        peers : ranks of the buffers
+        send, receive : list of uint8 buffers of an arena, one per peer, not to be touched before arrival
         tag : int                  equal on all ranks for one exchange
-        staging : of the arena
         checks : RowChecks         of the rows that are sent
-        is_open : bool             nobody polls this exchange, so that it must be posted at once
+        is_open : bool             whether nobody polls, so that it must be posted at once
         """
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
@@ -173,24 +164,21 @@ class Transport(Protocol):
 
 
 class HostTransport:
-    """See `Transport`."""
+    """MPI takes the host's buffers."""
 
     name, streams = "host", HOST_STREAMS
 
     def empty(self, num_bytes: int) -> np.ndarray:
-        """See `Transport`."""
         return np.empty(num_bytes, np.uint8)
 
     def new_staging(self) -> None:
-        """See `Transport`."""
+        pass
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
                 tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> HostDelivery:
-        """See `Transport`."""
         return HostDelivery(comm, peers, send, receive, tag)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
-        """Collective: see `Transport`."""
         comm.Allreduce(MPI.IN_PLACE, values.numpy(), MPI.SUM)
 
 
@@ -198,38 +186,33 @@ HOST = HostTransport()
 
 
 class _DeviceTransport:
-    """Buffers in the memory of a device."""
-
     def __init__(self, device: torch.device):
         self.device, self.streams = device, streams_of(device)
 
     def empty(self, num_bytes: int) -> torch.Tensor:
-        """See `Transport`."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
 
 class CudaAwareTransport(_DeviceTransport):
-    """See `Transport`: MPI is given pointers of the device."""
+    """MPI takes device pointers."""
 
     name = "cuda-aware"
 
     def new_staging(self) -> None:
-        """See `Transport`."""
+        pass
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
                 tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> DirectDelivery:
-        """See `Transport`."""
         return DirectDelivery(comm, peers, send, receive, tag, self.streams.message.mark(), checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
-        """Collective: see `Transport`."""
         with self.streams.message.after_computing():
             self.streams.message.mark().synchronize()     # MPI reads and writes what the device computed
         comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(torch.uint8)), MPI.FLOAT], MPI.SUM)
 
 
 class StagedTransport(_DeviceTransport):
-    """See `Transport`: MPI is given pinned memory of the host."""
+    """MPI takes pinned host memory; copies run on the message stream."""
 
     name = "staged"
 
@@ -238,16 +221,13 @@ class StagedTransport(_DeviceTransport):
         self._sums: torch.Tensor | None = None
 
     def new_staging(self) -> Staging:
-        """See `Transport`."""
         return Staging(self.streams)
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
                 tag: int, staging: Staging, checks: RowChecks | None = None, is_open: bool = False) -> StagedDelivery:
-        """See `Transport`."""
         return StagedDelivery(comm, peers, send, receive, tag, staging, checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
-        """Collective: see `Transport`."""
         stream, values = self.streams.message, values.view(torch.uint8)
         if self._sums is None or len(self._sums) < len(values):
             self._sums = self.streams.pinned(len(values))
@@ -261,10 +241,10 @@ class StagedTransport(_DeviceTransport):
 
 
 def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transport:
-    """Collective: the transport of rows on a GPU, the same on all ranks.
+    """Collective: return the transport of rows on a GPU, the same on all ranks.
 
-    `auto` is cuda-aware where MPI says that it takes device pointers and a small exchange between neighbors proves it;
-    otherwise staged, whose reason rank 0 logs.
+    `auto` is cuda-aware where MPI says that it takes device pointers and a small exchange proves it; otherwise staged,
+    and rank 0 logs the reason.
 
     Parameters
     ----------
@@ -287,11 +267,8 @@ def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transpo
 
 
 def _why_not(comm: MPI.Comm, is_demanded: bool, device: torch.device) -> str:
-    """Collective: why device pointers can't be given to MPI, the same on all ranks; empty where they can.
-
-    A library that can't be asked is tried only where that was demanded: one that does not know device pointers reads
-    them as its own and ends the process.
-    """
+    # A library that can't be asked is tried only on demand: one without support would read a device pointer as its
+    # own memory and crash.
     own = answer_of_mpi()
     if comm.allreduce(int(own.takes_pointers is not True), MPI.MAX):
         answers = comm.allgather(own)

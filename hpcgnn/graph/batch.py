@@ -1,6 +1,7 @@
-"""Batch: the rows that one step computes, the rows that these read beside each other, and the arcs into them.
+"""Batch: the rows that one optimizer step computes, the rows they read, and the edges between them.
 
-Local numbers only: whose rows they are, and what they hold, is not known here.
+`BatchCutter` cuts a batch out of a part and renumbers it. Example: row 1 has edges from 0, 5 and 8. In the batch of the
+rows [1, 5], row 5 is inside and becomes 1; 0 and 8 are far rows and become 2 and 3, behind the batch's own rows.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ class Batch:
 
     Attributes
     ----------
-    rows : (num_batch,) int64          inner rows that are computed; ascending, or in the order of `order_rows`
-    far : (num_far,) int64             rows that these read beside each other: halo rows that other ranks compute in the
-                                       same step, ascending, then all others, as the arcs name them
-    num_fresh : int                    of the first kind
-    indptr : (num_batch + 1,) int64, indices : (num_arcs,) int32      CSR; columns below num_batch are places in `rows`,
-                                       the others, less num_batch, in `far`
-    arc : (num_arcs,) int64            places of the arcs in the CSR of the part
-    num_within, num_back : list of int, or None      of the rows, see `order_rows`; None where all are computed
+    rows : (num_batch,) int64          inner rows to compute, ascending or in the order of `order_rows`
+    far : (num_far,) int64             rows that are only read: first halo rows that other ranks compute in this step,
+                                       ascending, then all others in the order of the edges
+    num_fresh : int                    number of those halo rows
+    indptr : (num_batch + 1,) int64, indices : (num_arcs,) int32      CSR; a column below num_batch is a place in
+                                                                      `rows`, any other is num_batch plus a place in
+                                                                      `far`
+    arc : (num_arcs,) int64            place of each edge in the CSR of the part
+    num_within, num_back : list of int, or None      see `order_rows`; None where every row is computed
     """
 
     rows: np.ndarray
@@ -43,15 +45,14 @@ class Batch:
 
     @classmethod
     def of_all(cls, indptr: np.ndarray, indices: np.ndarray, num_rows: int) -> Batch:
-        """Return the batch of all inner rows, which reads all halo rows as other ranks compute them; see `BatchCutter`.
-        """
+        """Return the batch of all inner rows, with every halo row fresh."""
         num_inner = len(indptr) - 1
         halo = np.arange(num_inner, num_rows)
         return cls(np.arange(num_inner), halo, len(halo), indptr, indices, np.arange(len(indices)))
 
     @property
     def fresh_halo(self) -> np.ndarray:
-        """Return the local numbers of the halo rows that other ranks compute in the same step."""
+        """Local numbers of the halo rows that other ranks compute in this step."""
         return self.far[:self.num_fresh]
 
 
@@ -61,10 +62,9 @@ class BatchCutter:
     Parameters
     ----------
     indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
-    num_rows : int                                                    inner and halo rows
-    num_within : list of int, or None
-        num_within[k] inner rows come first that reach the loss in at most k hops; None where all rows are computed
-    is_shared : (num_inner,) bool, or None      other ranks read the row too; None: no row
+    num_rows : int                              inner and halo rows
+    num_within : list of int, or None           number of inner rows within k hops of the loss, which come first
+    is_shared : (num_inner,) bool, or None      rows that other ranks read too; None: no row
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, num_within: list[int] | None = None,
@@ -78,7 +78,7 @@ class BatchCutter:
         Parameters
         ----------
         rows : (num_batch,) int64      inner rows, ascending
-        fresh : (num_fresh,) int64     halo rows that other ranks compute in the same step, ascending
+        fresh : (num_fresh,) int64     halo rows that other ranks compute in this step, ascending
         few_arcs : bool                see `order_rows`
         """
         num_arcs = int((self._indptr[rows + 1] - self._indptr[rows]).sum())
@@ -95,7 +95,6 @@ class BatchCutter:
         return Batch(rows, far[:num_far].copy(), len(fresh), indptr, indices, arc, num_within, num_back)
 
     def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
-        """Return `order_rows` of ascending rows."""
         source, target = np.empty(num_arcs, np.int32), np.empty(num_arcs, np.int32)
         num_inside = kernels.arcs_inside(self._indptr, self._indices, self._place, rows, source, target)
         hops = np.searchsorted(self._num_within, rows, side="right")
@@ -106,31 +105,31 @@ class BatchCutter:
 
 def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shared: np.ndarray | None,
                num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
-    """Put the rows first that a layer computes, and those that a gradient can reach: by arcs inside the batch, since
-    rows outside it are constants.
+    """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
-    In a batch of few such arcs hardly any but the labeled rows have a gradient, and these come first; in one of many
-    nearly all that are computed have one.
+    Gradients follow edges inside the batch only, since rows outside it are constants. Where the batch has few inner
+    edges, little more than the labeled rows has a gradient, so rows with a gradient come first; else rows near the loss
+    do.
 
     Parameters
     ----------
-    hops : (n,) int64           from each row to the loss in the whole graph; num_hops + 1 means more than num_hops
-    source, target : (num_arcs,) int32      arcs between rows of the batch
-    is_shared : (n,) bool or None           other ranks may read the row in this batch too; None: none is read
-    num_hops : int              of the model
-    few_arcs : bool             the batch is expected to have few arcs inside
+    hops : (n,) int64           from each row to the loss in the whole graph; num_hops + 1 means farther
+    source, target : (num_arcs,) int32      edges inside the batch
+    is_shared : (n,) bool or None           rows that other ranks may read in this batch; None: none
+    num_hops : int              number of layers of the model
+    few_arcs : bool             whether few edges inside the batch are expected
 
     Returns
     -------
-    order : (n,) int64          the row that comes first, ..
-    num_within : list           num_within[k] rows come first, k = 0 .. num_hops, among which all are that can reach the
-                                loss in at most k hops, and all that the first num_within[k - 1] read inside the batch
-    num_back : list             num_back[k] rows come first, among which all are that a gradient can reach from k hops
-                                away, and all that the first num_back[k - 1] read inside the batch
+    order : (n,) int64          old row at each new place
+    num_within : list           num_within[k] is the shortest prefix with all rows within k hops of the loss and all
+                                rows that the first num_within[k - 1] rows read inside the batch
+    num_back : list             the same for rows that a gradient reaches from k hops away
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch
     if is_shared is not None:
         level[is_shared] = np.minimum(level, np.maximum(hops, 1))[is_shared]
+    # Walk against the edges: what a row of level `near` reads is at most one hop farther.
     for near in range(num_hops):
         read = source[level[target] == near]
         level[read] = np.minimum(level[read], near + 1)
@@ -144,9 +143,7 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
 
 def _first_rows(place: np.ndarray, distance: np.ndarray, farthest: int, source: np.ndarray,
                 target: np.ndarray) -> list[int]:
-    """Return, for each distance, how many rows come first among which all are that are no farther, and all that those
-    of the distance before read.
-    """
+    # For each distance: the prefix that holds all rows up to it and everything that the prefix before reads.
     counts = []
     for reach in range(farthest + 1):
         needed = [place[distance <= reach]]

@@ -1,8 +1,12 @@
-"""FarArcs: the arcs of hops whose rows come by messages, where they are others than those of the input.
+"""Hop and Exchange: what one aggregation of a forward pass needs, and the contract between a graph and its messages.
 
-Hop: one aggregation of one forward pass: which rows go in and come out, its matrices, and its exchange.
+Path of a boundary row. A layer calls `LocalGraph.halo` (or fetches through `Hop` in a fused layer). The graph counts
+the call as an `ExchangeSite` and calls `Exchange.start_fetch`, which returns an `Arrival`. Central rows, which have no
+halo neighbor, can be aggregated before `Arrival.finish` writes the halo rows. In the backward pass `start_take_home`
+sends the gradients of halo rows to their owners, and `finish` adds what arrives to the owner's gradients.
 
-In a training pass only rows within reach of the loss are computed; they are a prefix of the inner rows.
+In training only rows that reach the loss are computed; they are a prefix of the inner rows. Example: 10 inner rows, 2
+of them labeled, 6 within one hop. A two-layer model computes 6 rows in its first hop and 2 in its second.
 """
 
 from __future__ import annotations
@@ -24,14 +28,15 @@ NO_ROW = -1
 
 @dataclass(frozen=True)
 class FarArcs:
-    """Arcs into the inner rows of a part, from inner rows and from rows that come.
+    """Edges of later layers into the inner rows of a part, where halo rows may be sums that their owners added up
+    before.
 
     Attributes
     ----------
     indptr : (num_inner + 1,) int64, indices : (num_arcs,) int32     CSR by destination
-    halo_row : (num_halo,) int32         the part's halo row that each row that comes is; NO_ROW where it is a sum of
-                                         several, which no degree scales any more
-    edge_weight : (num_arcs,) float32    beside indices; None where all arcs weigh 1
+    halo_row : (num_halo,) int32         halo row of the input that each arriving row is; NO_ROW for a sum of several,
+                                         which no degree scales
+    edge_weight : (num_arcs,) float32    None where all edges weigh 1
     """
 
     indptr: np.ndarray
@@ -44,9 +49,7 @@ class FarArcs:
         return len(self.halo_row)
 
     def degree_of_rows(self, degree: np.ndarray) -> np.ndarray:
-        """Return (num_inner + num_halo,), what the degrees of inner and halo rows are for the rows that come; 0 is that
-        of a sum.
-        """
+        """Return the degree of each inner and arriving row, (num_inner + num_halo,); 0 for a sum."""
         num_inner = len(self.indptr) - 1
         halo = np.where(self.halo_row == NO_ROW, 0, degree[num_inner:][self.halo_row]).astype(degree.dtype)
         return np.concatenate([degree[:num_inner], halo])
@@ -57,16 +60,16 @@ ROWS_COUNTED = 1 << 16
 
 @dataclass(frozen=True)
 class ExchangeSite:
-    """Identify an exchange, alike on all ranks: its place keys random draws and decides which rows travel.
+    """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel.
 
     Attributes
     ----------
     layer : int               exchanges before it in this forward pass
     seed, epoch : int
     is_training : bool
-    reach : int or None       only rows that reach the loss in so many hops travel; None is all
-    is_scaled : bool          rows are summed, so sampled ones are divided by their share to keep sums unbiased
-    reduction : str or None   how receivers sum them, which decides what a sum of rows is that is sent in their place
+    reach : int or None       only rows within this many hops of the loss travel; None: all
+    is_scaled : bool          whether sampled rows are divided by their share, which keeps sums unbiased
+    reduction : str or None   how receivers sum the rows, for sums that the sender adds up instead
     """
 
     layer: int
@@ -79,93 +82,98 @@ class ExchangeSite:
 
 
 class Arrival(Protocol):
-    """Rows on their way."""
+    """Rows on their way. Each method but `poll` waits for them."""
 
     def poll(self) -> bool:
-        """Let messages make progress, and tell whether all have arrived."""
+        """Let messages make progress; whether all have arrived."""
 
     def wait(self) -> None:
         """Return when all have arrived."""
 
     def packed(self) -> PackedRows | None:
-        """Wait; the rows as they arrived, valid until the next exchange. None where only `finish` can bring them."""
+        """Return the quantized rows as they arrived, valid until the next exchange; None where only `finish` can bring
+        them.
+        """
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Wait; the halo rows where they arrived, (num_halo, dim) of their storage type, the caller's to change. None
-        where only `finish` can bring them.
+        """Return the halo rows where they arrived, (num_halo, dim), free to overwrite; None where only `finish` can
+        bring them.
         """
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Wait; write the halo rows to `rows` (num_halo, dim), or add the gradients that came to `rows` (n, dim), whose
-        first rows are the inner ones that they are for. Rows that don't travel stay as they are.
+        """Write the halo rows to `rows` (num_halo, dim), or add arriving gradients to the inner rows that `rows` begins
+        with. Rows that don't travel keep their values.
         """
 
 
 class ArrivalInTable(Arrival, Protocol):
-    """Rows on their way into a table that has others too."""
+    """Rows on their way into a table that also holds others."""
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        """Wait; a row of each inner and halo node of the whole graph, (num_rows, dim), among them all that this pass
-        reads. None where an aggregation can't read them as they are, and only `finish` can bring them.
+        """Return the table, (num_rows, dim) over all inner and halo rows of the whole graph; None where only `finish`
+        works.
         """
 
 
 class PeerArrival(Protocol):
-    """Halo rows on their way, of one peer at a time."""
+    """Halo rows on their way, one peer at a time."""
 
     def poll(self) -> bool:
-        """Let messages make progress, and tell whether the rows of the peer that is next have arrived."""
+        """Let messages make progress; whether the next peer's rows have arrived."""
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Collective: each peer and its halo rows, which are gone when the next one's are asked for."""
+        """Collective: yield each peer and its halo rows, which are valid until the next step of the iteration."""
 
 
 class Exchange(Protocol):
-    """Define what a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
+    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order.
+
+    Attributes
+    ----------
+    is_alone : bool                                  whether this rank neither sends nor receives a row
+    halo_spans : tuple of (start, stop), or None     halo rows of each rank, where they arrive peer by peer
+    num_returning : int or None                      the first halo rows have gradients that go home; None: all
+    reads_history : bool                             whether halo rows may be constants from an earlier step
+    """
 
     is_alone: bool
-    """Tell whether this rank neither sends nor receives a row."""
-
     halo_spans: tuple[tuple[int, int], ...] | None
-    """Where the halo rows come peer by peer: each rank's are start .. stop - 1, counted from the first; else None."""
-
     num_returning: int | None
-    """How many halo rows, the first ones, have gradients that go home; None is all."""
-
     reads_history: bool
-    """Tell whether halo rows may be what they were when they were last computed, and are then constants."""
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send the inner rows `h` to where they are halo rows, and have this rank's halo rows come."""
+        """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send the gradients of halo rows (num_halo, dim) home, and have those of this rank's rows come."""
+        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of this rank's rows.
+        """
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
-        """`start_fetch`, one peer at a time."""
+        """Like `start_fetch`, one peer at a time."""
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> Arrival:
-        """`start_take_home`, one peer at a time: gradient_of(rank) gives the gradients of its halo rows,
-        and is asked as late as can be.
-        """
+        """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Return inner rows (num_inner, dim) followed by halo rows, which cross as they are."""
+        """Return inner rows followed by halo rows, which are sent unquantized."""
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
         """Replace contiguous float32 values by their sums over all ranks."""
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
-        """Return (num_halo,) bool, the halo rows that this pass has; None is all."""
+        """Return which halo rows this pass has, (num_halo,) bool; None: all."""
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """A reduction by rows, and its transposed for the gradients of inner and of halo rows.
+    """A reduction as a matrix, and its transpose for the gradients of inner and of halo rows.
 
-    forward : (num_out, inner and halo columns); near_back : (back_in, back_out), of the rows that a gradient can reach;
-    far_back : (num_halo, back_out), or as many rows as have gradients that go home
+    Attributes
+    ----------
+    forward : (num_out, inner and halo columns)
+    near_back : (back_in, back_out)          only rows that a gradient reaches
+    far_back : (num_halo, back_out)          or as many halo rows as have gradients that go home
     """
 
     forward: SparseRows
@@ -175,10 +183,13 @@ class Matrices:
 
 @dataclass(frozen=True)
 class PeerMatrices:
-    """`Matrices` cut at the owners of the halo rows, a tuple's item a rank.
+    """`Matrices` cut at the owners of the halo rows; tuples have one item per rank.
 
-    near : (num_out, inner columns), with the self-loops; far : (num_out, the rank's halo columns) each, its far table
-    those rows alone; far_back : (the rank's halo rows, num_out) each
+    Attributes
+    ----------
+    near : (num_out, inner columns), with self-loops
+    far : (num_out, the rank's halo columns) each
+    far_back : (the rank's halo rows, num_out) each
     """
 
     near: SparseRows
@@ -188,14 +199,13 @@ class PeerMatrices:
 
 @dataclass(frozen=True)
 class PeerEntries:
-    """The entries of all inner rows, ordered by their columns' owner.
+    """The entries of a matrix, ordered by the owners of their columns.
 
     Attributes
     ----------
-    halo_spans : see `Exchange`
-    indices : (num_entries,) int32                    inner columns first in each row, then each rank's halo columns
-    ends : tuple of (num_inner,) int64 arrays         where in each row the inner columns end, the first rank's, ..
-    entry_scale : (num_entries,) float32 or None      beside indices
+    indices : (num_entries,) int32                    in each row inner columns first, then each rank's halo columns
+    ends : tuple of (num_inner,) int64 arrays         per row, where the inner columns end, then each rank's
+    entry_scale : (num_entries,) float32 or None
     """
 
     halo_spans: tuple[tuple[int, int], ...]
@@ -205,7 +215,7 @@ class PeerEntries:
 
     @classmethod
     def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
-        """Return a copy of the entries of a matrix that is stored row after row."""
+        """Return a sorted copy of the entries of a matrix that is stored row after row."""
         indptr = np.append(forward.begin, len(forward.indices))
         has_weights = forward.entry_scale is not None
         values = forward.entry_scale.copy() if has_weights else np.ones(len(forward.indices), np.int8)
@@ -218,7 +228,7 @@ class PeerEntries:
                    resident(entries.data) if has_weights else None)
 
     def cut(self, matrices: Matrices) -> PeerMatrices:
-        """Return the matrices of a hop, cut at the owners of the halo rows."""
+        """Cut the matrices of a hop at the owners of the halo rows."""
         whole = replace(matrices.forward, indices=self.indices, entry_scale=self.entry_scale)
         num_inner = len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]
@@ -231,12 +241,14 @@ class PeerEntries:
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
              num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:
-    """The matrices of a hop from the first num_in inner rows, and all halo rows, to the first num_out inner rows, and
-    back to the first num_returning halo rows, None for all; and of these inner rows from the first num_back[1] of
-    those that come out to the first num_back[0] of those that come in, None for all.
+    """Return the matrices of a hop from the first num_in inner rows and all halo rows to the first num_out inner rows.
 
-    No row before num_out may have an inner neighbor at or behind num_in, nor one before num_back[1] at or behind
-    num_back[0].
+    Parameters
+    ----------
+    num_returning : int or None           halo rows that get a gradient; None: all
+    num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
+
+    A row before num_out has no inner neighbor at or behind num_in, and the same holds for num_back.
     """
     back_in, back_out = num_back or (num_in, num_out)
     end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
@@ -249,14 +261,13 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
 
 
 def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:
-    """Drop the columns from `num_columns` on; after `changes` no entry lies in them."""
     scale = matrix.column_scale
     return replace(matrix, num_columns=num_columns, column_scale=None if scale is None else scale[:num_columns],
                    **changes)
 
 
 def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
-    """Find where each row's columns reach `limit`, as (num_rows,) int64; columns ascend within a row."""
+    # Columns ascend within a row, so a prefix sum of (column < limit) tells where each row passes the limit.
     ends = np.empty(matrix.num_rows, np.int64)
     for start in range(0, matrix.num_rows, ROWS_COUNTED):      # the counts of a block are 8 bytes an entry
         rows = slice(start, start + ROWS_COUNTED)
@@ -270,20 +281,16 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Hop:
-    """Describe one aggregation of one forward pass: its rows, matrices and exchange.
+    """One aggregation of one forward pass: its rows and matrices.
 
     Attributes
     ----------
-    num_in, num_out : int       inner rows that are needed and that come out
-    back_in, back_out : int     the first of these, which a gradient can reach; it is zero in all others
-    reach : int or None         hops from the rows that come in to the loss; None where all rows are computed
-    matrices : Matrices
-    num_halo : int              rows that come, or that came with the input
-    central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
-                                                    halo rows are here, and all others
-    by_peer : PeerMatrices or None                  where halo rows come peer by peer
-    in_place : SparseRows or None                   the forward matrix over a table that has the halo rows among others,
-                                                    in a graph of some rows; see `ArrivalInTable`
+    num_in, num_out : int       inner rows that go in and come out
+    back_in, back_out : int     the first of these, which a gradient reaches; it is zero in all others
+    reach : int or None         hops from the incoming rows to the loss; None where all rows are computed
+    num_halo : int              halo rows that go in
+    central, marginal : tuple of (start, stop)      blocks of outgoing rows: computable before halo rows arrive, and not
+    in_place : SparseRows or None                   the forward matrix over the table of an `ArrivalInTable`
     """
 
     num_in: int
@@ -300,40 +307,36 @@ class Hop:
 
 
 class AloneExchange:
-    """Serve as exchange, and as arrival, of a graph that is one part: nothing travels."""
+    """Exchange and arrival of a graph that is one part: nothing travels."""
 
     is_alone, halo_spans, num_returning, reads_history = True, None, None, False
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        """Return an arrival of no rows."""
         return self
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        """Return an arrival of no gradients."""
         return self
 
     def input_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows."""
         return rows
 
     def sum_over_ranks(self, total: torch.Tensor) -> None:
-        """Leave the sums of the only rank."""
+        pass
 
     def present(self, site: ExchangeSite) -> None:
-        """Return None: all halo rows, of which there are none, are here."""
+        pass
 
     def poll(self) -> bool:
-        """Return True: nothing is waited for."""
         return True
 
     def wait(self) -> None:
-        """Return at once."""
+        pass
 
     def packed(self) -> None:
-        """Return None: there are no packed rows."""
+        pass
 
     def rows_in_message(self, dtype: torch.dtype) -> None:
-        """Return None: there are no rows."""
+        pass
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Leave the rows as they are."""
+        pass

@@ -1,6 +1,12 @@
-"""LocalGraph: one rank's rows of the graph, as layers see it: `halo`, `aggregate`, `dropout`, and `hop` for fused ones.
+"""LocalGraph: one rank's rows of the graph, as layers see them.
 
-It knows numbering and normalization; messages are the business of the exchange that it is given.
+Rows 0 .. num_inner - 1 are inner rows, which this rank owns and computes; halo rows, which other ranks own, follow. A
+layer calls `halo(h)` to append the halo rows, then `aggregate`. Fused layers use `hop` and `start_fetch` instead, and
+aggregate central rows while messages travel. Example with two ranks: the path a - b - c, rank 0 owns a and b, rank 1
+owns c. Rank 0 has inner rows [a, b] and halo row [c]; b is marginal, and it is the boundary row that `halo` sends to
+rank 1.
+
+Random draws depend on (seed, epoch, number of the call, global node id), so any number of ranks draws the same.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ HopShape = tuple[bool, str, int, int, int, int]      # over the input's arcs, re
 
 @dataclass
 class ForwardPass:
-    """Track where in training the current forward pass stands. Calls are counted, alike on every rank."""
+    """Where the current forward pass stands: counters of its calls, equal on every rank."""
 
     seed: int = 0
     epoch: int = 0
@@ -67,37 +73,28 @@ class LocalGraph:
     indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
     node_id : (num_inner + num_halo,) int64                           global ids
     in_degree : (num_inner + num_halo,) int32                         in the whole graph
-    features : (num_inner + num_halo, num_features)                   float32, bfloat16 or float16, which all rows of
-                                                                      the pass then are; halo rows never change
+    features : (num_inner + num_halo, num_features)                   float32, bfloat16 or float16; all rows have this
+                                                                      type
     exchange : Exchange
-    num_within : list of int, or None
-        num_within[k] inner rows come first that reach the loss in at most k hops; None where that is not known
-    num_back : list of int, or None
-        num_back[k] of these come first, which a gradient can reach from k hops away; None: all of them
-    overlaps : bool
-        whether work goes on while messages travel: central rows, which have no halo neighbor, are aggregated, and in
-        the backward pass what this rank's own rows contribute
-    has_half_sums : bool
-        whether a GPU sums 16-bit rows in their own type, see `SparseRows`
-    edge_weight : (num_edges,) float32, beside indices, at least 0; None where all arcs weigh 1
-    weighted_degree : (num_inner + num_halo,) float32     sums of the in-neighbors' weights in the whole graph, see
-                                                          `hpcgnn.graph.reductions.weighted_degree`; None without
-    far_arcs : FarArcs or None                 of hops behind the input, where these read other rows than the halo ones
-    kept_degree : (num_inner + num_halo,) int32, or None     in-degrees that sums are normalized by, where arcs were
-                                                             left out; None where they are `in_degree`
+    num_within : list of int, or None          num_within[k] rows, the first ones, reach the loss within k hops
+    num_back : list of int, or None            the first of these, which a gradient reaches from k hops away; None: all
+    overlaps : bool                            whether central rows are computed while messages travel
+    has_half_sums : bool                       whether a GPU sums 16-bit rows in their own type, see `SparseRows`
+    edge_weight : (num_edges,) float32 or None, at least 0
+    weighted_degree : (num_inner + num_halo,) float32     sums of in-neighbors' weights in the whole graph
+    far_arcs : FarArcs or None                 edges of later layers, where they differ from the input's
+    kept_degree : (num_inner + num_halo,) int32, or None     in-degrees after edges were left out
 
     Attributes
     ----------
-    x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
-    edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
-    degree : (num_inner + num_halo,)              `kept_degree`, `weighted_degree`, or else `in_degree`
-    stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
-    num_nodes : int or None                       of the whole graph, where it is known
-    is_trial : bool                               a few rows to try a model on, which have no statistics
+    x : (num_inner, num_features)              input rows; `halo(x)` sends nothing
+    degree : (num_inner + num_halo,)           `kept_degree`, `weighted_degree`, or else `in_degree`
+    stored_bits : {2, 4, 8} or None            bits of rows that layers keep for the backward pass; None: unquantized
+    is_trial : bool                            a few rows to try a model on, without statistics
 
     Raises
     ------
-    KernelError      edge weights of another type or length, negative or not finite, or without weighted degrees
+    KernelError      edge weights have a wrong type or length, are negative or not finite, or lack weighted degrees
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
@@ -116,6 +113,7 @@ class LocalGraph:
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._num_back = num_within if num_back is None else num_back
+        # Maps the length of a hop's rows to the prefix that a gradient reaches.
         # Of rows that come from equally many hops away, the last.
         self._back_of = dict(zip(num_within or (), self._num_back or (), strict=True))
         self._restricted: dict[HopShape, Matrices] = {}
@@ -139,9 +137,7 @@ class LocalGraph:
         self._pass = ForwardPass()
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
-        """Return the same rows, whose halo rows another exchange brings; nothing overlaps with its messages.
-
-        What passes have made of arcs and input is shared.
+        """Return the same rows with another exchange and no overlap. Matrices and aggregates of the input are shared.
         """
         other = copy.copy(self)
         other._exchange, other._overlaps, other._waits = exchange, False, True
@@ -154,17 +150,16 @@ class LocalGraph:
 
     @property
     def x_all(self) -> torch.Tensor:
-        """Return the input rows, (num_inner + num_halo, num_features)."""
         return self._x_all
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
-        """Return the graph of all inner rows, and which of them this one has, (num_inner,) int64; None is all."""
+        """The graph of all inner rows, and which of them this graph has, (num_inner,) int64; None: all."""
         return self, None
 
     @property
     def structure_bytes(self) -> int:
-        """Return the memory of ids, degrees, arcs and matrices, as far as passes have made them."""
+        """Memory of ids, degrees, edges and matrices made so far."""
         both = {id(made): made for made in (self._reductions, self._far_reductions)}.values()
         matrices = [matrix for made in both for matrix in made.made]
         matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
@@ -172,62 +167,57 @@ class LocalGraph:
         arrays = [self.node_id, self.in_degree, self._indptr, self._indices,
                   *(array for made in both for array in made.arrays),
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
+        # Views are counted once, by the array that owns their memory.
         owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
         return sum({id(owner): owner.nbytes for owner in owners}.values())
 
     @cached_property
     def _is_marginal(self) -> np.ndarray:
-        """Return (num_inner,) bool, the rows that have a halo neighbor."""
         return _has_entry_from(self._indptr, self._indices, self.num_inner)
 
     @property
     def _num_variable(self) -> int | None:
-        """Return how many rows, the first ones, are no constants; None is all."""
         returning = self._exchange.num_returning
         return None if returning is None else self.num_inner + returning
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether no row of this rank ever travels."""
         return self._exchange.is_alone
 
     @property
     def overlaps(self) -> bool:
-        """Tell whether there is work to do while messages travel, and some do."""
         return self._overlaps
 
     @property
     def reads_history(self) -> bool:
-        """Tell whether halo rows may be constants, see `hpcgnn.graph.hop.Exchange`: what is computed of them before
-        they are exchanged has no gradient here, so maps follow the exchange.
+        """Whether halo rows may be constants without a gradient here; layers then exchange rows before they map them.
         """
         return self._exchange.reads_history
 
     @property
     def drops_first(self) -> bool:
-        """Tell whether rows are dropped out before they are exchanged: where none travels, in steps, whose rows are
-        read again and again and would be masked each time, and where sums of rows are sent, which are of masked ones.
+        """Whether dropout precedes the exchange: where nothing travels, in steps (their rows are read again and again,
+        and would be masked each time), and where sums of rows are sent.
         """
         return self.is_alone or self.reads_history or self.sends_sums
 
     @property
     def sends_sums(self) -> bool:
-        """Tell whether sums of rows may be sent in the place of rows: they are of rows that have been dropped out."""
+        """Whether owners may send sums of rows in place of rows; the summands have been dropped out before."""
         return self._far_reductions is not self._reductions
 
     @property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
+        """CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
         return self._indptr, self._indices
 
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
-        """Halo rows of each rank, start .. stop - 1, where they come peer by peer and again for the backward pass."""
         return self._exchange.halo_spans
 
     @property
     def edge_index(self) -> torch.Tensor:
-        """(2, num_edges) int64: local source (inner or halo) and destination (inner), as PyTorch Geometric has it."""
+        """(2, num_edges) int64: local source (inner or halo) and destination (inner), as in PyTorch Geometric."""
         target = np.repeat(np.arange(self.num_inner), np.diff(self._indptr))
         return torch.from_numpy(np.stack([self._indices.astype(np.int64), target])).to(self.x.device)
 
@@ -240,22 +230,21 @@ class LocalGraph:
 
     @cached_property
     def looped_weight(self) -> torch.Tensor | None:
-        """Return (num_entries,) float32, the weights of `adjacency(with_self=True).matrix`, self-loops 1; or None."""
+        """(num_entries,) float32, weights of `adjacency(with_self=True).matrix`, self-loops 1; or None."""
         if self.edge_weight is None:
             return None
         looped = store_loop_weights(self._indptr, self._indices, self._edge_weight)
         return torch.from_numpy(looped).to(self.x.device)
 
     def ids(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start,) int64 global ids of some rows: the same array every time, so that a device keeps its copy."""
+        """Return (stop - start,) int64 global ids: the same array each time, so that a device keeps one copy."""
         if (start, stop) not in self._ids:
             self._ids[start, stop] = resident(self.node_id[start:stop])
         return self._ids[start, stop]
 
     @property
     def node_index(self) -> torch.Tensor:
-        """Return (num_inner,) int64, the number of each row's node in the source, to look up what is kept a row a node.
-        """
+        """(num_inner,) int64, number of each row's node in the source."""
         if self._node_index is None:
             own = self.node_id[:self.num_inner].astype(np.int64)
             self._node_index = torch.from_numpy(own).to(self.x.device)
@@ -263,54 +252,47 @@ class LocalGraph:
 
     @property
     def inner_degree(self) -> torch.Tensor:
-        """Return (num_inner,) int64 in-degrees in the whole graph, beside the rows."""
         if self._inner_degree is None:
             degree = self.in_degree[:self.num_inner].astype(np.int64)
             self._inner_degree = torch.from_numpy(degree).to(self.x.device)
         return self._inner_degree
 
     def row_factor(self, reduction: str) -> torch.Tensor | None:
-        """Return `degree_factor` of the inner rows, (num_inner,) float32 beside the rows, made once."""
+        """Return `degree_factor` of the inner rows, (num_inner,) float32."""
         if reduction not in self._row_factors:
             factor = degree_factor(self.degree[:self.num_inner], reduction)
             self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
         return self._row_factors[reduction]
 
     def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
-        """Start a forward pass; every model calls its layers after this, in the same order on all ranks.
+        """Start a forward pass. All ranks then call the same layers in the same order.
 
-        A model that says its `num_hops` calls `hop` so many times, and gets the rows of the loss, which are the first
-        ones, where the pass is training.
+        A model that says its `num_hops` must call `hop` that many times; in training it returns only the rows of the
+        loss.
         """
         knows_reach = self.num_within is not None and is_training and num_hops == len(self.num_within) - 1
         self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
 
     @property
     def current_pass(self) -> ForwardPass:
-        """Return a copy of where the current forward pass stands."""
         return replace(self._pass)
 
     def go_back(self, earlier: ForwardPass) -> None:
-        """Stand where a `current_pass` stood, to call the same layers again with the same draws and messages."""
+        """Return to an earlier `current_pass`, to repeat the same layers with the same draws and messages."""
         self._pass = replace(earlier)
 
     def is_input(self, h: torch.Tensor) -> bool:
-        """Tell whether `h` is the constant input, whose halo rows are already here."""
+        """Whether `h` is the constant input, whose halo rows are already here."""
         return h is self.x
 
     def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:
-        """Collective: return inner rows followed by halo rows, differentiable, packed as the current method says.
+        """Collective: return inner rows followed by halo rows, (num_inner + num_halo, dim), differentiable.
 
         Parameters
         ----------
         h : (num_inner, dim) of the input's type
         is_scaled : bool
-            where only a share of the halo rows is here, whether they are scaled so that sums stay unbiased; else see
-            `halo_present`
-
-        Returns
-        -------
-        (num_inner + num_halo, dim)
+            where halo rows are sampled: whether they are scaled so that sums stay unbiased; else see `halo_present`
         """
         if self.is_input(h):
             return self.x_all
@@ -322,7 +304,7 @@ class LocalGraph:
         return _Halo.apply(h, self, self.next_site(is_scaled=is_scaled))
 
     def halo_present(self, h: torch.Tensor) -> np.ndarray | None:
-        """Return (num_inner + num_halo,) bool, the rows that `halo(h)` gives in this pass; None is all."""
+        """Return which rows `halo(h)` has in this pass, (num_inner + num_halo,) bool; None: all."""
         if self.is_input(h):
             return None
         current = self._pass
@@ -334,22 +316,21 @@ class LocalGraph:
         return self._exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
-        """Collective: return the sums of float32 values over all ranks, in a tensor of its own, without a gradient."""
+        """Collective: return a new tensor with the sums of float32 values over all ranks, without a gradient."""
         total = values.detach().clone(memory_format=torch.contiguous_format)
         self._exchange.sum_over_ranks(total)
         return total
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
-        """Reduce each inner row's in-neighbours; where arcs have weights, each is multiplied by its arc's.
+        """Reduce the in-neighbors of each inner row; an edge weight multiplies its neighbor.
 
         Parameters
         ----------
         h_all : (num_inner + num_halo, dim) float32, bfloat16 or float16
         reduction : {"sum", "mean", "gcn", "max"}
-            mean divides by the global in-degree (a row without neighbours gives 0); gcn is
-            D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2); max is taken
-            column by column (a row without neighbours gives 0), and takes no weights. Over weighted arcs mean divides
-            by the sum of the weights, and gcn takes it for the in-degree; its self-loops weigh 1
+            mean divides by the global in-degree; gcn is D^-1/2 (A + I) D^-1/2 with D = in-degree + 1 (Kipf and Welling,
+            ICLR 2017, Eq. 2); max is per column, without weights. A row without neighbors gives 0. With weights, the
+            sum of weights replaces the in-degree, and self-loops weigh 1.
 
         Returns
         -------
@@ -357,31 +338,30 @@ class LocalGraph:
 
         Raises
         ------
-        KernelError      an unknown reduction, a maximum over weighted arcs, or rows that do not fit
+        KernelError      an unknown reduction, a maximum over weighted edges, or rows that do not fit
         """
         if reduction == "max":
             return maximum(h_all, *self._reductions.matrices("sum"))
         return aggregate(h_all, *self._reductions.matrices(reduction))
 
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
-        """Dropout whose mask depends on the global node id only, for inner rows or for inner and halo rows."""
+        """Dropout of inner rows, or of inner and halo rows; the mask of a row depends on its global node id only."""
         key = self.next_dropout(probability)
         return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
     def dropped_to_send(self, h: torch.Tensor, probability: float) -> tuple[torch.Tensor, bool]:
-        """Return rows as a layer sends them, and whether they have been dropped out, which counts the dropout: where
-        sums of rows may be sent. Elsewhere receivers mask what comes.
+        """Return rows as a layer sends them, and whether they were dropped out here; else receivers mask what arrives.
         """
         return (self.dropout(h, probability), True) if self.sends_sums else (h, False)
 
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                  is_dropped: bool = True) -> torch.Tensor:
-        """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
+        """Return relu(norm(h)), with one dropout if `is_dropped`, in one pass over the first len(h) rows."""
         return apply_activation(h.contiguous(), self.activation(h, norm, probability, is_dropped))
 
     def activation(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                    is_dropped: bool = True) -> Activation:
-        """Count the dropout of `activate`, and return what it does to h, for a layer that does it itself."""
+        """Count the dropout of `activate`; return the activation for a layer that applies it itself."""
         key = self.next_dropout(probability) if is_dropped else None
         weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         num_back = None if self._pass.hops_left is None else self._back_of.get(len(h))
@@ -389,14 +369,12 @@ class LocalGraph:
                              num_back)
 
     def stored(self, activation: Activation, h: torch.Tensor) -> Activation | StoredActivation:
-        """Return the activation of rows h that a layer does itself, with codes of them for the backward pass where this
-        graph keeps codes.
-        """
+        """Return the activation, with codes of `h` for the backward pass where this graph stores codes."""
         store = self.next_store(h)
         return activation if store is None else StoredActivation(activation, store)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
-        """Count one dropout; the key of its draws, or None where it changes nothing."""
+        """Count one dropout; return the key of its draws, or None where it changes nothing."""
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         if not current.is_training or probability == 0.0:
@@ -404,14 +382,14 @@ class LocalGraph:
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def next_draw(self) -> CounterKey:
-        """Count one draw of a row a node that is no dropout, also outside of training; the key of its draws."""
+        """Count one draw per node that is no dropout, also outside of training; return its key."""
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def next_store(self, rows: torch.Tensor) -> RowStore | None:
-        """Count rows (n, dim) of the first n inner nodes that a layer keeps for the backward pass; the codes that they
-        are kept as, or None: as they are.
+        """Count rows (n, dim) of the first n inner nodes kept for the backward pass; return their codes' store, or
+        None.
         """
         current = self._pass
         if self.stored_bits is None or not current.is_training:
@@ -429,11 +407,11 @@ class LocalGraph:
                             reduction)
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Collective: have the halo rows of `h` come; `start_take_home` is its backward."""
+        """Collective: start to bring the halo rows of `h`; `start_take_home` is its backward."""
         return self._started(self._exchange.start_fetch(h, site))
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Collective: have the gradients come that other ranks have of this rank's rows."""
+        """Collective: start to bring the gradients that other ranks have for this rank's rows."""
         return self._started(self._exchange.start_take_home(gradient, site))
 
     def _started(self, arrival: Arrival) -> Arrival:
@@ -442,12 +420,12 @@ class LocalGraph:
         return arrival
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
-        """Collective: `start_fetch` where there are `halo_spans`."""
+        """Collective: like `start_fetch`, for graphs with `halo_spans`."""
         return self._exchange.start_fetch_by_peer(h, site)
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> Arrival:
-        """Collective: `start_take_home` where there are `halo_spans`."""
+        """Collective: like `start_take_home`, for graphs with `halo_spans`."""
         return self._exchange.start_take_home_by_peer(gradient_of, site)
 
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
@@ -455,15 +433,17 @@ class LocalGraph:
         self.start_fetch(h, site).finish(out)
 
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
-        """Collective: add the gradients that other ranks have of this rank's rows to `total`."""
+        """Collective: add the gradients that other ranks have for this rank's rows to `total`."""
         self.start_take_home(gradient, site).finish(total)
 
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
-        """Count one aggregation of a model that has said its num_hops; its rows and matrices.
+        """Count one aggregation of a model that said its num_hops; return its rows and matrices.
 
-        is_input : bool      it is of the input, whose halo rows are already here
+        is_input : bool      whether it aggregates the input, whose halo rows are already here
         """
         left = self._pass.hops_left
+        # Without a known reach all rows are computed; else this hop goes from the prefix `left` hops away to the one
+        # nearer.
         if left is None:
             num_in = num_out = back_in = back_out = self.num_inner
         else:
@@ -492,10 +472,9 @@ class LocalGraph:
         return self._cut[shape]
 
     def input_aggregate(self, reduction: str, is_kept: bool = False) -> torch.Tensor:
-        """Return (num_inner, num_features): what the constant input aggregates to.
+        """Return the aggregate of the constant input, (num_inner, num_features).
 
-        is_kept : bool      the next call finds it, as always where training reads it, which drops out nothing of its
-                            input then; evaluations that are alone with it make it anew
+        is_kept : bool      keep it for later calls, as training passes always do
         """
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
@@ -510,16 +489,15 @@ class LocalGraph:
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float,
                                key: CounterKey) -> torch.Tensor | None:
-        """Return (hop.num_out, num_features): what the constant input aggregates to under a mask, where that was
-        computed for a whole epoch at once; None where this pass is to compute it.
+        """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch has computed it; else
+        None.
         """
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """Sum, for each row that comes, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
+        """Per halo row, sum the squared coefficients by which inner rows add it, (num_halo,) float32."""
         return self._far_reductions.halo_squares(reduction)
 
     def _reductions_over(self, arcs: FarArcs) -> Reductions:
-        """Return the matrices of other arcs into the inner rows."""
         degree = arcs.degree_of_rows(self.degree)
         weight = None if arcs.edge_weight is None else resident(arcs.edge_weight)
         return Reductions(resident(arcs.indptr), resident(arcs.indices), len(degree), degree, self.has_half_sums,
@@ -544,14 +522,12 @@ class _Halo(torch.autograd.Function):
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """Return the array whose memory this one is a view of."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.ndarray:
-    """Return (num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
     has_entry, has_any = np.zeros(len(indptr) - 1, bool), indptr[1:] > indptr[:-1]
     has_entry[has_any] = np.maximum.reduceat(indices, indptr[:-1][has_any]) >= column
     return has_entry

@@ -1,10 +1,8 @@
-"""Coefficients by which reductions scale rows: they follow from in-degrees in the whole graph, not from local ones.
+"""Reductions: the sparse matrices by which a rank's rows sum their neighbors, forward and backward.
 
-The entries of a part's adjacency, self-loops stored, by destination and by source: what attention weighs.
-
-Reductions: the matrices by which one rank's rows sum their neighbors', made once each, forward and backward.
-
-Messages, and which rows a pass needs, are not known here.
+Coefficients follow from degrees in the whole graph, so no partition changes them. Example: node v has in-neighbors u
+and w on two ranks; the mean weighs both by 1/2 on each rank, although each rank sees one edge. `build_adjacency` gives
+the same entries with self-loops, without coefficients, for attention.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
     ----------
     in_degree : (n,) integer, or (n,) float32 sums of weights
     reduction : {"sum", "mean", "gcn"}
-        mean gives 1 / in-degree, by which sums are scaled, and 1 where it is 0; gcn (in-degree + 1)^-1/2, by which both
-        sides of an entry are (Kipf and Welling, ICLR 2017, Eq. 2)
+        mean: 1 / in-degree, or 1 where it is 0. gcn: (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf and
+        Welling, ICLR 2017, Eq. 2)
     """
     if reduction == "sum":
         return None
@@ -37,23 +35,13 @@ def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
 
 
 def weighted_degree(indptr: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
-    """Sum the weights of each row's entries, in their order and in float64, so that no partition changes a bit of it.
-
-    Parameters
-    ----------
-    indptr : (n + 1,) int64
-    edge_weight : (num_edges,) float32
-
-    Returns
-    -------
-    (n,) float32
-    """
+    """Sum the weights of each row's entries, (n,) float32, in order and in float64: no partition changes a bit."""
     target = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     return np.bincount(target, edge_weight, minlength=len(indptr) - 1).astype(np.float32)
 
 
 def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None, num_edges: int, num_rows: int) -> None:
-    """Check the weights of arcs, and their sums, of a part.
+    """Check the edge weights of a part and their sums.
 
     Raises
     ------
@@ -71,12 +59,12 @@ def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None,
 
 
 class Adjacency(NamedTuple):
-    """The same entries twice.
+    """The same entries by destination and by source.
 
     Attributes
     ----------
-    matrix : SparseRows                        a row an inner node, its entries the in-neighbors' local rows
-    transposed : SparseRows                    a row an inner or halo node, its entries the out-neighbors' local rows
+    matrix : SparseRows                        per inner node, the local rows of its in-neighbors
+    transposed : SparseRows                    per inner or halo node, the local rows of its out-neighbors
     entry_index : (num_entries,) int64         position in `matrix` of each entry of `transposed`
     """
 
@@ -87,14 +75,7 @@ class Adjacency(NamedTuple):
 
 def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,
                     has_half_sums: bool = False) -> Adjacency:
-    """Return the adjacency of a CSR by destination, each node once among its own in-neighbors where `with_self`.
-
-    Parameters
-    ----------
-    indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     local rows below num_rows
-    num_rows : int                                                    inner and halo nodes
-    has_half_sums : bool                                              see `SparseRows`
-    """
+    """Return the adjacency of a CSR by destination; with `with_self`, each node is its own in-neighbor exactly once."""
     if with_self:
         indptr, indices = store_self_loops(indptr, indices)
     num_inner = len(indptr) - 1
@@ -107,16 +88,7 @@ def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with
 
 
 def store_loop_weights(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
-    """Return the weights of the entries that `store_self_loops` makes of a CSR's: those of self-loops are 1.
-
-    Parameters
-    ----------
-    edge_weight : (num_edges,) float32, beside indices
-
-    Returns
-    -------
-    (num_entries,) float32
-    """
+    """Return the weights of the entries of `store_self_loops`, (num_entries,) float32; self-loops weigh 1."""
     num_inner = len(indptr) - 1
     target = np.repeat(np.arange(num_inner), np.diff(indptr))
     is_other = indices != target
@@ -125,12 +97,7 @@ def store_loop_weights(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.
 
 
 def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the CSR with the entry (v, v) first in every row v, and nowhere else.
-
-    Returns
-    -------
-    indptr : (num_inner + 1,) int64, indices : int32
-    """
+    """Return the CSR with the entry (v, v) first in every row v and nowhere else."""
     num_inner = len(indptr) - 1
     target = np.repeat(np.arange(num_inner), np.diff(indptr))
     is_other = indices != target
@@ -148,17 +115,15 @@ REDUCTIONS = ("sum", "mean", "gcn")
 
 
 class Reductions:
-    """The matrix of each reduction, and its transpose.
+    """The matrix of each reduction and its transpose, made when first asked for.
 
     Parameters
     ----------
     indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
-    num_rows : int                                                    inner and halo rows
-    degree : (num_rows,)                                              in the whole graph, or sums of weights there
-    has_half_sums : bool                                              see `SparseRows`
-    edge_weight : (num_edges,) float32 beside indices, or None
-    num_variable : int or None                                        rows behind the first ones are constants, and no
-                                                                      transpose brings them a gradient; None: none is
+    num_rows : int                              inner and halo rows
+    degree : (num_rows,)                        in-degrees, or sums of weights, in the whole graph
+    edge_weight : (num_edges,) float32 or None
+    num_variable : int or None                  rows behind the first `num_variable` are constants without a gradient
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, degree: np.ndarray,
@@ -174,12 +139,12 @@ class Reductions:
 
     @property
     def made(self) -> list[SparseRows]:
-        """Return the matrices that have been asked for so far."""
+        """Matrices that were asked for so far."""
         return [matrix for pair in self._made.values() for matrix in pair]
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays of the transposed arcs, which are there from the start."""
+        """Arrays of the transposed edges."""
         return [array for array in self._transposed if array is not None]
 
     def matrices(self, reduction: str) -> tuple[SparseRows, SparseRows]:
@@ -210,7 +175,7 @@ class Reductions:
         return forward, backward
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
+        """Per halo row, sum the squared coefficients by which inner rows add it, (num_halo,) float32."""
         forward, transposed = self.matrices(reduction)
         row_scale = np.ones(self._num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
         weight = 1.0 if transposed.entry_scale is None else transposed.entry_scale.astype(np.float64)
@@ -222,7 +187,6 @@ class Reductions:
 
 def _first_columns(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray | None,
                    num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the entries of a CSR in its first columns, and their weights."""
     is_first = indices < num_columns
     ends = np.concatenate([[0], np.cumsum(is_first)])
     return ends[indptr], indices[is_first], None if edge_weight is None else edge_weight[is_first]
@@ -230,7 +194,6 @@ def _first_columns(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndar
 
 def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray | None,
                num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the CSC of a CSR: indptr int64, indices int32, destinations ascending within a column, and the weights."""
     shape = (len(indptr) - 1, num_columns)
     values = np.ones(len(indices), dtype=np.int8) if edge_weight is None else edge_weight
     by_column = scipy.sparse.csr_matrix((values, indices, indptr), shape=shape).tocsc()
