@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from hpcgnn.ops.combination import combine
-from hpcgnn.lowbit.package_features import combine_packages
 from hpcgnn.lowbit.package import encode
+from hpcgnn.lowbit.package_features import combine_packages
+from hpcgnn.ops.combination import combine
 
 rng = np.random.default_rng(0)
 codes = (rng.random((2708, 1433)) < 0.0127).astype(np.uint8)
