@@ -1,6 +1,8 @@
-"""Arrival: the messages of one exchange, read in the epoch that sent them or in a later one.
+"""Arrival: the received messages of one exchange, read in the epoch that sent them or a later one.
 
-Whether rows may be old, and how old, is checked here and nowhere else.
+`finish(rows)` waits for the messages and decodes them into halo rows, or adds them to gradients. A `ReceivedTable`
+stands between messages and rows where rows live on: it learns each message, then gives the rows. `wait` checks the age
+of rows against what the method allows.
 """
 
 from __future__ import annotations
@@ -29,30 +31,29 @@ class Travel(Protocol):
     """Messages on their way; see `hpcgnn.exchange.ring.Transfer`."""
 
     def poll(self) -> bool:
-        """Tell whether all have arrived."""
+        """Whether all have arrived."""
 
     def wait(self) -> None:
         """Return when all have arrived."""
 
 
 class Arrived:
-    """Messages that had arrived before the program started; see `Travel`."""
+    """Messages that arrived before a checkpoint was written."""
 
     def poll(self) -> bool:
-        """See `Travel`."""
         return True
 
     def wait(self) -> None:
-        """See `Travel`."""
+        pass
 
 
 class ReceivedTable(Stateful):
-    """Received rows that are kept between epochs, (num_received, dim) float32 in the order of the messages."""
+    """Received rows kept between epochs, (num_received, dim) float32 in message order."""
 
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """Rows kept; 0 before the first have arrived."""
+        """Number of rows kept; 0 before the first arrival."""
 
     @abstractmethod
     def apply(self, arrival: Arrival) -> None:
@@ -65,23 +66,20 @@ class ReceivedTable(Stateful):
 
 @dataclass(eq=False)
 class Arrival:
-    """Hold the messages of one exchange, and the rows that they bring once `finish` or `packed` has waited for them.
+    """Messages of one exchange, and the rows that they bring.
 
     Attributes
     ----------
-    messages : Messages
-    receive : list of uint8 buffers, one a peer; received : the buffer that they lie in
-    transfer : Travel
-    key : CounterKey                  of the exchange, by which this rank encoded what it sent
-    traffic : Traffic                 counts the seconds
-    streams : Streams                 on whose message stream rows are decoded; the computing stream waits, not the host
-    table : ReceivedTable or None     learns what arrived, and gives the rows
+    receive : list of uint8 buffers, one per peer, inside `received`
+    key : CounterKey                  of the exchange, as this rank encoded what it sent
+    streams : Streams                 rows are decoded on the message stream; the computing stream waits, not the host
+    table : ReceivedTable or None     learns what arrived and gives the rows
     before : Arrival or None          messages that the table must learn first
-    after : function or None          called with the rows that were written
-    age, max_age : int                epochs that the rows are old when they are read, and that they may be
-    is_applied : bool                 the table holds them
-    is_read_once : bool               nobody reads again what was received
-    sent_epochs : (num_peers,) int64 or None      in which each peer's message was encoded; None is the key's epoch
+    after : function or None          called with the written rows
+    age, max_age : int                epochs that the rows are old, and may be
+    is_applied : bool                 whether the table has learned them
+    is_read_once : bool               whether nobody reads the receive buffer again
+    sent_epochs : (num_peers,) int64 or None      epoch in which each peer's message was encoded; None: the key's
     """
 
     messages: Messages
@@ -102,17 +100,16 @@ class Arrival:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of the exchange."""
         return self.key.epoch
 
     @property
     def is_gradient(self) -> bool:
-        """Tell whether rows are added, not written."""
+        """Whether rows are added instead of written."""
         return self.key.purpose == BACKWARD
 
     @property
     def keys(self) -> tuple[CounterKey, ...]:
-        """Return the key by which each peer encoded its message."""
+        """Key of each peer's message."""
         peers = self.messages.peers
         epochs = [self.epoch] * len(peers) if self.sent_epochs is None else self.sent_epochs.tolist()
         return tuple(key_of_sender(self.key._replace(epoch=epoch), rank)
@@ -120,17 +117,16 @@ class Arrival:
 
     @property
     def device(self) -> torch.device:
-        """Return the device that the messages lie on."""
         return device_of(self.received)
 
     def poll(self) -> bool:
-        """Let MPI make progress, and tell whether all has arrived."""
+        """Let MPI make progress; whether all has arrived."""
         # Both are asked, since each makes progress only when it is.
         had_arrived = self.before is None or self.before.poll()
         return self.transfer.poll() and had_arrived
 
     def wait(self) -> None:
-        """Return when all has arrived.
+        """Wait for all messages.
 
         Raises
         ------
@@ -144,7 +140,7 @@ class Arrival:
         self.traffic.staleness = max(self.traffic.staleness, self.age)
 
     def packed(self) -> PackedRows | None:
-        """Return the rows as they arrived, valid until the next exchange; None where `finish` must write them."""
+        """Return the quantized rows, valid until the next exchange; None where `finish` must write them."""
         if self.table is not None or self.after is not None or not self.messages.is_packed:
             return None
         self.wait()
@@ -153,7 +149,7 @@ class Arrival:
         return PackedRows(self.received, *self.messages.halo_rows)
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the rows where they arrived; None where `finish` must write them. See `hpcgnn.graph.hop.Arrival`."""
+        """Return the rows as a view of the receive buffer; None where `finish` must write them."""
         messages = self.messages
         if (not self.is_read_once or self.table is not None or self.after is not None
                 or not messages.is_table_of(8 * dtype.itemsize)):
@@ -164,7 +160,7 @@ class Arrival:
         return torch.from_numpy(rows).view(dtype).view(messages.num_halo, messages.dim)
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Wait, and write or add the rows.
+        """Wait, then write or add the rows.
 
         Raises
         ------
@@ -190,15 +186,14 @@ class Arrival:
             self.after(rows)
 
     def apply(self) -> None:
-        """Have the table learn what arrived, once."""
+        """Let the table learn what arrived, once."""
         if not self.is_applied:
             self.table.apply(self)
             self.is_applied = True
 
     def state(self) -> State:
-        """Return what arrived, its layout and key, without the bytes where a table holds them. All must have
-        arrived.
-        """
+        """Return what arrived, with layout and key; without the bytes where a table holds the rows."""
+        # Where a table holds the rows, the bytes are left out.
         messages, key = self.messages, self.key
         arrived = [buffer[:0] if self.is_applied else buffer for buffer in self.receive]
         return {
@@ -211,12 +206,11 @@ class Arrival:
 
 
 def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...]) -> Messages:
-    """Rebuild the messages that `Arrival.state` describes, of which nothing is sent any more.
+    """Rebuild the received messages that `Arrival.state` describes.
 
     Parameters
     ----------
-    peers : tuple of int
-    incoming : tuple of RowList, one a peer      all rows that can come, of which the messages held some
+    incoming : tuple of RowList, one per peer      all rows that can arrive; the messages held some of them
     """
     dim = int(state["dim"])
     receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
@@ -228,7 +222,7 @@ def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowL
 
 def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...], arena: MessageArena,
                      traffic: Traffic, streams: Streams) -> Arrival:
-    """Rebuild the arrival from what `Arrival.state` returned, its bytes in an arena; see `restored_messages`."""
+    """Rebuild the arrival from what `Arrival.state` returned, its bytes in an arena."""
     messages = restored_messages(state, peers, incoming)
     _, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
     is_applied = bool(state["is_applied"])
@@ -240,24 +234,16 @@ def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowLi
 
 
 class PassedOn:
-    """Rows on their way that are changed once they are here, so that they can't be read from their messages; see
-    `hpcgnn.graph.hop.Arrival`. What becomes of them is a subclass's `finish`.
-
-    Attributes
-    ----------
-    arrival : hpcgnn.graph.hop.Arrival      of what travels
-    """
+    """Base of arrivals with a `finish` that changes the rows of another `arrival`; they can't be read from messages."""
 
     def poll(self) -> bool:
-        """See `hpcgnn.graph.hop.Arrival`."""
         return self.arrival.poll()
 
     def wait(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`."""
         self.arrival.wait()
 
     def packed(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`: there are none."""
+        pass
 
     def rows_in_message(self, dtype: torch.dtype) -> None:
-        """See `hpcgnn.graph.hop.Arrival`: there are none."""
+        pass

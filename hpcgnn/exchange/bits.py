@@ -1,6 +1,8 @@
-"""Bit-widths of the rows of a message, as both its sides compute them: what the policies' decisions come down to.
+"""Bit plans: the bit width of each row of each message, as sender and receiver compute it independently.
 
-EpochPlan: what rank 0 decides for the exchanges of one epoch.
+Policies in `methods/` choose one of four plans: one width for all (`UniformBits`), widths drawn per row (`DrawnBits`),
+a width per level of importance (`LeveledBits`), or solved widths per row (`SolvedBits`). `EpochPlan` adds what else
+rank 0 decides for an epoch.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ MAX_DRAWS = 4    # a row, for one of few widths; times 1024 layers they fit a ke
 
 
 class BitPlan(Protocol):
-    """An immutable choice of widths. Sender and receiver ask with the same arguments and get the same answer."""
+    """An immutable choice of widths; sender and receiver get the same answer."""
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """Return (len(rows),) uint8, the width of each row of one message."""
+        """Return the width of each row of one message, (len(rows),) uint8."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,12 @@ class UniformBits:
     bits: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """Return (len(rows),) uint8, all equal to `bits`."""
         return np.full(len(rows), self.bits, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class DrawnBits:
-    """Every row of every message at a width drawn evenly from a set, anew in every epoch.
+    """Every row of every message at a width drawn uniformly from a set, anew in every epoch.
 
     Reference: AdaQP, Section 5.3 (uniform sampling, Table 6).
     """
@@ -49,11 +50,11 @@ class DrawnBits:
     epoch: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """Draw (len(rows),) uint8 from `choices`."""
         width = np.full(len(rows), self.choices[-1], np.uint8)
         is_open = np.ones(len(rows), bool)
         # Gradients of a node come from several ranks, each at a width of its own; part 0 is forward.
         part = source + 1 if purpose == BACKWARD else 0
+        # One draw per choice: each takes its share of the rows that no earlier choice took.
         for number, choice in enumerate(self.choices[:-1]):
             key = CounterKey(self.seed, self.epoch, WIDTH, layer * MAX_DRAWS + number, part)
             is_drawn = is_open & draw(rows.node_id, 1 / (len(self.choices) - number), key)
@@ -71,11 +72,11 @@ def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class LeveledBits:
-    """A width for each level of importance.
+    """A width per level of importance; a row has the same width in all layers and both directions.
 
     Attributes
     ----------
-    levels : dict        (owner, user) rank -> (num_rows,) uint8 levels of the rows that they share
+    levels : dict        (owner, user) rank -> (num_rows,) uint8 levels of the shared rows
     width : (num_levels,) uint8
     """
 
@@ -83,55 +84,50 @@ class LeveledBits:
     width: np.ndarray
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """Return (len(rows),) uint8; a row has the same width forward and backward, at every layer."""
         pair = (destination, source) if purpose == BACKWARD else (source, destination)
         return self.width[self.levels[pair][rows.position]]
 
 
 @dataclass(frozen=True, eq=False)
 class SolvedBits:
-    """A width for each row of each message, as an assigner chose.
+    """A width per row of each message, chosen by a solver.
 
     Attributes
     ----------
     table : dict         (layer, purpose, source, destination) -> (num_rows,) uint8 over the pair's whole list
-    default : int        width of messages that the table does not name
+    default : int        width of messages that the table lacks
     """
 
     table: dict[tuple[int, int, int, int], np.ndarray]
     default: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """Return (len(rows),) uint8."""
         chosen = self.table.get((layer, purpose, source, destination))
         return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]
 
     def state(self) -> State:
-        """Return the widths as arrays, from which `restored` rebuilds them."""
         return {"place": np.array(list(self.table), np.int64).reshape(-1, 4), "default": self.default,
                 "width": joined(list(self.table.values()))}
 
     @classmethod
     def restored(cls, state: State) -> SolvedBits:
-        """Rebuild the widths from what `state` returned."""
         places = map(tuple, state["place"].tolist())
         return cls(dict(zip(places, split(state["width"]), strict=True)), int(state["default"]))
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Hold what rank 0 decided for one epoch.
+    """What rank 0 decided for one epoch.
 
     Attributes
     ----------
-    bit_plan : BitPlan
     is_asynchronous : bool       read the rows of the epoch before
-    is_traced : bool             keep the range of every row that is sent
-    fresh : frozenset            (layer, purpose) of exchanges that wait for their rows even so
-    is_measured : bool           find out how far the rows that are sent have moved since the epochs before
+    is_traced : bool             keep the range of every sent row
+    fresh : frozenset            (layer, purpose) of exchanges that wait for their rows all the same
+    is_measured : bool           measure how far sent rows moved since earlier epochs
     num_steps : int              optimizer steps; each computes some of the rows
-    by_row : bool                these are dealt out one by one, not in clusters
-    is_turn : bool               gradients are larger than before, so moments of the optimizer begin anew
+    by_row : bool                deal rows to steps one by one instead of in clusters
+    is_turn : bool               gradients grow from here on, so the optimizer's moments start anew
     """
 
     bit_plan: BitPlan
@@ -145,9 +141,9 @@ class EpochPlan:
 
     @property
     def in_clusters(self) -> bool:
-        """Tell whether the epoch has several steps of whole clusters."""
+        """Whether the epoch has several steps of whole clusters."""
         return self.num_steps > 1 and not self.by_row
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
-        """Tell whether an exchange reads the rows of the epoch before."""
+        """Whether an exchange reads the rows of the epoch before."""
         return self.is_asynchronous and (layer, purpose) not in self.fresh

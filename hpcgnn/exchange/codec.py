@@ -1,8 +1,10 @@
-"""MessageArena: the memory in which the messages of an exchange lie, reused from exchange to exchange.
+"""Codec: from rows of an embedding matrix to the messages of one exchange, and back.
 
-Codec: rows of an embedding matrix to the messages of one exchange and back, with what both sides agree on.
-
-Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
+A codec belongs to one exchange plan and one bit plan. For each (layer, purpose, dim) it lays out one message per peer:
+which rows it holds and at which byte each row's codes and parameters begin. Sender and receiver compute the same
+layout, so none is sent. `encode` quantizes rows into the buffers of a `MessageArena`, `decode` writes or adds them at
+the other side. Example: 3 rows of 8 columns at 2 bits take 6 bytes of codes, plus 4 bytes of zero point and step per
+row.
 """
 
 from __future__ import annotations
@@ -39,21 +41,14 @@ NOTHING = np.empty(0, np.uint8)
 
 
 class MessageArena:
-    """Hold one send and one receive buffer, grown when a larger exchange comes and reused by all.
-
-    A message that the next exchange leaves out, whose others are as long as before, stays where it is.
+    """One send and one receive buffer, reused by exchanges and grown for larger ones.
 
     Parameters
     ----------
     transport : Transport      where the buffers lie
-    is_passing : bool          whoever reads a message after the next call of `slices` holds it. Then, on the host,
-        buffers are cut anew from the arena of all large tensors, as long as the exchange needs, and what is sent is
-        held by its transfer alone: the messages of an evaluation, which may be 16 times those of training, leave their
-        memory to the rows that arrive, and to training's. On a device queued kernels may still read them.
-
-    Attributes
-    ----------
-    is_passing : bool          as it was asked for, and on the host
+    is_passing : bool          on the host: take new buffers for each exchange from the arena of large tensors, so that
+                               rows reuse the memory of messages that were read. A device keeps its buffers, since
+                               queued kernels may still read them.
     """
 
     def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
@@ -62,7 +57,7 @@ class MessageArena:
         self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
-        """Return a writable uint8 view for each peer's message, to send and to receive."""
+        """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
             self._receive = NOTHING     # returned, so that the new one may lie where it lay
         send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
@@ -74,7 +69,7 @@ class MessageArena:
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """See `Transport.deliver`; the messages are `slices`, or empty where they are left out."""
+        """See `Transport.deliver`; messages are `slices`, or empty where they are left out."""
         return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
 
     def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
@@ -85,18 +80,18 @@ class MessageArena:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept, or of the last exchange where messages pass."""
+        """Memory kept, or used by the last exchange if buffers pass."""
         staged = 0 if self._staging is None else self._staging.num_bytes
         return len(self._send) + self._passed_bytes + len(self._receive) + staged
 
     @property
     def received(self) -> Buffer:
-        """Return the whole receive buffer, in which messages begin at `starts` of their sizes."""
+        """The whole receive buffer; messages begin at `starts` of their sizes."""
         return self._receive
 
 
 def starts(sizes: list[int]) -> list[int]:
-    """Byte at which each of an exchange's messages begins in its buffer."""
+    """Return the byte at which each message begins in its buffer."""
     return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
 
 
@@ -118,10 +113,12 @@ NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfl
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of one exchange: rows and layout for each peer, to send and to receive.
+    """The messages of one exchange: rows and layout per peer, to send and to receive.
 
-    peers : tuple of int, their ranks, ascending
-    rounds : by (destination, source), the messages of one round of the ring alone; see `kinds.by_peer`
+    Attributes
+    ----------
+    peers : tuple of int            ascending ranks
+    rounds : dict                   (destination, source) -> messages of that round alone, see `kinds.by_peer`
     """
 
     peers: tuple[int, ...]
@@ -143,8 +140,8 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Tell whether every row received has affine codes of 1 to 8 bits, and so can be read from its message; False
-        where no row is received: halo rows that don't come are given the first row's place, which must exist.
+        """Whether all received rows have affine codes of 1 to 8 bits, so that kernels can read them from the message.
+        False without rows, since absent halo rows point to the first one.
         """
         if any(layout.is_rotated for layout in self.receive_layouts):
             return False
@@ -153,7 +150,7 @@ class Messages:
 
     @cached_property
     def halo_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Bit-width, payload and parameter offset of each halo row in the receive buffer, (num_halo,) each."""
+        """Bit width, payload and parameter offset of each halo row in the receive buffer, (num_halo,) each."""
         bit_width = np.ones(self.num_halo, np.uint8)
         payload, parameter = np.zeros(self.num_halo, np.int64), np.zeros(self.num_halo, np.int64)
         first_bytes = starts(self.receive_sizes)
@@ -164,8 +161,8 @@ class Messages:
         return resident(bit_width), resident(payload), resident(parameter)
 
     def is_table_of(self, bit_width: int) -> bool:
-        """Tell whether the receive buffer begins with a table of all halo rows in their order, each of values of so
-        many bits, 16 or 32: messages of one width, in none of which, nor between two, a byte is unused.
+        """Whether the receive buffer is a table of all halo rows in order, each value `bit_width` (16 or 32) bits,
+        unpadded.
         """
         return bit_width == self._width_of_table
 
@@ -184,22 +181,20 @@ class Messages:
 
     @cached_property
     def send_index(self) -> np.ndarray:
-        """Return (num_sent,) int32, the rows of all messages to send, one after another."""
+        """(num_sent,) int32, the rows of all messages to send, one message after another."""
         return resident(np.concatenate([rows.index for rows in self.send_rows]))
 
     @cached_property
     def send_order(self) -> tuple[np.ndarray, ...]:
-        """0, 1, .. as int32 for the rows of each message to send."""
         return tuple(resident(np.arange(len(rows), dtype=np.int32)) for rows in self.send_rows)
 
     @cached_property
     def receive_order(self) -> tuple[np.ndarray, ...]:
-        """0, 1, .. as int32 for the rows of each message received."""
         return tuple(resident(np.arange(len(rows), dtype=np.int32)) for rows in self.receive_rows)
 
     @cached_property
     def width_rows(self) -> np.ndarray:
-        """Return (len(BIT_WIDTHS),) int64, rows sent at each width."""
+        """(len(BIT_WIDTHS),) int64, rows sent at each width."""
         widths = np.concatenate([layout.bit_width for layout in self.send_layouts])
         return np.array([(widths == bits).sum() for bits in BIT_WIDTHS], np.int64)
 
@@ -217,14 +212,12 @@ class Messages:
 
 
 class Codec:
-    """Encodes and decodes the exchanges of one plan under one bit plan.
+    """Lays out the exchanges of one plan under one bit plan.
 
     Parameters
     ----------
-    plan : ExchangePlan
-    bit_plan : BitPlan
-    rotated : purposes whose messages hold rotated codes; those of others are affine
-    least_rotated : columns of a row from which on they do
+    rotated : purposes whose messages hold rotated codes; the others are affine
+    least_rotated : least number of columns for rotated codes
     """
 
     def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
@@ -254,12 +247,7 @@ class Codec:
 
 
 class Codecs:
-    """Hold the codecs of a run, one for each plan of widths and set of rows; the last PLANS_KEPT plans' stay.
-
-    Parameters
-    ----------
-    rotated, least_rotated : see `Codec`
-    """
+    """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
 
     def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
         self._rotated, self._least_rotated = rotated, least_rotated
@@ -271,7 +259,7 @@ class Codecs:
 
         Parameters
         ----------
-        drawn, reach : hashable      what the rows that travel depend on: an epoch's sample, hops to the loss
+        drawn, reach : hashable      what the travelling rows depend on: an epoch's sample, hops to the loss
         plan_of : function           builds the plan of those rows
         """
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
@@ -286,11 +274,11 @@ class Codecs:
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer]) -> torch.Tensor | None:
     """Quantize and pack the rows of every message to send into its buffer.
 
-    Scaled float16 gradients may overflow: then every value arrives as NaN, and all ranks leave the step out.
+    Scaled float16 gradients may overflow. Then all values are sent as NaN, and all ranks skip the optimizer step.
 
     Returns
     -------
-    None, or what is still to be read of a device's rows; see `RowChecks`
+    None, or a device's notes on bad rows, to be read through `RowChecks`
     """
     if isinstance(buffers[0], torch.Tensor):
         return _encode_on_device(messages, rows, key, buffers)
@@ -306,7 +294,6 @@ def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: lis
 
 def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
                       buffers: list[torch.Tensor]) -> torch.Tensor | None:
-    """`encode` without waiting for the device."""
     found = no_bad_rows(messages, rows)
     for place, (listed, layout) in enumerate(zip(messages.send_rows, messages.send_layouts, strict=True)):
         if len(listed):
@@ -321,7 +308,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
 
 
 def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
-    """Return (num_peers,) int32 beside the rows, from which `start_quantizing` takes an entry for each message sent."""
+    """Return (num_peers,) int32 beside the rows, one note per message for `start_quantizing`."""
     return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
 
 
@@ -330,20 +317,20 @@ def _may_overflow(rows: torch.Tensor, key: CounterKey) -> bool:
 
 
 def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
-    """Return the key by which a rank rounds and rotates the rows that it sends in the exchange of `key`.
+    """Return the key by which `sender` rounds and rotates rows.
 
-    The sender is part of a gradient's key: errors that several ranks make on one node's are independent.
+    Gradients of one node come from several ranks, which must round independently, so their keys contain the sender.
     """
     return key._replace(part=sender if key.purpose == BACKWARD else 0)
 
 
 def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey], rows: torch.Tensor,
            accumulate: bool) -> None:
-    """Unpack every message received into its rows, in the order of the ranks, so that sums are reproducible.
+    """Unpack every received message into its rows, in rank order, so that sums are reproducible.
 
     Parameters
     ----------
-    keys : one a peer      that its message was encoded with
+    keys : key of each peer's message
     """
     for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
         if len(listed):

@@ -1,16 +1,12 @@
-"""SharedMemory: bytes that all ranks of a node read and write, without a name that could be left behind.
+"""ComputeNode: ranks of one machine share one copy of each row from elsewhere, through shared memory.
 
-SharedRows: halo rows and their gradients on their way between the ranks of a node, through memory that they share.
+Several ranks of a node may read the same row of another node. One of them, the gateway, receives it as an ordinary
+message and writes it to a table that all ranks of the node read. Rows between ranks of the node go through the table
+too. Example: ranks 0 and 1 on node A both read row 9 of rank 2 on node B. Plain messages carry it twice; here it comes
+once to gateway 0, and rank 1 reads it from the table. Backward, the gateway sums the node's gradients and sends one.
 
-Between nodes they cross as messages of gateways; see `hpcgnn.exchange.compute_node`.
-
-ComputeNode: ranks that share a memory share one copy of each row from elsewhere, which crosses to them once.
-
-Of the ranks of a node that read rows of a rank of another node, one is the gateway: each such row comes to it once,
-whoever reads it, and lies in a table that all of the node read. So messages between nodes are those of an ordinary
-ExchangePlan, whose halo rows are what comes to the gateways. Rows of the node's own ranks go through the table too.
-
-What is computed here depends on the partition and on who shares a memory, not on rows; `shared_rows` moves these.
+Each owner has its own gateway, so the work spreads over the ranks. Messages between nodes form an ordinary
+ExchangePlan.
 
 Reference: SuperGCN (arXiv 2411.16025) has a leader a node; a gateway for each owner spreads its work over the ranks.
 """
@@ -42,13 +38,10 @@ ALIGNMENT = 64      # bytes; each half begins on a cache line
 
 
 class SharedMemory:
-    """Hold two halves of memory that the ranks of a node share; each is grown when more is asked of it.
+    """Two halves of memory that the ranks of a node share; grown on demand.
 
-    The memory is a file without a name: it lives as long as some rank has it mapped, and needs no room in /dev/shm.
-
-    Parameters
-    ----------
-    node : MPI communicator      of ranks that run under one kernel
+    The memory is an unnamed file: it lives while some rank has it mapped, so nothing is left behind and /dev/shm is not
+    used.
     """
 
     def __init__(self, node: MPI.Comm):
@@ -57,12 +50,11 @@ class SharedMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of both halves."""
         return len(self._bytes)
 
     def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Collective in the node: return rows at the start of a half, the same memory on all ranks; their values are
-        what was last written there, and are lost where the memory grows.
+        """Collective in the node: return the same memory on all ranks, at the start of a half; growth discards the
+        values.
 
         Parameters
         ----------
@@ -79,7 +71,7 @@ class SharedMemory:
         return self._bytes[start:start + num_bytes].view(dtype).view(shape)
 
     def release(self) -> None:
-        """Give the memory back once no rank of the node uses it any more."""
+        """Free the memory once all ranks of the node have released it."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def _grow(self, half_bytes: int) -> None:
@@ -106,7 +98,6 @@ class SharedMemory:
 
 
 def _mapped(path: str, num_bytes: int) -> torch.Tensor:
-    """Return a file's bytes, (num_bytes,) uint8, which stay when it is closed."""
     file = os.open(path, os.O_RDWR)
     try:
         return torch.from_numpy(np.frombuffer(mmap.mmap(file, num_bytes), np.uint8))
@@ -118,20 +109,19 @@ Meet = Callable[[Traffic], None]
 
 
 class SharedRows:
-    """Move rows between the ranks of a node.
+    """Moves rows between the ranks of a node.
 
-    Every exchange writes to the memory, meets the other ranks once, and reads. The next one writes to the other half,
-    so a rank that is slow to read is not overtaken. All ranks of the node have the same exchanges in the same order.
+    Each exchange writes to one half of the memory, meets the other ranks once, and reads. The next exchange uses the
+    other half, so it can't overwrite rows that a slow rank still reads. All ranks of a node have the same exchanges in
+    order.
 
     Parameters
     ----------
-    node : ComputeNode
-    meet : function      returns when all ranks of the node have called it; the seconds are the traffic's
+    meet : function      returns when all ranks of the node have called it
 
     Attributes
     ----------
-    node : as it was given
-    is_idle : bool       no rank of the node reads a row of another or is read by one
+    is_idle : bool       no rank of the node exchanges a row
     """
 
     def __init__(self, node: ComputeNode, meet: Meet):
@@ -144,20 +134,19 @@ class SharedRows:
 
     @property
     def num_bytes(self) -> int:
-        """Return this rank's share of the memory."""
+        """This rank's share of the memory."""
         return self._memory.num_bytes // self.node.comm.size
 
     def release(self) -> None:
-        """Give the memory back until rows travel again."""
         self._memory.release()
 
     def own_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """Return a copy, (num_own, dim), of the rows that other ranks of the node read, as they are when a message
-        would be encoded: the caller may mask them where they lie.
+        """Return a copy, (num_own, dim), of the rows that other ranks of the node read; the caller may change `h`
+        afterwards.
 
         Parameters
         ----------
-        h : (n, dim)      the first inner rows; others, which no pass that leaves them out reads, are as any of these
+        h : (n, dim)      the first inner rows; a pass that leaves out the others never reads their values here
         """
         own = empty((len(self._own_index), h.shape[1]), h.dtype)
         if not len(h):
@@ -165,13 +154,12 @@ class SharedRows:
         return torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
 
     def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
-        """Collective in the node: write the halo rows, (num_halo, dim), that are inner ones of another rank of the
-        node, or that come from elsewhere.
+        """Collective in the node: write the halo rows, (num_halo, dim).
 
         Parameters
         ----------
-        own : (num_own, dim)    what this rank has for the others, see `own_rows`
-        arrival : Arrival       of the rows that this rank is the gateway of
+        own : (num_own, dim)    this rank's rows for the others, see `own_rows`
+        arrival : Arrival       of the rows with this rank as gateway
         """
         node = self.node
         table = self._next(node.num_rows, rows)
@@ -183,7 +171,7 @@ class SharedRows:
             torch.index_select(table, 0, self._place, out=rows)
 
     def sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective in the node: add up what its ranks have of each row's gradient, in the order of the ranks.
+        """Collective in the node: sum each row's gradients over the ranks, in rank order.
 
         Parameters
         ----------
@@ -191,7 +179,8 @@ class SharedRows:
 
         Returns
         -------
-        (num_own, dim), of the rows that other ranks of the node read, and (plan.num_halo, dim), which are to go home
+        (num_own, dim)              of this rank's rows that other ranks of the node read
+        (plan.num_halo, dim)        to be sent home to other nodes
         """
         node = self.node
         with _counted(traffic):
@@ -203,7 +192,7 @@ class SharedRows:
         return total[:len(node.own_index)], total[len(node.own_index):]
 
     def add_own(self, own: torch.Tensor, rows: torch.Tensor) -> None:
-        """Add gradients that `sum_gradients` returned to those of the first inner rows, (n, dim)."""
+        """Add the first result of `sum_gradients` to the gradients of the first inner rows, (n, dim)."""
         add_product(self._to_inner.rows(0, len(rows)), own, None, rows)
 
     def _next(self, num_rows: int, like: torch.Tensor) -> torch.Tensor:
@@ -213,13 +202,12 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class SharedFetch(PassedOn):
-    """Halo rows on their way; see `hpcgnn.graph.hop.Arrival`.
+    """Halo rows on their way through the node's table.
 
     Attributes
     ----------
-    shared : SharedRows
     own : (num_own, dim)     this rank's rows that others of the node read
-    arrival : Arrival        of the rows that this rank is the gateway of
+    arrival : Arrival        of the rows with this rank as gateway
     """
 
     shared: SharedRows
@@ -233,17 +221,15 @@ class SharedFetch(PassedOn):
 
 @dataclass(frozen=True)
 class SharedGradients(SharedFetch):
-    """Gradients on their way home; `own` is what the node's own ranks add to those of inner rows."""
+    """Gradients on their way home; `own` holds what the node's ranks add to inner rows."""
 
     def finish(self, rows: torch.Tensor) -> None:
-        """See `hpcgnn.graph.hop.Arrival`."""
         self.arrival.finish(rows)
         self.shared.add_own(self.own, rows)
 
 
 @contextmanager
 def _counted(traffic: Traffic) -> Iterator[None]:
-    """Count the seconds of a block as the exchange's."""
     started = time.perf_counter()
     yield
     traffic.exchange_seconds += time.perf_counter() - started
@@ -253,11 +239,9 @@ Numbers = int | np.ndarray
 
 
 def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
-    """Collective: return the communicator of the ranks that share this one's memory, in the order of their ranks.
+    """Collective: return the communicator of the ranks that share memory with this one, in rank order.
 
-    Parameters
-    ----------
-    ranks_per_node : int      so many consecutive ones of them count as a node, such as those of a socket; 0 is all
+    ranks_per_node : int      count so many consecutive ranks as a node, such as those of a socket; 0: all
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if not ranks_per_node:
@@ -268,7 +252,7 @@ def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
 
 
 def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
-    """Collective: tell whether there are several nodes, and several ranks in one of them."""
+    """Collective: whether there are several nodes, and one with several ranks."""
     return comm.allreduce(node.size, MPI.MAX) > 1 and comm.allreduce(node.size, MPI.MIN) < comm.size
 
 
@@ -276,22 +260,21 @@ def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
 class ComputeNode:
     """What a rank shares with the others of its node.
 
-    The table has a block of rows for each rank of the node, in their order: its own rows that others of the node read,
-    then those that it is the gateway of, by owner; both by ascending global id. On the way back there is a table with
-    the gradients of all halo rows of all the ranks, in their order.
+    The table has one block per rank of the node: its own rows that others of the node read, then the rows with it as
+    gateway sorted by owner; both ascending in global id. On the way back the table holds the halo gradients of all
+    ranks, in order.
 
     Attributes
     ----------
     comm : MPI communicator                    of the node
-    plan : ExchangePlan                        of the messages between nodes; its halo rows are those that come here
+    plan : ExchangePlan                        messages between nodes
     num_rows : int                             of the table
-    own_rows : (start, stop)                   of the table, this rank's rows
-    received_rows : (start, stop)              of the table, what this rank is the gateway of: `plan.num_halo` rows
-    own_index : (num_own,) int64               this rank's inner rows that others of the node read
-    place : (num_halo,) int64                  the row of the table that each halo row is
+    own_rows, received_rows : (start, stop)    this rank's block: own rows, and rows with it as gateway
+    own_index : (num_own,) int64               inner rows that others of the node read
+    place : (num_halo,) int64                  row of the table of each halo row
     num_gradients : int                        halo rows of all ranks of the node
-    gradient_rows : (start, stop)              of these, this rank's
-    sums : SparseRows                          (num_own + plan.num_halo, num_gradients), which of them are of each row
+    gradient_rows : (start, stop)              those of this rank
+    sums : SparseRows                          (num_own + plan.num_halo, num_gradients), which gradients each row sums
     """
 
     comm: MPI.Comm
@@ -307,23 +290,22 @@ class ComputeNode:
 
     @property
     def num_halo(self) -> int:
-        """Return how many rows of other ranks this rank reads, those of its own node among them."""
+        """Number of rows of other ranks that this rank reads."""
         return len(self.place)
 
     @property
     def is_idle(self) -> bool:
-        """Tell, alike on all ranks of the node, whether none of them reads a row of another or is read by one."""
+        """Whether no rank of the node exchanges a row; the same on all of them."""
         return bool(self.comm.allreduce(self.plan.is_alone and not self.num_gradients, MPI.LAND))
 
     @classmethod
     def build(cls, comm: MPI.Comm, node: MPI.Comm, plan: ExchangePlan) -> ComputeNode:
-        """Collective: agree in each node on who is the gateway of whom.
+        """Collective: agree on the gateways.
 
         Parameters
         ----------
-        comm : MPI communicator      of all ranks
-        node : MPI communicator      of this one's node, see `split_nodes`
-        plan : ExchangePlan          of the rows that each rank sends to each
+        comm, node : MPI communicators      of all ranks, and of this one's node
+        plan : ExchangePlan                 of plain messages between all ranks
         """
         mates = np.array(node.allgather(comm.rank))
         table = _Table.of_node(node, plan, mates)
@@ -338,13 +320,8 @@ class ComputeNode:
                    (start, stop), table.sums(first, last))
 
     def reach(self, comm: MPI.Comm, reach: Reach) -> Reach:
-        """Collective: return what training passes may leave out of the messages between nodes: a row is as near to the
-        loss as through the nearest of its readers here.
-
-        Parameters
-        ----------
-        comm : MPI communicator      of all ranks
-        reach : Reach                of this rank's own halo rows
+        """Collective: return the reach for messages between nodes; a row is as near to the loss as its nearest reader
+        here.
         """
         of_all, halo = np.concatenate(self.comm.allgather(reach.halo)), np.empty(0, np.int32)
         begin = self.sums.begin[len(self.own_index):]
@@ -355,16 +332,15 @@ class ComputeNode:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a node's table, in order, alike on all its ranks.
+    """The rows of a node's table in order, the same on all its ranks.
 
     Attributes
     ----------
-    holder : (num_rows,) int64         ranks of the node, from 0, ascending
-    is_received : (num_rows,) bool     the row is of another node
-    owner : (num_rows,) int64          rank of all
-    node_id : (num_rows,) int64
-    starts : (ranks of the node + 1,) int64      where the halo rows of each begin among those of all
-    place : (halo rows of all,) int64            row of the table
+    holder : (num_rows,) int64         ranks within the node, ascending
+    is_received : (num_rows,) bool     whether the row comes from another node
+    owner : (num_rows,) int64          global rank
+    starts : (ranks of the node + 1,) int64      first halo row of each rank among all
+    place : (halo rows of all ranks,) int64      row of the table
     """
 
     holder: np.ndarray
@@ -376,7 +352,6 @@ class _Table:
 
     @classmethod
     def of_node(cls, node: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> _Table:
-        """Collective: lay out the rows that the ranks of a node read."""
         owners = np.repeat(np.array(plan.peers), list(map(len, plan.halo)))
         told = node.allgather((owners, np.concatenate([rows.node_id for rows in plan.halo])))
         lengths = [len(owners) for owners, _ in told]
@@ -393,7 +368,6 @@ class _Table:
                    np.concatenate([[0], np.cumsum(lengths)]), place[row])
 
     def sums(self, first: int, last: int) -> SparseRows:
-        """Return which gradients are of the rows first .. last - 1, in the order of the ranks that have them."""
         entries = np.flatnonzero((self.place >= first) & (self.place < last))
         rows = self.place[entries] - first
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=last - first))]).astype(np.int64)
@@ -401,10 +375,6 @@ class _Table:
 
 
 def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_readers: int) -> np.ndarray:
-    """Return the rank of the node that each owner's rows come to, as `_gateway` of those that read some.
-
-    owner : of each row; owners, readers : of each row that a rank reads; num_readers : ranks of the node
-    """
     pairs = np.unique(owners * num_readers + readers)
     known, begin, counts = np.unique(pairs // num_readers, return_index=True, return_counts=True)
     gateways = (pairs % num_readers)[_gateway(known, begin, counts)]
@@ -412,12 +382,11 @@ def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_
 
 
 def _gateway(owner: Numbers, begin: Numbers, num_readers: Numbers) -> Numbers:
-    """Return which of a node's readers of an owner's rows, in order from `begin`, is the gateway: owners take turns."""
+    # Owners take turns among their readers.
     return begin + owner % num_readers
 
 
 def _leaving(comm: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> dict[int, RowList]:
-    """Collective: return the rows that leave for each gateway of another node: what any rank of that node reads."""
     node_of = swap_rows(comm, plan.peers, np.full(len(plan.peers), mates[0]))
     leaving = {}
     for node in np.unique(node_of[node_of != mates[0]]).tolist():
@@ -429,7 +398,6 @@ def _leaving(comm: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> dict[int,
 
 
 def _union(lists: Iterable[RowList]) -> RowList:
-    """Return the rows of all lists of a rank, each once."""
     lists = [NO_ROWS, *lists]
     node_id, first = np.unique(np.concatenate([rows.node_id for rows in lists]), return_index=True)
     return RowList(np.concatenate([rows.index for rows in lists])[first], node_id,
@@ -437,7 +405,6 @@ def _union(lists: Iterable[RowList]) -> RowList:
 
 
 def _by_owner(owner: np.ndarray, node_id: np.ndarray) -> dict[int, RowList]:
-    """Return rows that come here, counted from 0, by their owners, which ascend."""
     owners, begin, counts = np.unique(owner, return_index=True, return_counts=True)
     rows = np.arange(len(owner), dtype=np.int32)
     return {rank: RowList(rows[start:start + count], node_id[start:start + count], rows[:count])
@@ -445,7 +412,6 @@ def _by_owner(owner: np.ndarray, node_id: np.ndarray) -> dict[int, RowList]:
 
 
 def _plan_between(plan: ExchangePlan, leaving: Mapping[int, RowList], received: Mapping[int, RowList]) -> ExchangePlan:
-    """Return the plan in which those rows leave for and come from other nodes, and no others travel."""
     peers = tuple(sorted({plan.rank, *leaving, *received}))
     return replace(plan, num_halo=sum(map(len, received.values())), peers=peers,
                    boundary=tuple(leaving.get(peer, NO_ROWS) for peer in peers),

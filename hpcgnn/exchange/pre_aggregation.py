@@ -1,17 +1,11 @@
-"""Vertex cover: the fewest sources and targets of arcs such that each arc has one of them.
+"""PreAggregation: where many rows of a rank go into few rows of another, the sender sums them and sends the sums.
 
-OutgoingRows: the table of what a rank sends, some rows of it sums, made anew for every exchange.
+Example: rows 1, 2 and 3 of rank 0 all have edges into row 7 of rank 1. Instead of three rows, rank 0 sends their sum.
+For each pair of ranks a minimum vertex cover of the edges between them decides: an edge with its source in the cover
+reads the source's row; any other edge has its target in the cover, and the sender sums what it has for that target. A
+message then has one row per member of the cover, the fewest possible. This fits reductions that are linear in rows.
 
-Which rows are summed is the business of `hpcgnn.exchange.pre_aggregation`.
-
-PreAggregation: where several rows of a rank go to few rows of another, their sum travels in their place.
-
-Of the arcs from one rank's rows to another's, a minimum vertex cover is taken. An arc whose source is in it has the
-source's row sent, as always; any other has its target in it, and the sender sums what it has for that target, so that
-one row crosses. No other choice sends fewer rows. It fits reductions that are linear in their rows.
-
-What is computed here depends on the partition, not on rows; `outgoing_rows` sums these. Messages are those of an
-ordinary ExchangePlan, whose inner rows are the table of what a rank sends.
+Messages follow an ordinary ExchangePlan; its inner rows are a table of what a rank sends, rows and sums.
 
 Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregation.
 """
@@ -42,21 +36,19 @@ NONE = -1
 
 
 def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Return a smallest set of rows and columns that holds the row or the column of every entry.
-
-    It is as large as the largest matching: of a matched pair it has one. Where both would do it has the column if a
-    path of entries, every other one of them matched, leads there from a row without a match.
+    """Return a smallest set of rows and columns that covers every entry.
 
     Parameters
     ----------
-    arcs : (num_sources, num_targets), an entry an arc; its values are not read
+    arcs : (num_sources, num_targets)      one entry per edge; values are ignored
 
     Returns
     -------
-    has_source : (num_sources,) bool, has_target : (num_targets,) bool      who is in the set
+    has_source : (num_sources,) bool
+    has_target : (num_targets,) bool
 
-    Reference: König's theorem, 1931; the matching is Hopcroft and Karp's, SIAM J. Comput. 1973, in time
-    O(arcs sqrt(sources)).
+    Reference: König's theorem, 1931; the matching is Hopcroft and Karp's, SIAM J. Comput. 1973, in time O(arcs
+    sqrt(sources)).
     """
     if not arcs.nnz:
         return np.zeros(arcs.shape[0], bool), np.zeros(arcs.shape[1], bool)
@@ -64,6 +56,7 @@ def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.
     row_of = np.full(arcs.shape[1], NONE, np.int32)
     matched = np.flatnonzero(column_of != NONE)
     row_of[column_of[matched]] = matched
+    # Alternating paths from unmatched rows; the cover is the reached columns and the rows that are not reached.
     is_reached, has_target = column_of == NONE, np.zeros(arcs.shape[1], bool)
     rows = np.flatnonzero(is_reached)
     while len(rows):
@@ -77,16 +70,11 @@ def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.
 
 
 class OutgoingRows:
-    """Sum inner rows to those of the table, and take the table's gradients back to inner rows.
+    """Sums inner rows into the table that is sent, and takes the table's gradients back to inner rows.
 
     Parameters
     ----------
-    sums : PreAggregation
-    degree : (num_inner,)      in the whole graph, or sums of weights there; see `hpcgnn.graph.reductions`
-
-    Attributes
-    ----------
-    sums : as it was given
+    degree : (num_inner,)      in-degrees, or sums of weights, in the whole graph
     """
 
     def __init__(self, sums: PreAggregation, degree: np.ndarray):
@@ -96,10 +84,9 @@ class OutgoingRows:
         self._made: dict[tuple, SparseRows] = {}
 
     def of(self, h: torch.Tensor, site: ExchangeSite) -> torch.Tensor:
-        """Return what a pass sends of the first inner rows h (n, dim): the first rows of the table, as h.
+        """Return the first rows of the table for a pass with the first inner rows h (n, dim).
 
-        A sum is of rows as the site's reduction scales them for any receiver; rows that are sent as they stand are not
-        scaled.
+        Sums are scaled as the site's reduction demands of any receiver; single rows are sent unscaled.
         """
         num_rows = self.sums.num_within(site.reach)
         shape = "out", site.reduction, num_rows, len(h)
@@ -109,13 +96,11 @@ class OutgoingRows:
         return multiply(self._made[shape], h)
 
     def empty_gradients(self, like: torch.Tensor) -> torch.Tensor:
-        """Return a gradient of zero for each row of the table, (num_sent, dim)."""
+        """Return zero gradients of the table's rows, (num_sent, dim)."""
         return empty((self.sums.num_sent, like.shape[1]), like.dtype, like.device).zero_()
 
     def add_gradients(self, gradients: torch.Tensor, rows: torch.Tensor, site: ExchangeSite) -> None:
-        """Add the gradients of the table's rows, (num_sent, dim), to those of the first inner rows, (n, dim); those of
-        rows that the pass did not send are zero.
-        """
+        """Add gradients of the table's rows, (num_sent, dim), to those of the first inner rows, (n, dim)."""
         shape = "home", site.reduction, len(rows)
         if shape not in self._made:
             _, back = self._matrices(site.reduction)
@@ -123,7 +108,6 @@ class OutgoingRows:
         add_product(self._made[shape], gradients, None, rows)
 
     def _matrices(self, reduction: str | None) -> tuple[SparseRows, SparseRows]:
-        """Return the matrix of the table over the inner rows, and its transpose."""
         if reduction is None:
             raise KernelError("rows are summed before they are sent, and this layer does not say how; use "
                               "--set pre_aggregation=off")
@@ -150,14 +134,13 @@ class OutgoingRows:
 
 @dataclass(frozen=True)
 class SummedGradients(PassedOn):
-    """Gradients of the table's rows on their way home; see `hpcgnn.graph.hop.Arrival`."""
+    """Gradients of the table's rows on their way home."""
 
     outgoing: OutgoingRows
     arrival: Arrival
     site: ExchangeSite
 
     def finish(self, rows: torch.Tensor) -> None:
-        """See `hpcgnn.graph.hop.Arrival`."""
         gradients = self.outgoing.empty_gradients(rows)
         self.arrival.finish(gradients)
         self.outgoing.add_gradients(gradients, rows, self.site)
@@ -165,18 +148,18 @@ class SummedGradients(PassedOn):
 
 @dataclass(frozen=True)
 class PreAggregation:
-    """Rows that a rank sends, some of them sums, and the arcs by which it reads what comes.
+    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives.
 
     Attributes
     ----------
-    plan : ExchangePlan                 of the messages: its inner rows are those of the table, its halo rows what comes
-    arcs : FarArcs                      of the inner rows, from inner rows and from what comes
-    begin : (num_sent + 1,) int64, source : int32      the inner rows that each row of the table sums, a CSR
-    weight : float32 beside source, or None            of their arcs; 1 for rows that are sent as they stand
-    is_sum : (num_sent,) bool           the row is a sum over arcs, not an inner row as it stands
-    hops : (num_sent,) int32 or None    to the loss through the nearest receiver, ascending; None where nobody knows
+    plan : ExchangePlan                 its inner rows are the table's rows, its halo rows what arrives
+    arcs : FarArcs                      edges into inner rows, from inner and arriving rows
+    begin : (num_sent + 1,) int64, source : int32      CSR: the inner rows that each row of the table sums
+    weight : float32 beside source, or None            edge weights; 1 for single rows
+    is_sum : (num_sent,) bool
+    hops : (num_sent,) int32 or None    to the loss through the nearest receiver, ascending
     reach : Reach or None               of `plan`
-    importance : (num_sent + num_halo,) float32     of a sum, the largest of what it sums
+    importance : (num_sent + num_halo,) float32     of a sum, the largest of its rows
     """
 
     plan: ExchangePlan
@@ -191,20 +174,19 @@ class PreAggregation:
 
     @property
     def num_sent(self) -> int:
-        """Return the rows of the table."""
         return len(self.is_sum)
 
     def num_within(self, reach: int | None) -> int:
-        """Return how many rows of the table, the first ones, a pass sends that needs `reach` hops; None is all."""
+        """Return how many rows of the table, the first ones, a pass sends for `reach` hops; None: all."""
         return self.num_sent if reach is None or self.hops is None else int(np.searchsorted(self.hops, reach, "right"))
 
     @classmethod
     def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
-        """Collective: choose what is summed where, and tell the owners of the rows.
+        """Collective: choose what is summed where, and tell the owners.
 
         Parameters
         ----------
-        plan : ExchangePlan      in which every source of an arc travels
+        plan : ExchangePlan      in which the source of every cut edge travels
         reach : Reach or None    of that plan
         """
         wanted = _wanted(part, plan)
@@ -228,15 +210,15 @@ class PreAggregation:
 
 @dataclass(frozen=True)
 class _FromPeer:
-    """What one rank wants of a peer: rows as they stand, then sums, both by ascending global id.
+    """What one rank wants of a peer: single rows, then sums, both ascending in global id.
 
     Attributes
     ----------
-    plain : (num_plain,) int32       halo rows of the part that come as they stand
-    target : (num_sums,) int32       inner rows that a sum comes for
-    count : (num_sums,) int32        how many rows each sum has
-    entry : (num_summed,) int64      the arcs that sums stand for, those of one sum after another
-    source : (num_summed,) int32     halo rows that these come from
+    plain : (num_plain,) int32       halo rows that arrive singly
+    target : (num_sums,) int32       inner row of each sum
+    count : (num_sums,) int32        rows of each sum
+    entry : (num_summed,) int64      edges that sums replace, sum by sum
+    source : (num_summed,) int32     halo row at the start of each of these edges
     """
 
     plain: np.ndarray
@@ -247,14 +229,6 @@ class _FromPeer:
 
     @classmethod
     def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
-        """Choose what comes by the smallest set of sources and targets that has an end of every arc.
-
-        Parameters
-        ----------
-        halo : RowList          of the peer
-        arcs : (n,) int64       from its rows
-        target : (n,) int32     the inner rows that they enter
-        """
         source = part.indices[arcs] - part.num_inner
         first = halo.index[0] if len(halo) else 0
         node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # whatever the order of the rows
@@ -269,28 +243,23 @@ class _FromPeer:
 
     @property
     def halo_row(self) -> np.ndarray:
-        """See `FarArcs`."""
         return np.concatenate([self.plain, np.full(len(self.target), NO_ROW, np.int32)])
 
     def weight(self, part: Partition) -> np.ndarray:
-        """Return the weights of the arcs that sums stand for, float32; nothing where arcs have none."""
         return np.empty(0, np.float32) if part.edge_weight is None else part.edge_weight[self.entry]
 
     def importance(self, part: Partition) -> np.ndarray:
-        """See `PreAggregation`."""
         known = part.importance[part.num_inner:]
         begin = np.cumsum(self.count) - self.count
         return np.concatenate([known[self.plain], _largest(known[self.source], begin)])
 
     def row_list(self, part: Partition, peer: int, first: int) -> RowList:
-        """Return the rows that come, counted from `first`."""
         rows = np.arange(len(self.plain) + len(self.target), dtype=np.int32)
         node_id = np.concatenate([part.halo_id[self.plain], _sum_ids(part, part.inner_id[self.target], peer)])
         return RowList(first + rows, node_id, rows)
 
 
 def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
-    """Return what a rank wants of each of its peers."""
     arcs = np.flatnonzero(part.indices >= part.num_inner)
     target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))[arcs]
     by_peer = _by_peer(plan, part.indices[arcs] - part.num_inner)
@@ -298,7 +267,7 @@ def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
 
 
 def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
-    """Return the places of each peer's rows among halo rows, (n,) int64 each, ascending."""
+    # Halo rows are sorted by owner.
     stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
     peer = np.searchsorted(stops, source, "right").astype(np.int32)
     order = np.argsort(peer, kind="stable")
@@ -306,10 +275,10 @@ def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
 
 
 def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:
-    """Return the arcs of a part where those that sums stand for have given way to one from each sum."""
     halo_row = np.concatenate([one.halo_row for one in wanted])
     is_plain, number = halo_row != NO_ROW, np.empty(part.num_halo, np.int32)
     number[halo_row[is_plain]] = np.flatnonzero(is_plain)
+    # Remove the summed edges, then insert one edge from each sum to its target.
     summed = np.concatenate([one.entry for one in wanted])
     row = np.searchsorted(part.indptr, summed, "right") - 1
     indptr = part.indptr - _ends(np.bincount(row, minlength=part.num_inner))
@@ -327,21 +296,11 @@ def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:
 
 
 def _ends(counts: np.ndarray) -> np.ndarray:
-    """Return where each of some groups ends, and before them 0."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows that a rank sends; see `PreAggregation`.
-
-    Attributes
-    ----------
-    begin, source, weight, is_sum : see `PreAggregation`
-    importance : (num_rows,) float32
-    boundary : tuple of RowList      one a peer, of rows of the table
-    """
-
     begin: np.ndarray
     source: np.ndarray
     weight: np.ndarray | None
@@ -355,7 +314,6 @@ class _Table:
 
     @classmethod
     def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: list[_FromPeer]) -> _Table:
-        """Collective: have the peers tell what they want."""
         is_plain = np.zeros(part.num_halo, np.uint8)
         is_plain[np.concatenate([one.plain for one in wanted])] = 1
         is_plain = [told.astype(bool) for told in tell_owners(comm, plan, is_plain)]
@@ -384,7 +342,6 @@ class _Table:
                    tuple(boundary))
 
     def sorted(self, order: np.ndarray) -> _Table:
-        """Return the same rows where row order[i] is row i."""
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         rows = scipy.sparse.csr_matrix((np.arange(len(self.source)), self.source, self.begin),
@@ -396,27 +353,21 @@ class _Table:
 
 
 def _sum_ids(part: Partition, target: np.ndarray, sender: int) -> np.ndarray:
-    """Return ids, (n,) int64, of the sums that a rank sends for nodes of others: no node has them, nor another sum.
-
-    Draws of a row's rounding are keyed by its id, and a message lists rows by ascending ids.
-    """
+    # Sums need ids of their own: ids key the rounding, and messages list rows by ascending id.
     return part.num_nodes_global + target * part.num_parts + sender
 
 
 def _received(comm: MPI.Comm, plan: ExchangePlan, sent: list[np.ndarray], lengths: np.ndarray) -> list[np.ndarray]:
-    """Collective: send an array to each peer, and return what came, arrays of these lengths."""
     received = [np.empty(length, array.dtype) for length, array in zip(lengths, sent, strict=True)]
     swap(comm, plan.peers, [np.ascontiguousarray(array) for array in sent], received)
     return received
 
 
 def _largest(values: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """Return the largest value of each group, none of which is empty; groups begin at `begin`."""
     return np.maximum.reduceat(values, begin) if len(begin) else np.empty(0, values.dtype)
 
 
 def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -> Reach:
-    """Collective: return how far what comes is from the loss, where that is known of the inner rows."""
     nowhere, num_inner = reach.num_hops + 1, len(arcs.indptr) - 1
     is_far = arcs.indices >= num_inner
     behind = np.minimum(np.repeat(reach.inner, np.diff(arcs.indptr))[is_far] + 1, nowhere)

@@ -1,6 +1,9 @@
-"""QuantizedSums: sums over the ranks of one long vector, such as all gradients, whose values travel as codes.
+"""QuantizedSums: sums a long vector, such as all gradients, over the ranks, while its values travel as codes.
 
-Which vector that is, and when it is summed, is not known here.
+Each rank owns one share of the vector. Round 1: every rank sends each owner codes of its share, and the owner sums
+them. Round 2: every owner sends codes of its sums to all. So a rank sends two codes per value, whatever the number of
+ranks, and all ranks decode the same bytes, so the sums are equal to the bit. Codes are rounded stochastically: the
+expectation is the exact sum.
 """
 
 from __future__ import annotations
@@ -16,18 +19,10 @@ COLUMNS = 256     # that share a zero point and a step
 
 
 class QuantizedSums:
-    """Sum vectors in two rounds: each rank sums the codes that all have sent of its share, and sends codes of the sums.
-
-    So a rank sends two codes a value, however many ranks there are. All ranks, also the one that summed, decode the
-    same bytes, so they have the same sums, to the bit. Codes are rounded at random, so the expectation is the sum.
-
-    Parameters
-    ----------
-    comm : MPI communicator
-    bits : {8, 16}
+    """Sum vectors in 8 or 16 bits per value.
 
     Reference: Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding", NeurIPS
-    2017. Deviation: steps are of each row of COLUMNS values between its least and largest one.
+    2017. Deviation: each row of COLUMNS values is quantized between its smallest and largest value.
     """
 
     def __init__(self, comm: MPI.Comm, bits: int):
@@ -35,12 +30,12 @@ class QuantizedSums:
         self._layout: MessageLayout | None = None
 
     def sum(self, values: torch.Tensor, key: CounterKey) -> int:
-        """Collective: replace float32 values, on the host, by their sums over all ranks, about; return the bytes sent.
+        """Collective: replace float32 host values by approximate sums over all ranks; return the bytes sent.
 
         Parameters
         ----------
         values : (n,) float32, contiguous
-        key : CounterKey      of the draws, the same on all ranks
+        key : CounterKey      randomness, the same on all ranks
 
         Raises
         ------
@@ -57,11 +52,13 @@ class QuantizedSums:
         for peer in range(size):
             if peer != rank:
                 quantize_rows(shares[peer], rows, _ids(peer, share), layout, key, sent[peer])
+        # Round 1: codes of each share to its owner, which adds them up.
         comm.Alltoall(sent, received)
         for peer in range(size):
             if peer != rank:
                 dequantize_rows(received[peer], rows, _ids(rank, share), layout, shares[rank], True,
                                 key._replace(part=peer))
+        # Round 2: codes of the sums to everybody; the owner decodes its own codes too.
         quantize_rows(shares[rank], rows, _ids(size + rank, share), layout, key, sent[rank])
         comm.Allgather(sent[rank], received)
         for peer in range(size):
@@ -77,5 +74,5 @@ class QuantizedSums:
 
 
 def _ids(number: int, share: int) -> np.ndarray:
-    """Return (share,) int64, by which the rows of a share are rounded: of other shares and rounds otherwise."""
+    # Row ids differ between shares and rounds, so that all are rounded independently.
     return np.arange(number * share, (number + 1) * share)

@@ -1,6 +1,8 @@
-"""Reach: how many hops each row is from the loss, over all ranks, and which rows need not be computed or sent.
+"""Reach: how many hops each row is from the loss, over all ranks, so that training computes and sends only what counts.
 
-A training pass of L aggregations needs the rows within L hops of a training node; its last layer those nodes only.
+A pass of L aggregations needs the rows within L hops of a training node; its last layer only the training nodes.
+Example: on the path a - b - c - d with training node a, two layers need a, b and c at first and a, b after one layer; d
+is never computed. Ranks walk hop by hop against the edges and tell the owners of halo rows what they found.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from hpcgnn.partition.partition import Partition
 
 @dataclass(frozen=True)
 class Reach:
-    """Hold how many hops each row is from the loss; num_hops + 1 means that it is more than num_hops away.
+    """Hops from each row to the loss; num_hops + 1 means farther.
 
     Attributes
     ----------
-    num_hops : int
     inner : (num_inner,) int32      hops from each inner row
     halo : (num_halo,) int32        fewest hops of a path that enters this rank's rows from the halo row
-    boundary : tuple of int32 arrays, one a peer     what `halo` of that rank says of the rows that go there
+    boundary : tuple of int32 arrays, one per peer     that peer's `halo` for the rows that it receives
     """
 
     num_hops: int
@@ -34,13 +35,14 @@ class Reach:
 
     @classmethod
     def measure(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, num_hops: int) -> Reach:
-        """Collective: walk num_hops hops against the arcs, from the training nodes of all ranks."""
+        """Collective: walk num_hops hops against the edges, from the training nodes of all ranks."""
         nowhere = num_hops + 1
         inner = np.where(part.train_mask, 0, nowhere).astype(np.int32)
         halo = np.full(part.num_halo, nowhere, np.int32)
         degree = np.diff(part.indptr)
         boundary = tell_owners(comm, plan, halo)
         for hops in range(1, num_hops + 1):
+            # In-neighbors of the rows that the last hop reached.
             column = part.indices[np.repeat(inner == hops - 1, degree)]
             inner_column = column[column < part.num_inner]
             inner[inner_column] = np.minimum(inner[inner_column], hops)
@@ -53,22 +55,20 @@ class Reach:
 
     @property
     def num_within(self) -> list[int]:
-        """Inner rows that reach the loss in at most 0, 1, .. num_hops hops."""
+        """Number of inner rows within 0, 1, .. num_hops hops of the loss."""
         return [int((self.inner <= hops).sum()) for hops in range(self.num_hops + 1)]
 
     def plan_within(self, plan: ExchangePlan, hops: int) -> ExchangePlan:
-        """Return the exchange of rows from which the loss is at most `hops` hops away through their receiver."""
+        """Return the plan of the rows within `hops` hops of the loss through their receiver."""
         return plan.restricted(tuple(told <= hops for told in self.boundary), self.halo <= hops)
 
     def sorted(self, order: np.ndarray) -> Reach:
-        """Return the same after the inner rows were put in `order`."""
+        """Return the reach after the inner rows were put in `order`."""
         return replace(self, inner=self.inner[order])
 
 
 def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
-    """Put the inner rows in ascending order of hops to the loss, and in each hop those without a halo neighbor first,
-    otherwise as they lie: central rows are summed while messages travel.
-    """
+    """Sort inner rows by hops to the loss, then rows without halo neighbors (central) first, otherwise stably."""
     target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))
     is_marginal = np.zeros(part.num_inner, bool)
     is_marginal[target[part.indices >= part.num_inner]] = True
@@ -77,7 +77,7 @@ def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
 
 
 def reorder(part: Partition, order: np.ndarray) -> Partition:
-    """Move the partition's inner row order[i] to row i. Central rows no longer come first, so none is counted."""
+    """Move the partition's inner row order[i] to row i. Central rows no longer come first, so num_central becomes 0."""
     new_row = np.empty(part.num_inner, np.int32)
     new_row[order] = np.arange(part.num_inner, dtype=np.int32)
     degree = np.diff(part.indptr)[order]
@@ -100,7 +100,7 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
 
 
 def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Collective: each halo row's number, (num_halo,) of any type, to the row's owner; what was told of each boundary
+    """Collective: send each halo row's number, (num_halo,) of any type, to its owner; return what arrived per boundary
     list.
     """
     told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)

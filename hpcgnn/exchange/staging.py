@@ -1,7 +1,8 @@
-"""Staged deliveries: messages of a device that travel through pinned memory of the host, piece by piece.
+"""Staged deliveries: device messages travel through pinned host memory, piece by piece.
 
-While one piece travels the next one is copied. MPI touches pinned memory only, and only after the copy that it must not
-overtake; kernels never wait for the host here.
+While one piece travels, the next is copied. To send: copy piece to the host, wait for the copy, Isend. To receive:
+Irecv, wait for it, copy piece to the device. Each direction has two slots of pinned memory, so that memory does not
+grow with messages. Kernels never wait for the host.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DOUBLE = 2               # pieces of a lane in pinned memory, where somebody pol
 
 
 class Slot:
-    """Pinned memory of one piece, and what is still using it: a copy, or MPI."""
+    """Pinned memory of one piece, and what still uses it: a copy, or MPI."""
 
     def __init__(self) -> None:
         self._memory: torch.Tensor | None = None
@@ -35,20 +36,18 @@ class Slot:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept."""
         return 0 if self._memory is None else len(self._memory)
 
     def is_copied(self) -> bool:
-        """Tell whether the copy that was queued last has ended."""
         return self.copied is None or self.copied.query()
 
     def has_travelled(self) -> bool:
-        """Let MPI make progress, and tell whether it is done with the slot."""
+        """Let MPI make progress; whether it is done with the slot."""
         return self.request.Test()
 
 
 class Staging:
-    """The pinned memory of one arena, kept from exchange to exchange."""
+    """The pinned memory of one arena, kept between exchanges."""
 
     def __init__(self, streams: Streams):
         self.streams = streams
@@ -56,7 +55,6 @@ class Staging:
         self._mirrors = Slot(), Slot()
 
     def slots(self, is_received: bool, first: int, number: int) -> list[Slot]:
-        """`number` slots from `first` on, of those that are received into or sent from."""
         slots = self._slots[is_received]
         slots += [Slot() for _ in range(first + number - len(slots))]
         return slots[first:first + number]
@@ -67,13 +65,10 @@ class Staging:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept."""
         return sum(slot.num_bytes for slot in [*self._slots[0], *self._slots[1], *self._mirrors])
 
 
 class _Lane:
-    """One message in pieces, each through the next of some slots."""
-
     def __init__(self, comm: MPI.Comm, message: torch.Tensor, peer: int, tag: int, streams: Streams, slots: list[Slot]):
         self._comm, self._peer, self._tag, self._streams, self._slots = comm, peer, tag, streams, slots
         self._pieces = message.split(PIECE_BYTES) if len(message) else ()
@@ -81,7 +76,6 @@ class _Lane:
 
     @property
     def requests(self) -> list[MPI.Request]:
-        """Return the requests that MPI has not finished."""
         return [slot.request for slot in self._slots if slot.request != MPI.REQUEST_NULL]
 
     def _slot(self, number: int) -> Slot:
@@ -99,10 +93,7 @@ class _Lane:
 
 
 class _Outgoing(_Lane):
-    """Copy a message to the host in pieces and send each."""
-
     def advance(self) -> bool:
-        """Queue and post what can be; whether all has left."""
         while self._can_copy():
             self._streams.message.copy(self._memory(self._num_copied), self._pieces[self._num_copied])
             self._note_copy()
@@ -118,15 +109,11 @@ class _Outgoing(_Lane):
 
     @property
     def blocking_copy(self) -> Mark | None:
-        """Return the copy that the next piece to send waits for."""
         return self._slot(self._num_posted).copied if self._num_posted < self._num_copied else None
 
 
 class _Incoming(_Lane):
-    """Receive a message in pieces and copy each to the device."""
-
     def advance(self) -> bool:
-        """Post and queue what can be; whether the copies of all pieces are queued."""
         while self._can_post():
             request = self._comm.Irecv(self._buffer(self._num_posted), self._peer, self._tag)
             self._slot(self._num_posted).request = request
@@ -144,23 +131,20 @@ class _Incoming(_Lane):
 
     @property
     def blocking_copy(self) -> Mark | None:
-        """Return the copy that the next piece to receive waits for."""
         return self._slot(self._num_posted).copied if self._has_slot() else None
 
 
 class StagedDelivery:
-    """See `hpcgnn.exchange.delivery.Delivery`.
+    """Device messages through pinned memory.
 
-    A lane has two slots, so that pinned memory does not grow with messages; one of an exchange that nobody polls has a
-    slot for every piece, so that all can be posted at once.
+    A message has two slots, or, in an exchange that nobody polls, one per piece, so that all are posted at once.
 
     Parameters
     ----------
-    peers : ranks that the tensors are of
-    send, receive : list of uint8 tensors on the device, one a peer
-    staging : Staging       of the arena that they lie in
-    checks : RowChecks or None      of the rows that are sent, whose kernels are queued on the message stream
-    is_open : bool          nobody polls this exchange
+    peers : ranks of the tensors
+    send, receive : list of uint8 tensors on the device, one per peer
+    checks : RowChecks or None      of the rows that are sent
+    is_open : bool                  whether nobody polls this exchange
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
@@ -172,7 +156,6 @@ class StagedDelivery:
         self._is_open, self._checks, self._encoded = is_open, checks, staging.streams.message.mark()
 
     def post(self, destination: int, source: int) -> None:
-        """See `Delivery`."""
         incoming = _Incoming(*self._lane(self._receive, source, True))
         outgoing = _Outgoing(*self._lane(self._send, destination, False))
         if not self._is_open:
@@ -195,7 +178,7 @@ class StagedDelivery:
                 self._staging.slots(is_received, first, number))
 
     def post_all(self) -> None:
-        """See `Delivery`. Nothing is hidden here: all is copied, then sent, then copied back."""
+        # One Alltoallv: copy everything, send it, copy everything back.
         message_stream, slot = self._staging.streams.message, self._staging.mirror(is_received=True)
         sent, block = self._mirror(self._send, is_received=False)
         received, received_block = self._mirror(self._receive, is_received=True)
@@ -209,7 +192,6 @@ class StagedDelivery:
         slot.copied = message_stream.mark()
 
     def _mirror(self, messages: list[torch.Tensor], is_received: bool) -> tuple[list[torch.Tensor], Block]:
-        """Pinned memory of each message, and all of it as MPI takes it."""
         slot, sizes = self._staging.mirror(is_received), [len(message) for message in messages]
         if slot.copied is not None:
             slot.copied.synchronize()           # MPI touches this memory
@@ -217,13 +199,11 @@ class StagedDelivery:
         return list(memory.split(sizes)), placed(memory.numpy(), messages, [0, *itertools.accumulate(sizes[:-1])])
 
     def poll(self) -> bool:
-        """See `Delivery`."""
         has_arrived = all([lane.advance() for lane in self._lanes])
         self._look_at_checks()
         return has_arrived
 
     def wait(self) -> None:
-        """See `Delivery`."""
         while not self.poll():
             copies = [copy for lane in self._lanes if (copy := lane.blocking_copy) is not None]
             requests = [request for lane in self._lanes for request in lane.requests]
@@ -233,7 +213,8 @@ class StagedDelivery:
                 MPI.Request.Waitany(requests)
 
     def _look_at_checks(self) -> None:
-        """Read the checks once they are here. What has left was queued behind them, so none is left unread."""
+        # Messages are copied behind the kernels that wrote the checks, so all checks are read before the last piece
+        # leaves.
         if self._checks is not None and self._encoded.query():
             self._read_checks()
 

@@ -1,7 +1,4 @@
-"""StandInComm: a communicator of one process that stands for a rank among many.
-
-It shows what a rank's own work costs where there are as many ranks as no machine at hand has; nobody answers.
-"""
+"""StandInComm: a communicator of one process that pretends to be a rank among many, to measure a rank's own work."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from mpi4py import MPI
 
 
 class StandInComm:
-    """Take what a rank sends and give it zeros. What all ranks bring together is this rank's own, but for whole
-    numbers, by which ranks check each other: they come to 0.
+    """Counts and discards what a rank sends, and receives zeros.
+
+    Collectives leave this rank's fractions in place; whole numbers, by which ranks check each other, become 0.
 
     Attributes
     ----------
-    rank, size : int
     num_messages, message_bytes : int          posted so far, both ways
     num_collectives, collective_bytes : int    entered so far, and this rank's numbers in them
     """
@@ -27,29 +24,24 @@ class StandInComm:
         self.num_messages = self.message_bytes = self.num_collectives = self.collective_bytes = 0
 
     def Isend(self, message: list, destination: int, tag: int = 0) -> MPI.Request:
-        """Take a message."""
         self._count_message(message)
         return MPI.REQUEST_NULL
 
     def Irecv(self, message: list, source: int, tag: int = 0) -> MPI.Request:
-        """Bring a message of zeros at once."""
         self._count_message(message)
         message[0][...] = 0
         return MPI.REQUEST_NULL
 
     def Allreduce(self, send: Any, receive: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
-        """Collective: leave fractions in place as they are."""
         self._count_collective(receive.nbytes)
         if receive.dtype.kind in "ui":
             receive[...] = 0
 
     def Exscan(self, send: np.ndarray, receive: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
-        """Collective: let the ranks before this one have nothing."""
         self._count_collective(send.nbytes)
         receive[...] = 0
 
     def Barrier(self) -> None:
-        """Collective: wait for nobody."""
         self._count_collective(0)
 
     def _count_message(self, message: list) -> None:

@@ -1,7 +1,4 @@
-"""State: what an exchange keeps from epoch to epoch, as arrays that a checkpoint can hold.
-
-A state is a dict of arrays, numbers and further states by name. How it is stored is not known here.
-"""
+"""State: what exchanges keep between epochs, as a nested dict of arrays and numbers for a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ State = dict[str, Any]      # name -> np.ndarray, int, float, bool, str or State
 
 
 class Stateful(ABC):
-    """Keep a part of what outlives an epoch. Python makes no object of a class that lacks an abstract method."""
+    """Something that outlives an epoch and goes into a checkpoint."""
 
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """Memory kept."""
+        pass
 
     @abstractmethod
     def state(self) -> State:
@@ -33,33 +30,31 @@ class Stateful(ABC):
 
     @abstractmethod
     def restore(self, state: State, device: torch.device) -> None:
-        """Go on from what `state` returned on this rank, beside the rows on `device`.
+        """Continue from what `state` returned on this rank, beside rows on `device`.
 
         Raises
         ------
-        KernelError, KeyError      a state that no `state` returned
+        KernelError, KeyError      the state does not come from `state`
         """
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: return when nothing is on its way; the next epoch still reads what came."""
+        """Collective: wait for what is on its way, without reading it."""
 
 
 def device_of(buffer: Buffer) -> torch.device:
-    """Return the device that a buffer lies on."""
     return buffer.device if isinstance(buffer, torch.Tensor) else torch.device("cpu")
 
 
 def on_host(values: Buffer) -> np.ndarray:
-    """Return the same values as an array of the host."""
     return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 def fill(buffer: Buffer, values: np.ndarray) -> None:
-    """Copy an array of as many values into a buffer.
+    """Copy an array into a buffer of the same length.
 
     Raises
     ------
-    KernelError      there are more or fewer
+    KernelError      the lengths differ
     """
     if len(values) != len(buffer):
         raise KernelError(f"a message of {len(values)} bytes was kept where its layout has {len(buffer)}")
@@ -77,12 +72,11 @@ def table_of(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def joined(arrays: Sequence[np.ndarray]) -> State:
-    """Join arrays of one type, any number and lengths, to two arrays; `split` is the inverse."""
+    """Join arrays of one type and any lengths to two arrays; `split` is the inverse."""
     values = np.concatenate(arrays) if arrays else np.empty(0, np.uint8)
     return {"length": np.array([len(array) for array in arrays], np.int64), "values": values}
 
 
 def split(state: State) -> list[np.ndarray]:
-    """Return the arrays that were `joined`."""
     ends = np.cumsum(state["length"])
     return [state["values"][end - length:end] for end, length in zip(ends, state["length"], strict=True)]

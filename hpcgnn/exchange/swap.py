@@ -1,7 +1,4 @@
-"""Swaps: arrays between a rank and its peers, once in a while, of lengths that both sides know.
-
-What they are for is not known here; rows travel by transfers.
-"""
+"""Swaps: arrays between a rank and its peers, once in a while, with lengths that both sides know."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ SWAP_TAG = 32000    # no exchange has it
 
 
 def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
-    """Collective: send an array to each peer and fill one from each. Those to oneself, and empty ones, cost nothing.
+    """Collective: send an array to each peer and fill one from each. Empty arrays and those to oneself cost nothing.
 
     Parameters
     ----------
-    peers : ranks, this one perhaps among them
-    sent, received : arrays, contiguous, one a peer; two ranks that are peers of each other know both lengths
+    peers : ranks, possibly with this one
+    sent, received : contiguous arrays, one per peer
     """
     requests = []
     for buffers, post in ((received, comm.Irecv), (sent, comm.Isend)):
@@ -32,11 +29,8 @@ def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], recei
 
 
 def swap_rows(comm: MPI.Comm, peers: Sequence[int], sent: np.ndarray) -> np.ndarray:
-    """Collective: send a row to each peer; return the row that came from each, those from oneself as they are.
-
-    Parameters
-    ----------
-    sent : (num_peers,) or (num_peers, num_columns) array, contiguous
+    """Collective: send one row of (num_peers, ...) `sent` to each peer; return the rows that arrived, this rank's own
+    unchanged.
     """
     received = sent.copy()
     swap(comm, peers, list(sent.reshape(len(peers), -1)), list(received.reshape(len(peers), -1)))

@@ -1,6 +1,6 @@
-"""Trace: the ranges of the rows that an exchange sent, read back from its messages.
+"""Trace: the ranges of the rows that an exchange sent, read back from the parameters of its messages.
 
-What they are for is not known here.
+A row of affine codes in b bits has range step * (2**b - 1). Solvers estimate from it the variance at other widths.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from hpcgnn.widths import ROTATED_NORM
 class Trace:
     """Ranges of the rows that one exchange of an epoch sent.
 
-    The error of a rotated row depends on its norm alone, which its step tells up to the spread of its columns after the
-    rotation. Its range here is the one that yields the norm as affine codes yield their variance at one bit:
-    dim * row_range**2 / 6 = |row|**2; see `hpcgnn.methods.problem.variance_factors`.
+    The error of a rotated row depends on its norm. Its range is defined through the norm so that the variance formula
+    of affine codes at one bit holds: dim * row_range**2 / 6 = |row|**2; see `hpcgnn.methods.problem.variance_factors`.
 
     Attributes
     ----------
-    dim : int
-    position : tuple of (n,) int32, one a peer      see `RowList`
-    row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
-    code : str                                      of the messages; see `MessageLayout`
+    position : tuple of (n,) int32, one per peer      see `RowList`
+    row_range : tuple of (n,) float32                 largest minus smallest value of each row, as the message rounds it
+    code : str                                        of the messages; see `MessageLayout`
     """
 
     dim: int
@@ -42,27 +40,23 @@ class Trace:
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
-        """Read the ranges of rows back from their messages (one uint8 array a peer), or from the parameters alone."""
+        """Read ranges from messages, one uint8 array per peer, or from their parameters alone."""
         ranges = tuple(_ranges(layout, buffer) for layout, buffer in zip(messages.send_layouts, send, strict=True))
         return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), ranges,
                    messages.send_layouts[0].code)
 
     def state(self) -> State:
-        """Return the ranges as arrays, from which `restored` rebuilds them."""
         return {"dim": self.dim, "code": self.code, "position": joined(self.position),
                 "row_range": joined(self.row_range)}
 
     @classmethod
     def restored(cls, state: State) -> Trace:
-        """Rebuild the trace from what `state` returned."""
         return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])),
                    str(state["code"]))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the exchanges of one layer and purpose have sent: by peer, what was last sent there."""
-
     dim: int
     code: str
     by_peer: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
@@ -77,13 +71,11 @@ _NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
 
 
 def _ranges(layout: MessageLayout, buffer: np.ndarray) -> np.ndarray:
-    """Return (num_rows,) float32, the ranges of the rows of one message."""
     _, step = parameters_of(buffer, layout)
     return step * _ranges_a_step(layout)
 
 
 def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
-    """Return (num_rows,) float32, how many steps the range of each row has; any number for rows without a step."""
     bit_width = np.minimum(layout.bit_width, LARGEST_PARAMETER_WIDTH)
     if layout.code == "affine":
         return (2.0 ** bit_width - 1).astype(np.float32)
@@ -95,12 +87,11 @@ def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
 
 
 class Tracer:
-    """Note the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it.
+    """Notes the ranges of sent rows in epochs that are traced.
 
     Parameters
     ----------
-    streams : Streams
-    peers : ranks that rows may be sent to, of which the messages of one exchange may have some
+    peers : all ranks that rows may be sent to
     """
 
     def __init__(self, streams: Streams, peers: Sequence[int]):
@@ -109,13 +100,13 @@ class Tracer:
         self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
 
     def begin_epoch(self, is_traced: bool) -> None:
-        """Note the next epoch, or leave what the last traced one sent as it is."""
+        """Trace the next epoch, or keep what the last traced one sent."""
         self._is_traced = is_traced
         if is_traced:
             self._found, self._unread = {}, []
 
     def note(self, messages: Messages, key: CounterKey, send: list[Buffer]) -> None:
-        """Note the messages of one exchange, once they are encoded in their buffers."""
+        """Note the messages of one exchange, encoded in their buffers."""
         if not self._is_traced:
             return
         if isinstance(send[0], np.ndarray):
@@ -133,7 +124,7 @@ class Tracer:
                 found.by_peer[peer] = position, row_range
 
     def traces(self) -> dict[tuple[int, int], Trace]:
-        """Wait for a device, and return the Trace of each (layer, purpose) in the last epoch that was traced."""
+        """Return the Trace of each (layer, purpose) in the last traced epoch. Waits for a device."""
         self._streams.message.join()
         unread, self._unread = self._unread, []
         for messages, key, parameters in unread:

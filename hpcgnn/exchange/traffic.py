@@ -1,4 +1,4 @@
-"""Traffic: what exchanges cost one rank, counted where it is spent."""
+"""Traffic: bytes and seconds that exchanges cost one rank, counted where they are spent."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ def _no_rows() -> np.ndarray:
 
 @dataclass
 class Traffic:
-    """Count what this rank handed to MPI, and the seconds that it took, since the last `take`.
+    """Counts since the last `take`.
 
-    Seconds of travel are those of the union: messages that travel beside each other count once. Messages that are still
-    on their way at a `take` go on counting after it. A carrier's thread may call `depart` and `arrive`.
+    Messages that travel at the same time count once in the seconds; messages still on their way at a `take` count on.
+    The carrier's thread may call `depart` and `arrive`.
 
     Attributes
     ----------
-    payload_bytes, parameter_bytes, num_values : int
-    exchange_seconds : float         in MPI's calls
-    blocked_seconds : float          of those, waiting for messages or for sums over the ranks
-    travel_seconds : float           in which some message was posted and had not arrived, whatever was computed
-    hidden_seconds : float           of those, the seconds in which this rank was not blocked
+    exchange_seconds : float         in MPI calls
+    blocked_seconds : float          of these, waiting for messages or sums
+    travel_seconds : float           with some message posted and not arrived
+    hidden_seconds : float           of these, not blocked
     quantize_seconds : float         encoding and decoding
-    staleness : int                  epochs that the oldest row read was old
+    staleness : int                  age of the oldest row read, in epochs
     width_rows : (len(BIT_WIDTHS),) int64        rows sent at each width
     sent_by_peer : dict              rank -> bytes sent to it
-    sum_bytes : int                  handed to MPI to be summed over the ranks; no part of the payload
-    shared_bytes : int               laid for other ranks of the node in memory that they share; no part of it either
+    sum_bytes : int                  handed to MPI for sums over the ranks; not in the payload
+    shared_bytes : int               written to memory shared within a node; not in the payload
     """
 
     payload_bytes: int = 0
@@ -74,16 +73,14 @@ class Traffic:
                 self.sent_by_peer[peer] = self.sent_by_peer.get(peer, 0) + len(buffer)
 
     def depart(self) -> None:
-        """Note that messages have been posted."""
         self._move(travelling=1)
 
     def arrive(self) -> None:
-        """Note that messages that departed have arrived."""
         self._move(travelling=-1)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the seconds of a block as blocked, in which this rank does nothing but wait for others."""
+        """Count the seconds of a block as blocked."""
         started = time.perf_counter()
         self._move(waiting=1)
         try:
@@ -93,12 +90,12 @@ class Traffic:
             self.blocked_seconds += time.perf_counter() - started
 
     def restart_clock(self) -> None:
-        """Leave out the seconds of travel until now, which were no part of an epoch."""
+        """Drop the seconds of travel so far, which were not part of an epoch."""
         self._move()
         self.travel_seconds = self.hidden_seconds = 0.0
 
     def take(self) -> Traffic:
-        """Return the counts so far and start again from zero."""
+        """Return the counts and start again from zero."""
         self._move()
         taken = replace(self)
         fresh = Traffic()
@@ -108,26 +105,23 @@ class Traffic:
         return taken
 
     def plus(self, earlier: Traffic) -> Traffic:
-        """Return the counts of both; staleness is the greater."""
+        """Return the sum of both counts; staleness is the larger."""
         total = {name: getattr(self, name) + getattr(earlier, name) for name in SUMS}
         peers = self.sent_by_peer.keys() | earlier.sent_by_peer.keys()
         sent = {peer: self.sent_by_peer.get(peer, 0) + earlier.sent_by_peer.get(peer, 0) for peer in sorted(peers)}
         return Traffic(**total, staleness=max(self.staleness, earlier.staleness), sent_by_peer=sent)
 
     def state(self) -> State:
-        """Return the counts as numbers and arrays."""
         peers = np.array(sorted(self.sent_by_peer.items()), np.int64).reshape(-1, 2)
         return {**{name: getattr(self, name) for name in SUMS}, "staleness": self.staleness, "sent_by_peer": peers}
 
     @classmethod
     def of_state(cls, state: State) -> Traffic:
-        """Return the counts that `state` returned."""
         state = {"shared_bytes": 0, **state}      # which earlier versions did not have
         sums = {name: state[name] if name == "width_rows" else type(getattr(cls, name))(state[name]) for name in SUMS}
         return cls(**sums, staleness=int(state["staleness"]), sent_by_peer=dict(state["sent_by_peer"].tolist()))
 
     def _move(self, travelling: int = 0, waiting: int = 0) -> None:
-        """Count the seconds since the last move as what this rank did in them, and note what it does from now on."""
         with self._lock:
             now = time.perf_counter()
             if self._num_travelling:
@@ -140,7 +134,7 @@ class Traffic:
 
 
 class ControlTraffic:
-    """Count what this rank tells others in order to decide, beside the rows.
+    """Counts what ranks tell each other to decide on widths.
 
     Attributes
     ----------
@@ -152,12 +146,11 @@ class ControlTraffic:
         self.num_swaps = self.sent_bytes = 0
 
     def count(self, num_bytes: int) -> None:
-        """Count a swap between all ranks."""
         self.num_swaps += 1
         self.sent_bytes += num_bytes
 
     def take(self) -> tuple[int, int]:
-        """Return num_swaps and sent_bytes, and start again from zero."""
+        """Return num_swaps and sent_bytes and start again from zero."""
         taken = self.num_swaps, self.sent_bytes
         self.num_swaps = self.sent_bytes = 0
         return taken

@@ -1,4 +1,6 @@
-"""Kinds of exchanges, a file each: what a method's training exchanges do with the rows of an epoch."""
+"""Exchange kinds: what a method's training exchanges do with rows. Fresh, sampled, skipped, or kept from epoch to
+epoch.
+"""
 
 from hpcgnn.exchange.kinds.fresh import Fresh
 from hpcgnn.exchange.kinds.kept import Kept

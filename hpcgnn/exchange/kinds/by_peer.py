@@ -1,7 +1,4 @@
-"""Exchanges of one peer at a time: no more than one peer's messages, halo rows or their gradients are in memory.
-
-What a round means to layers, and what a row costs on the wire, is not known here.
-"""
+"""Exchanges by peer: one round of the ring at a time, so that only one peer's messages and halo rows are in memory."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ def halo_spans_of(plan: ExchangePlan) -> Spans:
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
-    """Return the messages of one round alone, to its destination and from its source, whose halo rows are counted from
-    the first one of their owner.
+    """Return the messages of one round, kept with the whole messages; halo rows are counted from the first of their
+    owner.
 
-    They are made once and kept with the whole messages. pair : (destination, source) of the round, places of peers
+    pair : (destination, source) of the round, places of peers
     """
     if pair not in messages.rounds:
         messages.rounds[pair] = _cut_round(messages, pair, purpose, halo_spans)
@@ -62,21 +59,16 @@ def _counted_from(rows: RowList, first: int) -> RowList:
 
 
 class _Rounds:
-    """Rounds of the ring, each started when the messages of the one before have been read.
-
-    start : function        posts the messages of a round, by its number
-    """
-
     def __init__(self, num_rounds: int, start: Callable[[int], Arrival]):
         self._start, self._num_rounds, self._number = start, num_rounds, 0
         self._arrival = start(0) if num_rounds else None
 
     def poll(self) -> bool:
-        """Let MPI make progress, and tell whether the current round's messages have arrived."""
+        """Let MPI make progress; whether the current round's messages have arrived."""
         return self._arrival is None or self._arrival.poll()
 
     def _finish_round(self, rows: torch.Tensor) -> None:
-        """Write or add the rows of the current round, then start the next one, which may reuse the messages' memory."""
+        # Read this round before the next one starts, which may reuse the memory of its messages.
         self._arrival.finish(rows)
         self._number += 1
         self._arrival = self._start(self._number) if self._number < self._num_rounds else None
@@ -87,10 +79,8 @@ class RowsByPeer(_Rounds):
 
     Parameters
     ----------
-    sources : tuple of int       places of peers, in the order of the ring
-    halo_spans : where each peer's halo rows begin and end
-    dim, dtype, device : of the rows
-    start : see `_Rounds`
+    sources : tuple of int       places of peers, in ring order
+    start : function             posts the messages of a round, by its number
     """
 
     def __init__(self, sources: tuple[int, ...], halo_spans: Spans, dim: int, dtype: torch.dtype,
@@ -100,7 +90,6 @@ class RowsByPeer(_Rounds):
         super().__init__(len(sources), start)
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Collective: see `hpcgnn.graph.hop.PeerArrival`; one table serves all peers."""
         table = empty((max(self._num_rows), self._dim), self._dtype, self._device)
         for source in self._sources:
             rows = table[:self._num_rows[source]]
@@ -109,16 +98,14 @@ class RowsByPeer(_Rounds):
 
 
 class GradientsByPeer(_Rounds):
-    """Take gradients home, one peer after another; see `hpcgnn.graph.hop.Arrival`."""
+    """Gradients on their way home, one peer after another."""
 
     def packed(self) -> None:
-        """Return None: gradients are added, so `finish` must bring them."""
         return None
 
     def rows_in_message(self, dtype: torch.dtype) -> None:
-        """Return None, as `packed`."""
+        pass
 
     def finish(self, total: torch.Tensor) -> None:
-        """Collective: add what comes in every round."""
         while self._arrival is not None:
             self._finish_round(total)

@@ -10,12 +10,10 @@ from hpcgnn.graph.hop import ExchangeSite
 
 
 class Fresh(ExchangeKind):
-    """Send all rows, and read those that arrive; nothing is kept."""
+    """Send all rows and read what arrives."""
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: see `ExchangeKind`."""
         return sender.send(outgoing)
 
     def predicting(self) -> Kept:
-        """See `ExchangeKind`."""
         return Kept(is_pipelined=False, predicts=True)

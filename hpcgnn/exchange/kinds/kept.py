@@ -1,11 +1,9 @@
-"""Movement: how far the rows of an exchange move from epoch to epoch, measured where they are whole, at their sender.
+"""Kept rows: what an epoch receives outlives it and is read or corrected later.
 
-Receivers hold quantized rows, whose errors at 1 or 2 bits are far larger than what rows move in an epoch.
-
-Rows kept on both sides of an exchange: the reconstruction that predictive messages correct, and PipeGCN's running
-mean of stale rows.
-
-Kept rows: messages or what was made of them outlive their epoch, and a later epoch reads them.
+`Kept` lets asynchronous epochs read the rows of the epoch before while their own travel. Between message and rows there
+may be a table: `PredictedRows`, where messages hold only differences from the last reconstruction, or `SmoothedRows`,
+PipeGCN's running mean. `Movement` measures how far rows move between epochs, at the sender: receivers only have
+quantized rows, and at 1 or 2 bits the rounding errors are much larger than the movement.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ EPOCHS_BACK = 2
 
 
 class Movement(Stateful):
-    """Compare a sample of the rows that one exchange sends with the same rows one and two epochs earlier.
+    """Compares a sample of the sent rows with the same rows one and two epochs earlier.
 
     Attributes
     ----------
-    sums : (NUM_SUMS,) float64 tensor      over the sample, of the newest epoch: squares of its values, squares of their
-        change over one epoch, and over two, and the squares of how much the last two differ row by row, which is the
-        variance of their difference; all 0 before there are two epochs to compare with
+    sums : (NUM_SUMS,) float64 tensor      over the sample: squared values, squared change over one epoch, over two, and
+                                           squared difference of these two per row, which is the variance of their
+                                           difference; 0 before two epochs have passed
     """
 
     def __init__(self) -> None:
@@ -54,7 +52,7 @@ class Movement(Stateful):
         Parameters
         ----------
         rows : (n, dim) tensor
-        sent : (num_sent,) int32      places of the rows that leave; the sample is spread evenly over them
+        sent : (num_sent,) int32      rows that leave; the sample is spread evenly over them
         """
         if self._index is None or len(self._index) != min(len(sent), SAMPLED_ROWS):
             self._index, self._earlier = sent[_spread(len(sent))], []
@@ -69,16 +67,13 @@ class Movement(Stateful):
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         return sum(4 * table.numel() for table in self._earlier)
 
     def state(self) -> State:
-        """See `Stateful`."""
         return {"index": np.empty(0, np.int32) if self._index is None else self._index, "sums": on_host(self.sums),
                 **{f"rows-{age}": on_host(table) for age, table in enumerate(self._earlier)}}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         names = [name for name in (f"rows-{age}" for age in range(EPOCHS_BACK)) if name in state]
         self._earlier = [table_of(state[name], device) for name in names]
         self.sums = torch.from_numpy(np.array(state["sums"], np.float64)).to(device)
@@ -94,10 +89,10 @@ def _square_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 class Reconstruction(Stateful):
-    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in the order of the messages.
+    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in message order.
 
-    Sender and receiver hold one each and change it by the same messages with the same arithmetic, so they are equal to
-    the last bit. It begins at zero, and again where an epoch is missing.
+    Sender and receiver each hold one and change it by the same messages with the same arithmetic, so they are equal to
+    the bit. It starts at zero, and again after a missing epoch.
     """
 
     def __init__(self) -> None:
@@ -117,30 +112,27 @@ class Reconstruction(Stateful):
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         return _bytes_of(self._rows)
 
     def state(self) -> State:
-        """See `Stateful`."""
         return {} if self._rows is None else {"epoch": self._epoch, "rows": on_host(self._rows)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         if state:
             self._rows, self._epoch = table_of(state["rows"], device), int(state["epoch"])
 
 
 def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer],
                       sent: Reconstruction) -> torch.Tensor | None:
-    """Quantize what the receiver's reconstruction lacks of each row to send, and correct the sender's copy of it.
+    """Quantize the difference between each row and the receiver's reconstruction, and correct the sender's copy.
 
-    Rounding is to the nearest: what a message leaves out is part of the next difference, so errors don't add up, but
-    only a quantizer whose error is below its input lets them fade (Richtarik et al., NeurIPS 2021, EF21). The range of
-    a difference shrinks as training settles, and the error with it, at the same width.
+    Rounding is to nearest: what a message leaves out is part of the next difference, so errors don't add up, and they
+    fade since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
+    settles, the range of differences shrinks, and the error with it, at the same width.
 
     Returns
     -------
-    None, or what is still to be read of a device's rows; see `RowChecks`
+    None, or a device's notes on bad rows, to be read through `RowChecks`
     """
     known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
@@ -159,13 +151,12 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
 
 
 class PredictedRows(ReceivedTable):
-    """Received rows of predictive messages; see `ReceivedTable`."""
+    """Received rows of predictive messages."""
 
     def __init__(self) -> None:
         self.sent, self._received = Reconstruction(), Reconstruction()
 
     def apply(self, arrival: Arrival) -> None:
-        """Correct the reconstruction."""
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
         known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
@@ -176,31 +167,26 @@ class PredictedRows(ReceivedTable):
                 dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-        """Write the reconstruction to its rows, or add it."""
         _place(self._received.rows, messages, rows, accumulate)
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         return self.sent.num_bytes + self._received.num_bytes
 
     @property
     def num_rows(self) -> int:
-        """See `ReceivedTable`."""
         return _rows_of(self._received.rows)
 
     def state(self) -> State:
-        """See `Stateful`."""
         return {"sent": self.sent.state(), "received": self._received.state()}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         self.sent.restore(state["sent"], device)
         self._received.restore(state["received"], device)
 
 
 class SmoothedRows(ReceivedTable):
-    """Running mean of received rows; see `ReceivedTable`.
+    """Running mean of received rows.
 
     Reference: PipeGCN, Section 3.4, of features and of gradients alike.
     """
@@ -210,7 +196,6 @@ class SmoothedRows(ReceivedTable):
         self._mean: torch.Tensor | None = None
 
     def apply(self, arrival: Arrival) -> None:
-        """Move the mean towards what arrived; the first rows are the mean."""
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
         fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
@@ -222,25 +207,20 @@ class SmoothedRows(ReceivedTable):
         self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-        """Write the mean to its rows, or add it."""
         _place(self._mean, messages, rows, accumulate)
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         return _bytes_of(self._mean)
 
     @property
     def num_rows(self) -> int:
-        """See `ReceivedTable`."""
         return _rows_of(self._mean)
 
     def state(self) -> State:
-        """See `Stateful`."""
         return {} if self._mean is None else {"mean": on_host(self._mean)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         if state:
             self._mean = table_of(state["mean"], device)
 
@@ -254,7 +234,6 @@ def _bytes_of(table: torch.Tensor | None) -> int:
 
 
 def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-    """Rows of a table to their places, in the order of the ranks; a message names a row at most once."""
     pieces = table.split([len(listed) for listed in messages.receive_rows])
     for listed, piece in zip(messages.receive_rows, pieces, strict=True):
         index = on_device(listed.index, rows).long()
@@ -265,20 +244,14 @@ def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumula
 
 
 class KeptMessages(Stateful):
-    """Keep the messages and rows of one exchange, of a layer in one direction, from epoch to epoch.
+    """The messages and rows of one exchange, kept from epoch to epoch.
 
-    An epoch's messages stay readable while the next one's arrive. On the host they are held by who reads them, and
-    their memory is free once they are read; on a device two arenas take turns.
-
-    Parameters
-    ----------
-    sender : Sender
-    purpose : FORWARD or BACKWARD
-    table : ReceivedTable or None
+    An epoch's messages stay readable while the next ones arrive: on the host their reader holds them, on a device two
+    arenas alternate.
 
     Attributes
     ----------
-    last : Arrival or None      the messages of the last epoch
+    last : Arrival or None      messages of the last epoch
     movement : Movement         of the rows that this rank sends
     """
 
@@ -291,28 +264,24 @@ class KeptMessages(Stateful):
         self._turn = 0
 
     def next_arena(self) -> MessageArena:
-        """Return the arena that the last epoch's messages don't lie in."""
+        """Return the arena without the last epoch's messages."""
         self._turn = (self._turn + 1) % len(self._arenas)
         return self._arenas[self._turn]
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         tables = 0 if self.table is None else self.table.num_bytes
         return sum(arena.num_bytes for arena in self._arenas) + tables + self.movement.num_bytes
 
     def settle(self) -> None:
-        """Collective: see `Stateful`."""
         if self.last is not None:
             self.last.transfer.wait()
 
     def state(self) -> State:
-        """See `Stateful`; what is on its way has arrived."""
         return {"flight": {} if self.last is None else self.last.state(),
                 "table": {} if self.table is None else self.table.state(), "movement": self.movement.state()}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         self.movement.restore(state["movement"], device)
         if state["flight"]:
             plan = self._sender.plan
@@ -329,12 +298,12 @@ class KeptMessages(Stateful):
 
 
 class Kept(RememberingKind[KeptMessages]):
-    """Send all rows; asynchronous epochs read those of the epoch before, while theirs travel.
+    """Send all rows; asynchronous epochs read those of the epoch before, while their own travel.
 
     Parameters
     ----------
-    is_pipelined : bool      epochs may be asynchronous
-    smoothing : float        weight of the past in a running mean of what arrives; 0 takes what arrives
+    is_pipelined : bool      whether epochs may be asynchronous
+    smoothing : float        weight of the past in a running mean of what arrives; 0: none
     predicts : bool          messages hold the difference from what the receiver has
     """
 
@@ -345,17 +314,14 @@ class Kept(RememberingKind[KeptMessages]):
         self._plan: EpochPlan | None = None
 
     def predicting(self) -> Kept:
-        """See `ExchangeKind`. A running mean of predicted rows is refused by the method that would ask for it."""
         return Kept(self._max_age > 0, self._smoothing, predicts=True)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
-        """See `ExchangeKind`."""
         if self._max_age == 0:
             super().begin_epoch(plan)
         self._plan = plan
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        """See `ExchangeKind`."""
         if self._max_age == 0:
             return {}
         sums: dict[tuple[int, int], torch.Tensor] = {}
@@ -364,12 +330,6 @@ class Kept(RememberingKind[KeptMessages]):
         return sums
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: see `ExchangeKind`.
-
-        Raises
-        ------
-        KernelError      an asynchronous epoch has none before it
-        """
         kept, is_stale = self._at(sender, outgoing.place), self._reads_stale(outgoing.place)
         if is_stale and kept.last is None:
             raise KernelError(f"epoch {outgoing.key.epoch} is asynchronous and no rows of layer {outgoing.key.layer} "
@@ -379,6 +339,7 @@ class Kept(RememberingKind[KeptMessages]):
         encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
         sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
         sent.table = kept.table
+        # A stale exchange reads last epoch's messages; a fresh one first lets the table learn them, then its own.
         before, kept.last = kept.last, sent
         if not is_stale:
             sent.before = before

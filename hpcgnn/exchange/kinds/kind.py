@@ -1,6 +1,6 @@
-"""ExchangeKind: what a method's training exchanges do with the rows of an epoch, and what they keep of them.
+"""ExchangeKind: what a method's training exchanges do with the rows of an epoch, and what they keep.
 
-A kind is made by `Method.exchange` on each rank and serves one run. A kind of one's own is a subclass.
+`Method.exchange` makes one per rank and run. A kind of your own is a subclass with `start`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hpcgnn.graph.hop import ExchangeSite
 
 
 class ExchangeKind(ABC):
-    """Decide which rows travel in a training pass, which are read, and what is kept of them.
+    """Decides which rows travel in training and which are read.
 
     Attributes
     ----------
-    keeps_state : bool      training reads something of earlier epochs, so a resumed run needs `state`
-    may_skip : bool         a rank may send nothing in an epoch
+    keeps_state : bool      whether a resumed run needs `state`
+    may_skip : bool         whether a rank may send nothing in an epoch
     """
 
     keeps_state = False
@@ -35,7 +35,7 @@ class ExchangeKind(ABC):
 
     @abstractmethod
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: send the rows of one exchange, and return what is read instead of or after them."""
+        """Collective: send the rows of one exchange; return what is read instead of or after them."""
 
     def predicting(self) -> ExchangeKind:
         """Return the same kind with messages that hold differences from what receivers have.
@@ -58,47 +58,45 @@ class ExchangeKind(ABC):
                               "the next one")
 
     def drawn_for(self, site: ExchangeSite) -> Hashable:
-        """Return what the rows that travel are drawn by; None where all do."""
+        """Return what the sample of travelling rows is keyed by; None where all travel."""
         return None
 
     def travelling(self, plan: ExchangePlan, site: ExchangeSite) -> ExchangePlan:
-        """Return the plan of the rows that travel."""
         return plan
 
     def present(self, plan: ExchangePlan, site: ExchangeSite) -> np.ndarray | None:
-        """Return (num_halo,) bool, the halo rows that the pass has; None is all."""
+        """Return which halo rows the pass has, (num_halo,) bool; None: all."""
         return None
 
     @property
     def num_bytes(self) -> int:
-        """Memory that is kept between epochs: messages, reconstructions, means."""
         return 0
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Return by layer and purpose how far the rows that this rank sends moved; see `Movement.sums`. Empty where no
-        epoch may read the rows of another.
+        """Return how far sent rows moved, by layer and purpose, see `Movement.sums`; empty if no epoch reads another's
+        rows.
         """
         return {}
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: return when nothing is on its way; the next epoch still reads what came."""
+        """Collective: wait for what is on its way, without reading it."""
 
     def forget(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: end what is on its way and keep nothing."""
+        """Collective: finish what is on its way and keep nothing."""
 
     def state(self) -> State:
-        """Return all that is kept, once it is settled; valid until the next epoch."""
+        """Return all that is kept, once settled; valid until the next epoch."""
         return {}
 
     def restore(self, sender: Sender, state: State) -> None:    # noqa: B027, nothing to do for most
-        """Go on from what `state` returned on this rank."""
+        """Continue from what `state` returned on this rank."""
 
 
 Part = TypeVar("Part", bound=Stateful)
 
 
 class RememberingKind(ExchangeKind, Generic[Part]):
-    """Keep something of each exchange, by its layer, direction and dim; all of it is saved from here."""
+    """Keeps something per exchange, by (layer, direction, dim), and saves it."""
 
     keeps_state = True
 
@@ -107,7 +105,7 @@ class RememberingKind(ExchangeKind, Generic[Part]):
 
     @abstractmethod
     def _new(self, sender: Sender, purpose: int) -> Part:
-        """Return what an exchange keeps before its first epoch."""
+        pass
 
     def _at(self, sender: Sender, place: Place) -> Part:
         if place not in self._kept:
@@ -116,25 +114,20 @@ class RememberingKind(ExchangeKind, Generic[Part]):
 
     @property
     def num_bytes(self) -> int:
-        """See `ExchangeKind`."""
         return sum(kept.num_bytes for kept in self._kept.values())
 
     def settle(self) -> None:
-        """Collective: see `ExchangeKind`."""
         for kept in self._kept.values():
             kept.settle()
 
     def forget(self) -> None:
-        """Collective: see `ExchangeKind`."""
         self.settle()
         self._kept = {}
 
     def state(self) -> State:
-        """See `ExchangeKind`."""
         return {"-".join(map(str, place)): kept.state() for place, kept in self._kept.items()}
 
     def restore(self, sender: Sender, state: State) -> None:
-        """See `ExchangeKind`."""
         device = device_of(sender.transport.empty(0))
         for name, kept_state in state.items():
             layer, purpose, dim = map(int, name.split("-"))

@@ -1,4 +1,4 @@
-"""Sampled boundary rows: the share that one epoch keeps, which sender and receiver draw alike."""
+"""Sampled boundary rows: an epoch sends a share of them; sender and receiver draw the same sample without a message."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from hpcgnn.ops.cuda.resident import on_device
 
 
 def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.ndarray:
-    """(num_halo,) bool, the halo rows that an epoch keeps: each with probability `share`, at all layers and in both
-    directions.
+    """Return which halo rows an epoch keeps, (num_halo,) bool: each with probability `share`, the same in all layers.
 
     Reference: BNS-GCN, Algorithm 1.
     """
@@ -31,14 +30,14 @@ def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.nda
 
 
 def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> ExchangePlan:
-    """Return the plan in which only the rows that the epoch keeps travel; see `kept_halo`."""
+    """Return the plan of the rows that the epoch keeps; see `kept_halo`."""
     key = CounterKey(seed, epoch, SAMPLE, 0)
     sent = tuple(draw(rows.node_id, share, key) for rows in plan.boundary)
     return plan.restricted(sent, kept_halo(plan, share, seed, epoch))
 
 
 class Sampled(ExchangeKind):
-    """Send a share of the boundary rows, drawn anew in every epoch; sums over them stay unbiased.
+    """Send a share of the boundary rows, drawn anew in every epoch; sums stay unbiased.
 
     Reference: BNS-GCN, Algorithm 1.
     """
@@ -48,24 +47,19 @@ class Sampled(ExchangeKind):
         self._sample: tuple[Hashable, np.ndarray] | None = None
 
     def drawn_for(self, site: ExchangeSite) -> Hashable:
-        """See `ExchangeKind`."""
         return site.seed, site.epoch
 
     def travelling(self, plan: ExchangePlan, site: ExchangeSite) -> ExchangePlan:
-        """See `ExchangeKind`."""
         return sampled(plan, self._share, site.seed, site.epoch)
 
     def present(self, plan: ExchangePlan, site: ExchangeSite) -> np.ndarray:
-        """See `ExchangeKind`; the sample is drawn once an epoch."""
         drawn = self.drawn_for(site)
         if self._sample is None or self._sample[0] != drawn:
             self._sample = drawn, kept_halo(plan, self._share, site.seed, site.epoch)
         return self._sample[1]
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: see `ExchangeKind`. Rows that are summed are divided by the share: on arrival, and gradients
-        before they leave.
-        """
+        # Rows that are summed are divided by the share: on arrival, and gradients before they leave.
         if outgoing.is_gradient:
             return sender.send(replace(outgoing, rows=outgoing.rows / self._share) if site.is_scaled else outgoing)
         arrival = sender.send(outgoing)

@@ -1,6 +1,6 @@
-"""Skipped broadcasts: a rank whose rows have moved little sends none, and its peers read what they have.
+"""Skipped broadcasts: a rank sends its rows only when they have moved enough; otherwise peers read the last ones.
 
-Reference: SANCUS, skip-broadcast with bounded staleness, here also of gradients.
+Reference: SANCUS, skip-broadcast with bounded staleness, here also for gradients.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from hpcgnn.ops.cuda.resident import on_device
 
 
 class Broadcaster(Stateful):
-    """One exchange of one rank: what was last sent, and the age of what each peer last sent.
+    """One exchange of one rank: what it last sent, and when each peer last sent.
 
     Parameters
     ----------
-    change : float         relative change of the rows, in the 2-norm, from which on they are sent
+    change : float         relative change of the rows, in the 2-norm, above which they are sent
     staleness : int        epochs after which they are sent in any case
-    transport : Transport
     """
 
     def __init__(self, change: float, staleness: int, transport: Transport = HOST):
@@ -39,9 +38,9 @@ class Broadcaster(Stateful):
 
     def agree(self, comm: MPI.Comm, peers: tuple[int, ...], rows: torch.Tensor, index: np.ndarray,
               epoch: int) -> np.ndarray:
-        """Collective: (num_peers,) bool, which peers send the rows `index` of theirs in this epoch; notes its own.
+        """Collective: return which peers send in this epoch, (num_peers,) bool, and note it.
 
-        Rows of a device are waited for: whether they leave is told to all peers by MPI.
+        Waits for rows of a device, since MPI tells all peers whether they leave.
         """
         leaving = rows[on_device(index, rows).long()].float()
         sends = self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness
@@ -54,12 +53,12 @@ class Broadcaster(Stateful):
         return everyone
 
     def age(self, epoch: int, peers: np.ndarray) -> int:
-        """Return how many epochs old the oldest rows of `peers` are; see `Arrival.max_age`."""
+        """Return how many epochs old the oldest rows of `peers` are."""
         return int((epoch - self._arrived_epoch[peers]).max(initial=0))
 
     @property
     def arrived_epoch(self) -> np.ndarray:
-        """Return (num_peers,) int64, the epoch of the rows that last came from each peer, once `agree` was called."""
+        """(num_peers,) int64, epoch of the rows that last came from each peer."""
         return self._arrived_epoch.copy()
 
     def _has_moved(self, leaving: torch.Tensor) -> bool:
@@ -69,18 +68,15 @@ class Broadcaster(Stateful):
 
     @property
     def num_bytes(self) -> int:
-        """See `Stateful`."""
         return self.arena.num_bytes + (0 if self._last is None else 4 * self._last.numel())
 
     def state(self) -> State:
-        """See `Stateful`."""
         if self._arrived_epoch is None:
             return {}
         sent = {} if self._last is None else {"epoch": self._sent_epoch, "rows": on_host(self._last)}
         return {"sent": sent, "arrived_epoch": self._arrived_epoch, "bytes": on_host(self.arena.received)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `Stateful`."""
         if not state:
             return
         if state["sent"]:
@@ -91,7 +87,7 @@ class Broadcaster(Stateful):
 
 
 class Skipped(RememberingKind[Broadcaster]):
-    """Send from ranks whose rows have moved or grown too old; the others' rows are read as they last came.
+    """Send rows that have moved or grown too old; read the others as they last came.
 
     Parameters
     ----------
@@ -105,7 +101,6 @@ class Skipped(RememberingKind[Broadcaster]):
         self._change, self._staleness = change, staleness
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: see `ExchangeKind`."""
         messages, epoch = outgoing.messages, outgoing.key.epoch
         broadcaster = self._at(sender, outgoing.place)
         sends = broadcaster.agree(sender.comm, messages.peers, outgoing.rows, messages.send_index, epoch)
