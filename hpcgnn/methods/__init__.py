@@ -1,4 +1,4 @@
-"""Training methods, found by name; one of your own by its import path, as in `mypackage.mymodule:MyMethod`."""
+"""Training methods, by name; your own by its import path, as in `mypackage.mymodule:MyMethod`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in (
 
 
 def find_method(name: str) -> type[Method]:
-    """Return the class of a method: one of `METHODS`, or where `name` is MODULE:CLASS that class.
+    """Return the class of a method, by a name of `METHODS` or by MODULE:CLASS.
 
     Raises
     ------
-    ConfigError      there is none of this name, its module can't be imported, or it is no Method
+    ConfigError      there is no such name, the module can't be imported, or the class is no Method
     """
     if ":" not in name:
         if name not in METHODS:
@@ -38,11 +38,11 @@ def find_method(name: str) -> type[Method]:
 
 
 def name_of(method: Method) -> str:
-    """Return the name by which `find_method` finds the class of a method."""
+    """Return the name by which `find_method` finds a method's class."""
     cls = type(method)
     return cls.name if METHODS.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def users_of(setting: str) -> list[str]:
-    """Names of the methods that have a setting."""
+    """Return the names of the methods that have a setting."""
     return [name for name, method in METHODS.items() if setting in {own.name for own in fields(method)}]

@@ -1,7 +1,4 @@
-"""AdaQP: widths solved for the least variance and time.
-
-Joint: AdaQP's solver under the budget that SYLVIE's rule would spend.
-"""
+"""AdaQP: widths solved for the least variance and time. Joint: AdaQP's solver under the budget of SYLVIE's rule."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ class AdaQP(SolvesWidths):
                                     has_flag=False)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Collective: widths that the solver assigns."""
         from hpcgnn.methods.policies import SolvedWidths
 
         return SolvedWidths(self.solver_of(context, self.lam, self.solver, self.solver_seconds), self.period)
@@ -51,7 +47,6 @@ class Joint(FollowsLoss, SolvesWidths):
             raise ConfigError("method joint spends a budget of bits, which solver highs can't; use bisection or greedy")
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Collective: widths that the solver assigns within the budget."""
         from hpcgnn.methods.policies import BudgetedWidths, level_shares, parse_percentiles
 
         shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))

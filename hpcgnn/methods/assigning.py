@@ -1,10 +1,8 @@
-"""Widths for all layers and directions at once: solvers in threads, and the greedy answer where one does not finish.
+"""Assigners: who chooses the widths of all groups: all ranks together (`SharedAssigner`), or rank 0
+(`GatheredAssigner`).
 
-Pure: problems in, assignments out, each with the reason of a fallback; who logs it is not known here.
-
-Assigners: who chooses the widths of the groups that every rank has, all ranks together or rank 0 for all.
-
-What a group is, and what becomes of its width, is solving.py's business.
+With HiGHS, layers and directions are solved in parallel threads, and the greedy solver answers where HiGHS does not
+finish in time.
 """
 
 from __future__ import annotations
@@ -31,18 +29,17 @@ GAP = 1e-3
 
 
 def assign(problems: list[Problem], lam: float, solver: str, time_limit: float | None) -> list[Assignment]:
-    """Return widths of every problem; layers don't depend on each other and are solved in parallel threads.
+    """Return the widths of every problem, solved in parallel threads.
 
     Parameters
     ----------
     lam : in [0, 1]               weight of variance against time
     solver : {"highs", "greedy"}
-    time_limit : seconds that highs may take for all of them, of which each problem gets its share; None limits the
-        nodes of its search instead, so that answers don't depend on a clock
+    time_limit : seconds for highs over all problems; None limits nodes instead, so that answers don't depend on a clock
 
     Returns
     -------
-    assignments : one a problem, in their order; with solver "greedy" and a reason where highs did not serve
+    list of Assignment      with solver "greedy" and a reason where highs did not finish
 
     Reference: AdaQP, section 3.3.
     """
@@ -56,7 +53,7 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float |
 
 
 def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
-    """Return widths of every problem with the least variance at a given mean of bits a value; see `solve_budget`."""
+    """Return the widths of every problem with the least variance at a mean number of bits per value."""
     return [solve_budget(problem, mean_bits) for problem in problems]
 
 
@@ -76,13 +73,13 @@ ON_ALL_RANKS = "bisection"
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank tells of the messages that it sends in one exchange.
+    """What one rank tells about the messages that it sends in one exchange.
 
     Attributes
     ----------
     dim, code : of the messages, the same on all ranks
-    beta : tuple of (num_groups,) float64, one a peer      see `Problem`
-    num_rows : tuple of (num_groups,) int64, one a peer
+    beta : tuple of (num_groups,) float64, one per peer      see `Problem`
+    num_rows : tuple of (num_groups,) int64, one per peer
     """
 
     dim: int
@@ -91,11 +88,9 @@ class Told:
     num_rows: tuple[np.ndarray, ...]
 
     def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
-        """Return the problem of these messages alone, whose pairs are the peers.
+        """Return the problem of these messages alone, with one pair per peer.
 
-        Parameters
-        ----------
-        distance : (num_peers,) int64      the ring round of each
+        distance : (num_peers,) int64      ring round of each peer
         """
         rows = np.array([counts.sum() for counts in self.num_rows], np.float64)
         return Problem(
@@ -110,7 +105,7 @@ class Told:
         )
 
     def by_peer(self, widths: np.ndarray) -> list[np.ndarray]:
-        """Split the widths of all groups, peer by peer."""
+        """Split the widths of all groups by peer."""
         return np.split(widths, np.cumsum([len(beta) for beta in self.beta])[:-1])
 
 
@@ -120,21 +115,18 @@ def distances(plan: ExchangePlan) -> np.ndarray:
 
 
 class RankReductions:
-    """The reductions of all ranks; see `hpcgnn.methods.bisection.Reductions`."""
+    """Reductions over the ranks of a communicator."""
 
     def __init__(self, comm: MPI.Comm):
         self._comm = comm
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Collective: see `Reductions`."""
         return self._reduced(values, MPI.SUM)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        """Collective: see `Reductions`."""
         return self._reduced(values, MPI.MAX)
 
     def before(self, values: np.ndarray) -> np.ndarray:
-        """Collective: see `Reductions`."""
         found = np.zeros(values.shape)
         self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)
         return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's undefined
@@ -146,12 +138,7 @@ class RankReductions:
 
 
 class SharedAssigner:
-    """Every rank chooses for its own messages, and all agree on a few numbers; see `hpcgnn.methods.bisection`.
-
-    Parameters
-    ----------
-    comm, plan, widths, lam : see `hpcgnn.methods.solving.Solver`
-    """
+    """Every rank chooses for its own messages, and all agree on a few numbers; see `hpcgnn.methods.bisection`."""
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, widths: tuple[int, ...], lam: float):
         self._reductions, self._widths, self._lam = RankReductions(comm), widths, lam
@@ -172,18 +159,12 @@ class SharedAssigner:
         return [one.by_peer(answer.widths) for one, answer in zip(told, answers, strict=True)]
 
     def _num_messages(self, problem: Problem) -> np.ndarray:
-        """Collective: see `solve_together`."""
         sent = np.bincount(problem.pair_round[np.unique(problem.group_pair)], minlength=self._num_rounds)
         return self._reductions.max(sent.astype(np.float64))
 
 
 class GatheredAssigner:
-    """Rank 0 chooses for all ranks, from what each tells of its groups.
-
-    Parameters
-    ----------
-    comm, plan, widths, lam, solver, seconds : see `hpcgnn.methods.solving.Solver`
-    """
+    """Rank 0 chooses for all ranks, from what each tells about its groups."""
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, widths: tuple[int, ...], lam: float, solver: str,
                  seconds: float):
@@ -203,7 +184,7 @@ class GatheredAssigner:
         return [one.by_peer(widths) for one, widths in zip(told, self._comm.scatter(answers), strict=True)]
 
     def _problem(self, number: int, gathered: list[tuple[list[Told], LinkModel, np.ndarray]]) -> Problem:
-        """Join the problems of all ranks for one exchange: the pairs of rank 0 come first."""
+        # Join the problems of all ranks for one exchange, in rank order.
         parts = [of_rank[number].problem(distance, links, self._widths) for of_rank, links, distance in gathered]
         first = np.cumsum([0, *(part.num_pairs for part in parts[:-1])])
         joined = {name: np.concatenate([getattr(part, name) for part in parts])

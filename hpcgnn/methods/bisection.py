@@ -1,15 +1,8 @@
-"""Reductions: a few numbers of all ranks brought together, as solvers that share a problem ask for them.
+"""Bisection: every rank chooses widths for its own messages, and all ranks agree on a few numbers.
 
-Who the others are, and how they are reached, is not known here.
-
-Widths that ranks choose for their own messages, agreeing on a few numbers: AdaQP's bi-objective without a gather.
-
-Given the seconds that a ring round may take, every pair widens its messages without regard to others; so only those
-seconds have to be found together. A problem here is what one rank sends; budgets are in shared_budget.py.
-
-Widths under a budget of bits that ranks spend together: what budget.py solves on one rank, without a gather.
-
-Each rank knows its own messages; what a bit must gain to be spent is found together, round by round.
+AdaQP's bi-objective: given the seconds Z that the longest message of a ring round may take, each pair widens its
+messages independently of all others. The cost is convex in Z, so ranks find the best Z by halving an interval, with one
+sum over the ranks per halving and no gather. Budgets work alike, with the price of a bit in place of Z.
 """
 
 from __future__ import annotations
@@ -26,31 +19,28 @@ from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, inverse_
 
 
 class Reductions(Protocol):
-    """Bring numbers of one shape together, as float64, that all ranks hand over in the same order of calls."""
+    """Combines arrays of one shape over the ranks, in float64; all ranks call in the same order."""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Collective: return the sums over the ranks."""
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the largest over the ranks."""
+        """Collective: return the maxima over the ranks."""
 
     def before(self, values: np.ndarray) -> np.ndarray:
         """Collective: return the sums over the ranks before this one."""
 
 
 class Alone:
-    """The reductions of one rank that has the whole problem; see `Reductions`."""
+    """Reductions of a single rank with the whole problem."""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """See `Reductions`."""
         return values.copy()
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        """See `Reductions`."""
         return values.copy()
 
     def before(self, values: np.ndarray) -> np.ndarray:
-        """See `Reductions`."""
         return np.zeros(values.shape)
 
 
@@ -61,13 +51,12 @@ NUM_NEAR = 8          # candidates on each side of the best seconds of a round i
 
 @dataclass(frozen=True)
 class Common:
-    """What all ranks know of the problem that they share.
+    """What all ranks know of the problem they share.
 
     Attributes
     ----------
-    num_messages : (num_rounds,) float64      most that one rank sends in a round
+    num_messages : (num_rounds,) float64      most messages that one rank sends in a round
     least, most : (num_rounds,) float64       seconds of the longest message at all-smallest and all-largest widths
-    variance_range, seconds_range : low and high
     """
 
     num_messages: np.ndarray
@@ -81,7 +70,7 @@ class Common:
 
     @classmethod
     def find(cls, problem: Problem, num_messages: np.ndarray, reductions: Reductions) -> Common:
-        """Collective: bring the ranks' own together."""
+        """Collective: combine what the ranks know."""
         first, num_rounds = np.zeros(problem.num_groups, np.int64), len(num_messages)
         least, most = reductions.max(np.stack([
             longest_of(problem, problem.pair_seconds(first), num_rounds),
@@ -91,8 +80,9 @@ class Common:
 
 
 def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return the round, from 0, in whose seconds a message counts that travels so far around a ring, from 1. Of more
-    than MAX_ROUNDS rounds several that follow each other share their seconds.
+    """Return the round, from 0, that counts a message over this ring distance, from 1.
+
+    Beyond MAX_ROUNDS, several consecutive rounds share one number.
     """
     num_rounds = num_ranks - 1
     return distance - 1 if num_rounds <= MAX_ROUNDS else (distance - 1) * MAX_ROUNDS // num_rounds
@@ -108,20 +98,20 @@ def longest_of(problem: Problem, seconds: np.ndarray, num_rounds: int) -> np.nda
 def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reductions: Reductions) -> Assignment:
     """Collective: return near-optimal widths of this rank's messages.
 
-    The cost of a round is convex in the seconds Z that its longest message may take, where steps can be cut; its slope
-    is a sum over the ranks. So the best Z of all rounds are found by halving, in NUM_HALVINGS sums of a number a round.
-    Whole steps end near them: of the NUM_NEAR ends on each side, the one that costs least is taken, once all
-    ranks have filled what is left of it. All ranks halve as often, whatever they find, and decide alike.
+    1. Find the best Z of each round as if steps could be cut, in NUM_HALVINGS halvings; the slope of the cost is a sum
+    over the ranks. All ranks halve equally often and decide alike.
+    2. Whole steps end near it: try the NUM_NEAR ends on each side.
+    3. Fill what is left of each and take the cheapest.
 
     Parameters
     ----------
-    problem : Problem      of the messages that this rank sends, `pair_round` from 0
+    problem : Problem      messages that this rank sends, `pair_round` from 0
     lam : in [0, 1]        weight of variance against time
     num_messages : (num_rounds,) float64      most that one rank sends in each round, the same on all ranks
 
     Returns
     -------
-    assignment : its widths are of this rank's groups; its objective, terms and bound of all ranks' messages
+    Assignment      widths of this rank's groups; objective, terms and bound of all ranks' messages
 
     Reference: AdaQP, Eq. (12). Deviation: a round counts as often as a rank sends messages in it, which is once where
     there are no more than MAX_ROUNDS; see `round_of`.
@@ -146,13 +136,12 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
 
 def _cut_anywhere(steps: Steps, common: Common, weight: float, rate: float,
                   reductions: Reductions) -> tuple[np.ndarray, float]:
-    """Collective: (num_rounds,) float64, the best seconds of each round where steps can be cut, and a bound of the
-    cost: that there, less what half an interval could hide.
-    """
     price = rate * common.num_messages
     low, high = common.least.copy(), common.most.copy()
     for _ in range(NUM_HALVINGS):
         middle = (low + high) / 2
+        # Widening Z pays while the gain per second of the steps that it cuts, over all ranks, exceeds the price of a
+        # second.
         is_cut = (steps.start <= middle[steps.ring_round]) & (middle[steps.ring_round] < steps.end)
         gained = np.bincount(steps.ring_round[is_cut], steps.gain[is_cut] / steps.seconds[is_cut], len(price))
         pays = weight * reductions.sum(gained) > price
@@ -164,9 +153,6 @@ def _cut_anywhere(steps: Steps, common: Common, weight: float, rate: float,
 
 
 def _ends_near(steps: Steps, best: np.ndarray, common: Common, reductions: Reductions) -> np.ndarray:
-    """Collective: (num_candidates, num_rounds) float64, the nearest ends of whole steps of any rank up to the best
-    seconds and beyond them, and the least seconds.
-    """
     ends = [np.unique(steps.end[steps.ring_round == number]) for number in range(len(best))]
     # A pair's last step ends where its widest message does, but for the rounding of two sums.
     candidates, below, above = [common.least], best * ROUNDING, best * ROUNDING
@@ -182,15 +168,11 @@ def _ends_near(steps: Steps, best: np.ndarray, common: Common, reductions: Reduc
 
 
 def _place(values: np.ndarray, place: int) -> float:
-    """Return a value, or what no round takes on either side of them."""
     return float(values[place]) if 0 <= place < len(values) else math.copysign(math.inf, place - 0.5)
 
 
 def _cheapest(problem: Problem, steps: Steps, candidates: np.ndarray, common: Common, weight: float, rate: float,
               reductions: Reductions) -> np.ndarray:
-    """Collective: (num_steps,) bool, true for the steps of this rank that are taken: in each round those of the
-    candidate that costs all ranks least.
-    """
     smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
     num_rounds, taken, gains, seconds = candidates.shape[1], [], [], []
     for longest in candidates:
@@ -205,7 +187,6 @@ def _cheapest(problem: Problem, steps: Steps, candidates: np.ndarray, common: Co
 
 
 def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """Return (num_pairs,) float64, seconds of each pair's message after these steps are taken."""
     return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
 
 
@@ -214,24 +195,23 @@ NUM_SWEEPS = 8
 
 
 def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, reductions: Reductions) -> Assignment:
-    """Collective: return widths of this rank's messages with the least variance at a given mean of bits a value in
-    every ring round, with no pair made the longest by it; see `hpcgnn.methods.greedy.solve_budget`.
+    """Collective: return this rank's widths with the least variance at a mean number of bits per value in every ring
+    round.
 
-    Which steps a pair's own limit leaves does not depend on other pairs. Of those, the ones that gain more a bit than a
-    price are taken; the price of each round is found by halving, in NUM_HALVINGS sums of a number a round. Steps at the
-    price itself are taken in the order of the ranks while the budget lasts, and then, NUM_SWEEPS times, each rank's
-    best step that still fits.
+    No pair may become longer than the round's longest pair would be at the mean width; see
+    `hpcgnn.methods.greedy.solve_budget`. That bars some steps. Of the others, all with more gain per bit than a price
+    are taken; halving finds the price of each round. Steps at the price itself are taken in rank order while the budget
+    lasts; then, NUM_SWEEPS times, each rank takes its best step that still fits.
 
     Parameters
     ----------
-    problem : Problem      of the messages that this rank sends, `pair_round` from 0
+    problem : Problem      messages that this rank sends, `pair_round` from 0
     mean_bits : at least the smallest width
     num_rounds : the same on all ranks
 
     Returns
     -------
-    assignment : its widths are of this rank's groups; its objective, the variance term alone, of all ranks' messages;
-        of seconds nothing is known
+    Assignment      widths of this rank's groups; the objective is the variance term of all ranks' messages
 
     Raises
     ------
@@ -250,9 +230,6 @@ def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, r
 
 
 def _steps_within(problem: Problem, mean_bits: float, num_rounds: int, reductions: Reductions) -> Steps:
-    """Collective: the steps, best first, that no pair's limit bars: the seconds of its round's longest pair with
-    `mean_bits` everywhere.
-    """
     smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
     allowed = smallest + (mean_bits / problem.widths[0] - 1) * (smallest - problem.used_gamma)
     longest = reductions.max(longest_of(problem, allowed, num_rounds)) * ROUNDING
@@ -262,7 +239,6 @@ def _steps_within(problem: Problem, mean_bits: float, num_rounds: int, reduction
 
 
 def _taken(steps: Steps, room: np.ndarray, reductions: Reductions) -> np.ndarray:
-    """Collective: (num_steps,) bool, true for the steps that the (num_rounds,) bits of all ranks are spent on."""
     price = np.log(steps.gain / steps.bits)
     ends = reductions.max(np.array([-price.min(initial=np.inf), price.max(initial=-np.inf)]))
     if not np.isfinite(ends).all():      # no rank has a step
@@ -281,15 +257,12 @@ def _taken(steps: Steps, room: np.ndarray, reductions: Reductions) -> np.ndarray
 
 
 def _bits_of(steps: Steps, which: np.ndarray, num_rounds: int) -> np.ndarray:
-    """Return (num_rounds,) float64, the bits of some steps in each round."""
     return np.bincount(steps.ring_round[which], steps.bits[which], num_rounds)
 
 
 def _take_in_order(steps: Steps, taken: np.ndarray, wished: np.ndarray, room: np.ndarray,
                    reductions: Reductions) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: take what each rank wishes while the room of its round lasts, in the order of the ranks; return what
-    is taken then, and the room that is left.
-    """
+    # Each rank takes its steps while the room that earlier ranks leave lasts.
     before = reductions.before(_bits_of(steps, wished, len(room)))
     place = np.flatnonzero(wished)
     place = place[np.argsort(steps.ring_round[place], kind="stable")]
@@ -306,7 +279,7 @@ def _take_in_order(steps: Steps, taken: np.ndarray, wished: np.ndarray, room: np
 
 
 def _best_that_fit(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Return (num_steps,) bool, in each round the best step of this rank that fits and follows what its group has."""
+    # A step is ready if its group has taken all earlier levels.
     done = np.bincount(steps.group[taken], minlength=steps.group.max(initial=-1) + 1)
     ready = np.flatnonzero(~taken & (steps.level == done[steps.group]) & (steps.bits <= room[steps.ring_round]))
     _, first = np.unique(steps.ring_round[ready], return_index=True)

@@ -1,4 +1,4 @@
-"""BNS-GCN: a sample of the boundary in every epoch."""
+"""BNS-GCN: a random sample of the boundary in every epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BNS(StoredRows):
-    """Send a share of the boundary rows in every epoch, as they are stored, and wait for them."""
+    """Send a share of the boundary rows in every epoch, unquantized, and wait for them."""
 
     name = "bns"
     clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
@@ -23,7 +23,6 @@ class BNS(StoredRows):
                            has_flag=False)
 
     def exchange(self) -> ExchangeKind:
-        """Exchange only a share of the rows."""
         from hpcgnn.exchange.kinds import Fresh, Sampled
 
         return Sampled(self.share) if self.share < 1.0 else Fresh()

@@ -1,4 +1,4 @@
-"""Give methods that choose widths what they share: the widths to choose from, the test of the loss, the solver."""
+"""What methods that choose widths share: the widths to choose from, the test of the loss, the solver."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and 
 
 @dataclass(frozen=True)
 class Pipelined(Method):
-    """Let epochs compute with the halo rows of the epoch before, while their own travel."""
+    """Epochs compute with the halo rows of the epoch before, while their own travel."""
 
     clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
 
     def exchange(self) -> ExchangeKind:
-        """Keep rows for an epoch."""
         from hpcgnn.exchange.kinds import Kept
 
         return Kept()
@@ -34,7 +33,7 @@ class Pipelined(Method):
 
 @dataclass(frozen=True)
 class ChoosesWidths(Method):
-    """Choose among several widths."""
+    """Chooses among several widths."""
 
     automatic: ClassVar[str]      # the widths where the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice.",
@@ -58,7 +57,7 @@ class ChoosesWidths(Method):
 
 @dataclass(frozen=True)
 class Reproducible(ChoosesWidths):
-    """Choose by measured seconds, unless told otherwise."""
+    """Decides by measured seconds, unless told otherwise."""
 
     deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
                                   has_flag=False)
@@ -66,7 +65,7 @@ class Reproducible(ChoosesWidths):
 
 @dataclass(frozen=True)
 class FollowsLoss(Pipelined):
-    """Widen messages where the loss slows, and let rows be an epoch old where they move little."""
+    """Widens messages where the loss slows, and lets rows be an epoch old where they move little."""
 
     automatic_asynchrony: ClassVar[str] = "measured"
     automatic_test: ClassVar[str] = "relative"
@@ -89,15 +88,12 @@ class FollowsLoss(Pipelined):
                                        has_flag=False)
 
     def own_code(self) -> str:
-        """Return rotated: at 1 and 2 bits they have far less error."""
         return "rotated"
 
     def rule(self) -> str:
-        """Return when epochs are asynchronous."""
         return self.automatic_asynchrony if self.asynchrony == "auto" else self.asynchrony
 
     def loss_test(self, context: MethodContext) -> DescentTest:
-        """Return the test that the settings describe."""
         from hpcgnn.methods.controller import DescentTest
 
         test = self.automatic_test if self.descent_test == "auto" else self.descent_test
@@ -106,7 +102,7 @@ class FollowsLoss(Pipelined):
 
 @dataclass(frozen=True)
 class SolvesWidths(Reproducible):
-    """Have a solver assign the widths, from traced ranges and the costs of links."""
+    """Lets a solver assign the widths, from traced ranges and the costs of links."""
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
     group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
@@ -115,7 +111,7 @@ class SolvesWidths(Reproducible):
                           "for all (highs, greedy).", ("bisection", "highs", "greedy"), has_flag=False)
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
-        """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""
+        """Collective: return the solver; receivers tell squared coefficients, timed rounds give the links' costs."""
         from hpcgnn.exchange.reach import tell_owners
         from hpcgnn.methods.solving import Solver
 
@@ -124,7 +120,6 @@ class SolvesWidths(Reproducible):
                       solver, seconds, context.control)
 
     def _links(self, context: MethodContext) -> LinkModel:
-        """Collective: what this rank's messages cost, of which their receivers tell it."""
         from hpcgnn.exchange.ring import Link, ranks_of_node, time_rounds
         from hpcgnn.exchange.swap import swap_rows
         from hpcgnn.methods.cost_model import LinkModel, fit_links, fixed_links
@@ -132,6 +127,7 @@ class SolvesWidths(Reproducible):
         comm, peers = context.comm, context.plan.peers
         if self.deterministic:
             return fixed_links(len(peers))
+        # A receiver times what it gets, so it tells the sender what its messages cost.
         timed = time_rounds(comm, Link(context.link_bytes_per_second))
         told = swap_rows(comm, peers, fit_links(peers, ranks_of_node(comm), *timed))
         return LinkModel(told[:, 0].copy(), told[:, 1].copy())

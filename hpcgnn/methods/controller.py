@@ -1,6 +1,7 @@
-"""Controller: after every epoch rank 0 decides, and one immutable plan goes to all ranks.
+"""Controller: after every epoch, rank 0 decides on widths and asynchrony, and one immutable plan goes to all ranks.
 
-It joins a width policy with a rule of asynchrony; the decisions themselves are pure functions of this room.
+A width policy gives the bits (`policies.py`); the loss moves the base width (`time_bits.py`); the measured motion of
+rows decides which exchanges may read rows of the last epoch (`staleness.py`); `step_count.py` sets the optimizer steps.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ Movements = Mapping[Site, np.ndarray]
 
 @dataclass(frozen=True)
 class DescentTest:
-    """Hold the settings that say when the loss counts as slowing; see `hpcgnn.methods.time_bits`.
+    """When the loss counts as slowing; see `hpcgnn.methods.time_bits`.
 
     Attributes
     ----------
-    tries_widths : bool      a wider base is kept only where it pays (`hpcgnn.methods.time_bits`), and one at which
-                             the loss leapt is left alone for a while (`hpcgnn.methods.time_bits`); else SYLVIE's
+    tries_widths : bool      keep a wider base only where it pays, and avoid one with harm for a while; else SYLVIE's
                              Eq. (5)
     """
 
@@ -48,11 +48,13 @@ class DescentTest:
 
 @dataclass(frozen=True)
 class Decision:
-    """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in.
+    """What one epoch was run with, for the metrics.
 
-    `mode` is "async" where the epoch read any rows of the one before, else "sync"; `stale_share` the share of its
-    exchanges that did. `motion` says of each exchange how far its rows move in an epoch, see `Drift.of`; None is not
-    known, or rows that were all zero.
+    Attributes
+    ----------
+    mode : {"sync", "async"}       async: the epoch read some rows of the one before
+    stale_share : float            share of its exchanges that did
+    motion : dict                  exchange -> relative motion of its rows per epoch, see `Drift.of`; None: unknown
     """
 
     mode: str
@@ -70,17 +72,13 @@ class Controller:
 
     Parameters
     ----------
-    comm : MPI communicator
-    policy : WidthPolicy
     asynchrony : of ASYNCHRONY
-        which epochs compute with the halo rows of the epoch before: none, all but the first, those before which the
-        loss was not slowing, or, layer by layer, those whose rows move little
+        epochs that compute with the halo rows of the epoch before: none, all but the first, those before which the loss
+        was not slowing, or, layer by layer, those with rows that move little
     descent_test : DescentTest or None      needed where the loss decides anything
-    starts_wide : bool
-        begin at the largest base width, else at the smallest; either way the first window goes by before it changes
-    most_motion : float
-        share of itself that a row may move in an epoch and be an epoch old, where that is measured
-    steps : StepRule      how many steps an epoch has
+    starts_wide : bool                      begin at the largest base width, else at the smallest
+    most_motion : float                     relative motion per epoch up to which a row may be stale, under "measured"
+    steps : StepRule                        number of steps per epoch
 
     Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
     is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
@@ -105,21 +103,20 @@ class Controller:
 
     @property
     def is_adaptive(self) -> bool:
-        """Tell whether the loss or the rows decide anything."""
+        """Whether the loss or the rows decide anything."""
         return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
 
     @property
     def num_steps(self) -> int:
-        """Return how many steps the epoch that was planned last has."""
+        """Number of steps of the last planned epoch."""
         return self._plan.num_steps
 
     @property
     def measures(self) -> bool:
-        """Tell whether it asks how far rows moved; a device is waited for only then."""
+        """Whether it needs to know how far rows moved; a device is waited for only then."""
         return self._asynchrony == MEASURED
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
-        """Return the plan of the next epoch."""
         is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
         steps = self._steps.of_epoch(self._step_count, epoch)
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
@@ -128,19 +125,19 @@ class Controller:
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        """Return plans of widths between whose bytes those of an epoch lie, whatever the loss does."""
+        """The cheapest and the most expensive width plan this epoch may use."""
         if not hasattr(self._policy, "bounds"):     # one of one's own need not say
             return (self._policy.bit_plan(seed, epoch, self.base),)
         return self._policy.bounds(seed, epoch)
 
     def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None,
                 share_inside: float | None = None) -> Decision:
-        """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost.
+        """Collective: learn from the epoch that ended; return what it was run with.
 
         Parameters
         ----------
-        movements : by site, what this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`
-        share_inside : of all arcs, see `StepRule.observe`; the same on all ranks
+        movements : by site, how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`
+        share_inside : share of edges inside clusters, see `StepRule.observe`; the same on all ranks
         """
         started = time.perf_counter()
         base, stale_share = self.base, self._stale_share(movements or {})
@@ -164,19 +161,19 @@ class Controller:
         self._step_count = self._steps.judge(self._step_count, is_best)
 
     def forget(self) -> None:
-        """Begin another training."""
+        """Start anew, for another training."""
         self._policy.forget()
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; rank 0's is complete."""
+        """Return what a checkpoint keeps; only rank 0's is complete."""
         return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
                 "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
                 "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. The next epoch is synchronous, and widths that were solved are traced and solved
-        anew, unless `restore_rank` follows. Decisions of a program that knew no trials of widths are begun anew.
+        """Continue from a checkpoint. Unless `restore_rank` follows, the next epoch is synchronous and solves its
+        widths anew.
         """
         if state.get("trial") and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
@@ -190,20 +187,19 @@ class Controller:
 
     @property
     def keeps_rank_state(self) -> bool:
-        """Tell whether a rank remembers more than a checkpoint keeps."""
+        """Whether ranks remember more than a checkpoint keeps."""
         return self._policy.keeps_state
 
     def rank_state(self) -> State:
-        """Return what this rank remembers beside `state`, which is rank 0's."""
         return {"has_rows": self._has_rows, "policy": self._policy.state()}
 
     def restore_rank(self, state: State) -> None:
-        """Go on from what `rank_state` returned on this rank, after `restore`, as the exchange does from its own."""
+        """Continue from what `rank_state` returned on this rank, after `restore`."""
         self._has_rows = bool(state["has_rows"])
         self._policy.restore(state["policy"])
 
     def agrees(self) -> bool:
-        """Collective, after `restore_rank`: whether what the ranks remember fits each other."""
+        """Collective, after `restore_rank`: whether what the ranks remember fits together."""
         return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
 
     def forget_rank(self) -> None:
@@ -212,14 +208,12 @@ class Controller:
         self._policy.forget()
 
     def _stale_share(self, movements: Movements) -> float:
-        """Share of the epoch's exchanges that read rows of the epoch before."""
         if not self._plan.is_asynchronous:
             return 0.0
         places = self._sites or list(movements)
         return sum(self._plan.reads_stale(*place) for place in places) / len(places) if places else 1.0
 
     def _measure(self, movements: Movements) -> None:
-        """Collective: rank 0 learns how far the rows of all ranks moved."""
         if self._sites is None:     # a rank that has no neighbors exchanges nothing, and names no site
             self._sites = _sites_of(self._comm.allreduce(_bits_of(movements), MPI.BOR))
         nothing = np.zeros(NUM_SUMS)
@@ -229,8 +223,8 @@ class Controller:
             self._drift = self._drift.observe(dict(zip(self._sites, map(tuple, sums.tolist()), strict=True)))
 
     def _decide(self, loss: float, seconds: float) -> None:
-        """Collective: rank 0 looks at how the loss and the rows moved; its answer holds everywhere."""
         sites = self._sites or []
+        # Base width, whether the loss holds the next epoch, and per site whether it must be fresh.
         answer = np.zeros(2 + len(sites), np.int64)
         if self._comm.rank == 0:
             answer[:2] = self._judge_loss(loss, seconds)
@@ -240,7 +234,6 @@ class Controller:
         self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)
 
     def _judge_loss(self, loss: float, seconds: float) -> tuple[int, bool]:
-        """Return the next base width, and whether the loss holds the next epoch synchronous."""
         test, widths = self._test, self._policy.base_widths
         self._descent = self._descent.observe(loss, seconds, test.smoothing)
         slowing = is_slowing(self._descent, test.window, test.test)
@@ -255,12 +248,11 @@ class Controller:
 
 
 def _bits_of(sites: Iterable[Site]) -> int:
-    """Return a number that has a bit for each site, so that sites of all ranks are joined bit by bit."""
+    # One bit per site, so that a bitwise OR joins the sites of all ranks.
     return sum(1 << (NUM_PURPOSES * layer + purpose) for layer, purpose in sites)
 
 
 def _sites_of(bits: int) -> list[Site]:
-    """Return the sites that have a bit, in ascending order."""
     return [divmod(place, NUM_PURPOSES) for place in range(bits.bit_length()) if bits >> place & 1]
 
 

@@ -1,7 +1,4 @@
-"""LinkModel: what a rank's messages to its peers cost in seconds, fitted from timed rounds or fixed.
-
-Numbers in, numbers out; timing messages is the exchange's business.
-"""
+"""LinkModel: seconds of a rank's messages to its peers, theta per byte plus gamma per message; fitted or fixed."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ TINY_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class LinkModel:
-    """Seconds of a message from one rank to each of its peers: theta a byte and gamma once.
+    """Seconds of a message from one rank to each of its peers: theta per byte plus gamma.
 
     Attributes
     ----------
-    theta : (num_peers,) float64     seconds a byte, not negative
-    gamma : (num_peers,) float64     seconds a message, not negative
-    is_measured : bool               False where they are known in advance: then no decision may ask a clock
+    theta : (num_peers,) float64     seconds per byte, not negative
+    gamma : (num_peers,) float64     seconds per message, not negative
+    is_measured : bool               False for links known in advance: then no decision may depend on a clock
 
     Reference: AdaQP, Eq. (10).
     """
@@ -32,24 +29,20 @@ class LinkModel:
 
 
 def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:
-    """Return links that are all alike and known in advance, for runs that must not depend on a clock."""
+    """Return equal links known in advance, for runs that must not depend on a clock."""
     return LinkModel(np.full(num_peers, 1 / bytes_per_second), np.full(num_peers, latency_seconds), is_measured=False)
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     """Return non-negative theta and gamma of one pair from timed messages.
 
-    Repetitions of one size count as their median, so a stray slow one has no say. Errors are weighed relative to the
-    seconds, so that small messages, which show gamma, count as much as large ones.
+    Repetitions of one size count as their median, so that a slow outlier does not matter. Errors are relative to the
+    seconds, so small messages, which show gamma, count as much as large ones. With a single size, gamma is 0.
 
     Parameters
     ----------
     num_bytes : (samples,) int64
     seconds : (samples,) float64
-
-    Returns
-    -------
-    theta, gamma : float     seconds a byte, seconds; with a single size all is put on theta
     """
     from scipy.optimize import nnls  # a fifth of a second, for which only a measurement waits
 
@@ -70,20 +63,16 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, num_bytes: np.ndarray,
               seconds: np.ndarray) -> np.ndarray:
-    """Fit what messages from each peer cost, from the timed messages of some ranks. A peer that none came from has the
-    median of the fitted ranks that are on the same side of this one's node, or of all.
+    """Fit the cost of messages from each peer, (num_peers, 2) float64 theta and gamma.
+
+    An untimed peer gets the median of the timed ranks on the same side of this rank's node, or of all.
 
     Parameters
     ----------
-    peers : ranks
     near : ranks of this one's node
-    source : (samples,) int64        rank that each message came from
+    source : (samples,) int64        sender of each message
     num_bytes : (samples,) int64
     seconds : (samples,) float64     best taken while all pairs of a round are busy
-
-    Returns
-    -------
-    costs : (num_peers, 2) float64   theta and gamma, see `LinkModel`
     """
     fitted = {int(one): fit(num_bytes[source == one], seconds[source == one]) for one in np.unique(source)}
     if not fitted:
@@ -95,8 +84,8 @@ def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, n
 
 
 def pair_round(num_ranks: int) -> np.ndarray:
-    """Return (num_ranks ** 2,) int64, the ring round of each pair, which has the index source * num_ranks +
-    destination: destination - source, 0 for a rank with itself.
+    """Return (num_ranks ** 2,) int64, the ring round of pair source * num_ranks + destination; 0 for a rank with
+    itself.
     """
     rank = np.arange(num_ranks)
     return ((rank[None, :] - rank[:, None]) % num_ranks).ravel()

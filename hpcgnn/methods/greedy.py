@@ -1,16 +1,10 @@
-"""Steps: every widening of a group by one width, best first in each pair. What both greedy solvers walk along.
+"""Greedy solvers: near-optimal widths in milliseconds, for AdaQP's bi-objective and for a budget of bits.
 
-Since 1 / (2 ** b - 1) ** 2 is convex in b, each next widening of a group gains less a bit than the one before, so all
-widths lie on the convex hull of (bits, variance) and the order of gain a second never puts a step before its
-predecessor.
-
-Widths by walking the convex hull of every pair: a near-optimal answer to the bi-objective of AdaQP in milliseconds.
-
-It also gives the linear relaxation's value, below which no assignment can be; budgets are in budget.py.
-
-Widths with the least variance at a given mean of bits a value, as the method that joins AdaQP and SYLVIE needs them.
-
-The budget comes from outside; what it should be over time is time_bits.py's business.
+Messages of a pair are in groups that share a width. A step widens one group by one level; each further step of a group
+gains less variance per bit, because 1 / (2 ** b - 1) ** 2 is convex in b. So taking steps in the order of gain per bit
+never takes a step before its predecessor. Example: a group at widths 2, 4, 8 has the steps 2 -> 4 and 4 -> 8; the first
+gains 48 times as much per bit and comes first. `solve_greedy` searches the seconds of each ring
+round, `solve_budget` spends bits; both also give the value of the relaxation with divisible steps, a lower bound.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, judge
 
 @dataclass(frozen=True)
 class Steps:
-    """Widenings, sorted by ring round, then pair, then falling gain a bit.
+    """All widenings by one level, sorted by ring round, then pair, then falling gain per bit.
 
     Attributes
     ----------
@@ -37,7 +31,8 @@ class Steps:
     seconds : (num_steps,) float64            added to the pair's message
     bits : (num_steps,) int64                 added to the message
     gain : (num_steps,) float64               variance removed, positive
-    start, end : (num_steps,) float64         seconds of the pair's message before and after, all steps before taken
+    start, end : (num_steps,) float64         seconds of the pair's message before and after, with all earlier steps
+                                              taken
     """
 
     group: np.ndarray
@@ -54,24 +49,24 @@ class Steps:
         return len(self.group)
 
     def where(self, which: np.ndarray | slice) -> Steps:
-        """Return some of the steps, in their order."""
+        """Return some of the steps, in order."""
         return Steps(*(getattr(self, one.name)[which] for one in fields(self)))
 
     def rounds(self) -> Iterator[tuple[int, Steps]]:
-        """The steps of each ring round that has some."""
+        """Yield the steps of each ring round that has any."""
         numbers, starts = np.unique(self.ring_round, return_index=True)
         for number, (low, high) in zip(numbers, itertools.pairwise([*starts, len(self)]), strict=True):
             yield int(number), self.where(slice(low, high))
 
     def fraction(self, seconds: np.ndarray | float) -> np.ndarray:
-        """Return (num_steps,) float64, the share of each step that its pair can afford if steps are cut anywhere."""
+        """Return (num_steps,) float64, the share of each step that its pair can afford if steps were divisible."""
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.clip((seconds - self.start) / self.seconds, 0.0, 1.0)
         return np.where(self.seconds > 0, share, 1.0)
 
 
 def build_steps(problem: Problem) -> Steps:
-    """Return all steps that gain anything."""
+    """Return all steps with a positive gain."""
     gains = -np.diff(problem.group_variance, axis=1)
     added_bits = problem.num_values[:, None] * np.diff(problem.widths)
     group, level = np.nonzero(gains > 0)
@@ -87,7 +82,7 @@ def build_steps(problem: Problem) -> Steps:
 
 
 def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """Return (2, n) float64, running sums before and after each entry, begun anew wherever `segment` changes."""
+    """Return (2, n) float64, running sums before and after each entry, restarted wherever `segment` changes."""
     after = np.cumsum(amount, dtype=np.float64)
     before = np.concatenate([[0.0], after[:-1]])
     is_first = np.concatenate([[True], segment[1:] != segment[:-1]])[:len(segment)]
@@ -96,18 +91,11 @@ def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
 
 
 def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Take what still fits after a prefix of each pair's steps was taken.
+    """Take what still fits after a prefix of each pair's steps was taken, level by level.
 
-    A step that doesn't fit blocks its own successors only, so smaller ones behind it get their turn, level by level.
+    A step that does not fit blocks only the later steps of its group. Returns the taken steps, (num_steps,) bool.
 
-    Parameters
-    ----------
-    taken : (num_steps,) bool
     room : (num_pairs,) float64     seconds that each pair has left
-
-    Returns
-    -------
-    taken : (num_steps,) bool
     """
     taken, room = taken.copy(), room.copy()
     done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
@@ -123,7 +111,7 @@ def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
 
 
 def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
-    """Return (num_groups,) int64, the index of width that the taken steps lead to."""
+    """Return (num_groups,) int64, the index of the width that the taken steps lead to."""
     return np.bincount(steps.group[taken], minlength=num_groups)
 
 
@@ -133,12 +121,9 @@ NUM_CANDIDATES = 4
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
     """Return near-optimal widths in milliseconds.
 
-    Ring rounds share nothing. Given the seconds Z of a round's longest pair, every pair takes its best widenings until
-    Z is used up; the best Z are found among all steps' ends at once, and what is left of them is filled with smaller
-    steps.
+    Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps until Z
+    is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with smaller steps.
 
-    Parameters
-    ----------
     lam : in [0, 1]     weight of variance against time
 
     Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
@@ -158,18 +143,14 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
 
 
 def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
-    """Return (num_rounds,) float64, the seconds of each round's longest pair."""
     longest = np.zeros(problem.num_rounds)
     np.maximum.at(longest, problem.pair_round, seconds)
     return longest
 
 
 def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> float:
-    """Return the least change of the cost from all-smallest widths if steps could be cut anywhere; at most 0.
-
-    A round's cost is convex in Z. Its slope is `rate` less `weight` times the gain a second of every pair's step that
-    Z cuts, and the best Z is where that turns positive.
-    """
+    # The cost is convex in Z. Its slope is `rate` minus `weight` times the gain per second of every step that Z
+    # cuts; the best Z is where the slope turns positive.
     timed = steps.where(steps.seconds > 0)
     efficiency = timed.gain / timed.seconds
     event = np.maximum(np.concatenate([timed.start, timed.end]), np.tile(least[timed.ring_round], 2))
@@ -191,7 +172,6 @@ def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> flo
 
 def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.ndarray, weight: float,
                 rate: float) -> np.ndarray:
-    """Return (num_steps,) bool, true for the steps taken: in each round those of its best candidate."""
     best_cost, best = np.full(len(least), np.inf), np.zeros(len(steps), bool)
     for longest in _candidates(steps, least, weight, rate):
         prefix = steps.end <= longest[steps.ring_round]
@@ -207,12 +187,11 @@ def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.
 
 
 def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """Return (num_pairs,) float64, seconds of each pair's message after these steps are taken."""
     return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
 
 
 def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
-    """Yield (num_rounds,) float64 each, the Z that cost least when pairs take whole steps only; the least Z last."""
+    # Cost of a round if all steps that end by Z are taken, at every step's end.
     end = np.maximum(steps.end, least[steps.ring_round])
     order = np.lexsort((end, steps.ring_round))
     end, number = end[order], steps.ring_round[order]
@@ -233,19 +212,16 @@ ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not f
 
 
 def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
-    """Least variance at a given mean of bits a value in every ring round, with no pair made the longest by it.
+    """Return the widths with the least variance at a mean number of bits per value in every ring round.
 
     Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
-    longest pair would take with `mean_bits` everywhere. Both limits nest, so the widenings with the greatest gain a
-    bit are best first.
+    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit.
 
-    Parameters
-    ----------
     mean_bits : at least the smallest width
 
     Returns
     -------
-    assignment : its objective is the variance term alone
+    Assignment      its objective is the variance term alone
 
     Raises
     ------
@@ -268,7 +244,6 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
 
 
 def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
-    """Return the variance removed in one round when steps, best first, can be cut anywhere."""
     share = steps.fraction(longest)
     spent = share * steps.bits
     before = np.cumsum(spent) - spent
@@ -276,19 +251,19 @@ def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
 
 
 def check_budget(problem: Problem, mean_bits: float) -> None:
-    """Raise ConfigError where a budget is below the smallest width."""
+    """Raise ConfigError if a budget is below the smallest width."""
     if not mean_bits >= problem.widths[0]:
         raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
                           "raise it or add a smaller width")
 
 
 def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
-    """Take steps, best first, as (num_steps,) bool; a step that doesn't fit bars its group's later ones.
+    """Take steps, best first, as (num_steps,) bool; a step that does not fit bars its group's later ones.
 
     Parameters
     ----------
-    smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and that it may take
-    num_bits : that may be spent on all of them
+    smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and its limit
+    num_bits : limit of all bits together
     """
     pair_seconds, allowed, blocked, taken = smallest.tolist(), longest.tolist(), set(), []
     columns = (steps.group, steps.pair, steps.seconds, steps.bits)

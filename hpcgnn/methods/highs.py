@@ -1,7 +1,4 @@
-"""Widths by mixed-integer programming: the bi-objective of AdaQP through HiGHS, proven within a gap.
-
-Nothing here decides what happens when it does not finish; see assigner.py.
-"""
+"""HiGHS: AdaQP's bi-objective as a mixed-integer program, solved to a proven gap."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ class SolverError(Exception):
 
 
 def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, gap: float = 1e-3) -> Assignment:
-    """Return widths whose objective is within `gap` of the best.
+    """Return widths with an objective within `gap` of the best.
 
-    One binary a group and width, of which each group has one, and a Z a ring round that no pair of it may pass.
-    Ring rounds share nothing, so each is a program of its own.
+    Each group has one binary per width, exactly one of them 1; each ring round has a Z that none of its pairs may
+    exceed. Ring rounds are independent, so each is a program of its own.
 
     Parameters
     ----------
     lam : in [0, 1]             weight of variance against time
-    time_limit : seconds for all rounds; None gives each NODE_LIMIT nodes instead, so that no clock decides
+    time_limit : seconds for all rounds; None gives each NODE_LIMIT nodes instead, independent of any clock
     gap : relative
 
     Raises
     ------
-    SolverError      the time or the nodes are over, or HiGHS failed
+    SolverError      time or nodes ran out, or HiGHS failed
 
     Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
     """
@@ -51,7 +48,6 @@ def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, ga
 
 
 def _limit_of_round(time_limit: float | None, started: float) -> dict[str, float]:
-    """Return HiGHS's option that ends a round."""
     if time_limit is None:
         return {"node_limit": NODE_LIMIT}
     left = time_limit - (time.perf_counter() - started)
@@ -62,7 +58,6 @@ def _limit_of_round(time_limit: float | None, started: float) -> dict[str, float
 
 def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, limit: dict[str, float],
                  gap: float) -> tuple[np.ndarray, float]:
-    """Return indices of widths of the groups of one round, and a bound of weight * variance + rate * seconds."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # a fifth of a second, for which only a solver waits
 
     num_widths = len(problem.widths)

@@ -1,4 +1,7 @@
-"""Method: what a training method decides. Each is a class with its settings in a file of its own."""
+"""Method: what a training method decides: the bits of halo rows, which rows travel, and whether epochs wait for them.
+
+Each method is a small class in a file of its own; its dataclass fields are its settings on the command line.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +34,20 @@ NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row
 
 @dataclass(frozen=True)
 class MethodContext:
-    """Hold what a method finds on its rank when training begins.
+    """What a method finds on its rank when training begins.
 
     Attributes
     ----------
-    comm : MPI communicator
-    plan : ExchangePlan                              of the messages
-    graph : LocalGraph
-    halo_squares : function                          of a reduction: the squares of all coefficients by which those to
-                                                     whom a message brings a row sum it, (plan.num_halo,) float32
+    halo_squares : function                          reduction -> (plan.num_halo,) float32, per halo row the sum of
+                                                     squared coefficients by which its readers add it
     importance : (num_inner + plan.num_halo,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
-    storage_bits : {32, 16}                          width of rows as they are stored
-    num_layers : int
+    storage_bits : {32, 16}                          width of unquantized rows
     reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
-    attends : bool                                   the model weighs rows by a softmax over them
-    rotates : bool                                   rows of few bits are rotated; see the setting `code`
-    link_bytes_per_second : float                    pace of an imitated link; 0 is as fast as messages go
+    attends : bool                                   whether the model weighs rows by a softmax
+    rotates : bool                                   whether rows of few bits are rotated; see the setting `code`
+    link_bytes_per_second : float                    pace of an imitated link; 0: none
     control : ControlTraffic                         counts what ranks tell each other to decide on widths
-    steps : StepRule                                 how many steps an epoch has
+    steps : StepRule                                 number of steps per epoch
     """
 
     comm: MPI.Comm
@@ -68,18 +67,16 @@ class MethodContext:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Decide at which widths halo rows travel, when, and which of them; fields are the method's own settings.
-
-    A method of one's own is a subclass in any module: `--method mypackage.mymodule:MyMethod`.
+    """Decides at which widths halo rows travel, when, and which of them. Fields are the method's own settings.
 
     Attributes
     ----------
-    name : str                       what users call it
-    asynchrony : {"never", "always", "descent", "measured"}      see `rule`
-    most_motion : float              share of itself that a row may move in an epoch and be old, where that is measured
+    name : str                       as users call it
+    asynchrony : {"never", "always", "descent", "measured"}      see `hpcgnn.methods.controller.Controller`
+    most_motion : float              relative motion in an epoch up to which a row may be stale, under "measured"
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
-    takes_steps : bool               it can send the rows of some clusters at a time, see the setting `steps`
+    takes_steps : bool               whether it works with several steps per epoch
 
     Raises
     ------
@@ -97,30 +94,21 @@ class Method(ABC):
         check_values(self)
 
     def check(self, others: Mapping[str, Any]) -> None:
-        """Refuse settings that do not go together with the method.
-
-        Parameters
-        ----------
-        others : dict      all settings of the run but the method's own
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise ConfigError if other settings of the run do not go together with the method."""
         for clash in self.clashes:
             clash.check(others, f"method {self.name}")
 
     @property
     def folder_suffix(self) -> str:
-        """Return what the name of a run folder says of the method's settings."""
+        """Part of a run folder's name."""
         return ""
 
     @abstractmethod
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Collective: where the widths of every epoch come from."""
+        """Collective: return the source of every epoch's widths."""
 
     def exchange(self) -> ExchangeKind:
-        """Return what its exchanges do with rows: they are fresh, unless the method says otherwise."""
+        """Return what its exchanges do with rows; by default they send all rows fresh."""
         from hpcgnn.exchange.kinds import Fresh
 
         return Fresh()
@@ -130,25 +118,24 @@ class Method(ABC):
         return None
 
     def rule(self) -> str:
-        """Return when epochs are asynchronous; see `hpcgnn.methods.controller.Controller`."""
         return self.asynchrony
 
     def own_code(self) -> str:
-        """Return what rows of 1 to 8 bits are, where the user leaves it to the method; see the setting `code`."""
+        """Return the code of rows of 1 to 8 bits where the user leaves it open; see the setting `code`."""
         return "affine"
 
     def starts_wide(self, context: MethodContext) -> bool:
-        """Tell whether training begins at the largest base width: with attention, whose weights form first, unless rows
-        are rotated, which err little at the smallest.
+        """Whether training begins at the largest base width. With attention it does, since its weights form first,
+        unless rows are rotated, which have small errors at the smallest width too.
         """
         return context.attends and not context.rotates
 
     def fixed_bits(self, storage_bits: int) -> int | None:
-        """Return the width of all messages, where there is but one."""
+        """Return the width of all messages, if there is only one."""
         return None
 
     def controller(self, context: MethodContext) -> Controller:
-        """Collective: what decides the plan of each epoch."""
+        """Collective: return what decides the plan of each epoch."""
         from hpcgnn.methods.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
@@ -157,10 +144,9 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class StoredRows(Method):
-    """Send rows as they are stored."""
+    """Sends rows unquantized."""
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Choose one width, that of the storage type."""
         from hpcgnn.methods.policies import FixedWidths
 
         return FixedWidths(context.storage_bits)

@@ -1,4 +1,4 @@
-"""PipeGCN: always the rows of the epoch before."""
+"""PipeGCN: every epoch computes with the halo rows of the epoch before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_TWICE = Clash("predict", "previous", "with smoothing, both keep the rows th
 
 @dataclass(frozen=True)
 class PipeGCN(Pipelined, StoredRows):
-    """Send rows as they are stored, and compute with those of the epoch before."""
+    """Send rows unquantized, and compute with those of the epoch before."""
 
     name = "pipegcn"
     asynchrony = "always"
@@ -27,13 +27,11 @@ class PipeGCN(Pipelined, StoredRows):
                                "newest.", low=0.0, high=0.999, has_flag=False)
 
     def check(self, others: Mapping[str, Any]) -> None:
-        """Refuse what does not go together: see `Method.check`."""
         super().check(others)
         if self.smoothing > 0:
             KEPT_TWICE.check(others, f"method {self.name}")
 
     def exchange(self) -> ExchangeKind:
-        """Keep rows for an epoch, or their running mean."""
         from hpcgnn.exchange.kinds import Kept
 
         return Kept(smoothing=self.smoothing)

@@ -1,10 +1,8 @@
-"""Widths by node: the importance of a boundary node makes its level, and a level with the base width its width.
+"""Width policies: where the bit widths of an epoch's messages come from.
 
-Pure functions on arrays, and the settings they need from text.
-
-Width policies: where the bit-widths of an epoch's messages come from. A method names one.
-
-What they decide from is given to them; only the solved ones talk to other ranks, and only in `learn`.
+Fixed widths, widths drawn per row, widths by importance (SYLVIE), solved widths (AdaQP), or solved ones within a budget
+(Joint). SYLVIE's widths: the percentile of a boundary node's in-degree makes its level, each level has a width, and no
+row is sent below the base width. Example: widths 1,2,4,8 and base 2 give levels 0 to 3 the widths 2, 2, 4, 8.
 """
 
 from __future__ import annotations
@@ -24,16 +22,12 @@ from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
-    """Return the level of each boundary node: how many of the percentiles its importance has reached.
+    """Return the level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
 
     Parameters
     ----------
     importance : (num_nodes,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
     percentiles : ascending, in (0, 100)
-
-    Returns
-    -------
-    levels : (num_nodes,) uint8, 0 .. len(percentiles)
 
     Reference: SYLVIE, section IV-A.
     """
@@ -42,11 +36,7 @@ def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray
 
 
 def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
-    """Return the width of each level: its own, but never below the base width.
-
-    Returns
-    -------
-    table : (len(widths),) uint8, so that `table[levels]` are the widths of nodes
+    """Return the width of each level, (len(widths),) uint8: its own, but at least the base width.
 
     Reference: SYLVIE, section V-A and Fig. 7.
     """
@@ -54,11 +44,11 @@ def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return widths of a list with commas; one alone may be any.
+    """Return the widths of a comma-separated list.
 
     Raises
     ------
-    ConfigError      several of which one is not 1, 2, 4 or 8, or they don't ascend; one that no message has
+    ConfigError      several widths that are not ascending ones of 1, 2, 4, 8; or one that no message can have
     """
     words = [word.strip() for word in text.split(",")]
     known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
@@ -70,11 +60,11 @@ def parse_widths(text: str) -> tuple[int, ...]:
 
 
 def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
-    """Return percentiles of a list with commas, one fewer than there are levels.
+    """Return the percentiles of a comma-separated list, one fewer than there are levels.
 
     Raises
     ------
-    ConfigError      one is not a number between 0 and 100, they don't ascend, or there are too many or too few
+    ConfigError      not numbers between 0 and 100, not ascending, too many or too few
     """
     try:
         percentiles = tuple(float(word) for word in text.split(",") if text.strip())
@@ -97,12 +87,12 @@ Traces = dict[tuple[int, int], Trace]
 
 
 class WidthPolicy(Protocol):
-    """Chooses widths. The base width moves among `base_widths` as the controller decides; with one it stays.
+    """Chooses widths. The controller moves the base width among `base_widths`.
 
     Attributes
     ----------
     base_widths : ascending
-    keeps_state : bool      it remembers what `state` returns
+    keeps_state : bool      whether it remembers what `state` returns
     """
 
     base_widths: tuple[int, ...]
@@ -112,32 +102,33 @@ class WidthPolicy(Protocol):
         """Return the widths of an epoch."""
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        """Return plans of which one sends the fewest bytes that the epoch may send, and one the most."""
+        """Return the cheapest and the most expensive plan that the epoch may use."""
 
     def is_traced(self, epoch: int) -> bool:
-        """Tell whether the ranges of the epoch's rows are wanted."""
+        """Whether the ranges of the epoch's rows are needed."""
 
     def learn(self, base: int, traces: Traces) -> bool:
-        """Collective, after an epoch that was traced (`traces` is not empty) or changed the base width: whether widths
-        were chosen anew.
+        """Collective, after a traced epoch or a change of the base width; return whether widths were chosen anew.
+
+        traces : of a traced epoch, else empty
         """
 
     def forget(self) -> None:
-        """Begin another training."""
+        """Start anew, for another training."""
 
     def state(self) -> State:
         """Return what this rank remembers of earlier epochs."""
 
     def restore(self, state: State) -> None:
-        """Go on from what `state` returned on this rank.
+        """Continue from what `state` returned on this rank.
 
         Raises
         ------
-        KernelError, KeyError      a state that no `state` returned
+        KernelError, KeyError      the state does not come from `state`
         """
 
     def agrees(self) -> bool:
-        """Collective, after `restore`: whether what the ranks remember fits each other."""
+        """Collective, after `restore`: whether what the ranks remember fits together."""
 
 
 class FixedWidths:
@@ -150,33 +141,27 @@ class FixedWidths:
         self._plan = UniformBits(bits)
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """See `WidthPolicy`."""
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        """See `WidthPolicy`."""
         return tuple(self.bit_plan(seed, epoch, base) for base in self.base_widths)
 
     def is_traced(self, epoch: int) -> bool:
-        """See `WidthPolicy`."""
         return False
 
     def learn(self, base: int, traces: Traces) -> bool:
-        """See `WidthPolicy`."""
         return False
 
     def forget(self) -> None:
-        """See `WidthPolicy`."""
+        pass
 
     def state(self) -> State:
-        """See `WidthPolicy`."""
         return {}
 
     def restore(self, state: State) -> None:
-        """See `WidthPolicy`."""
+        pass
 
     def agrees(self) -> bool:
-        """See `WidthPolicy`."""
         return True
 
 
@@ -188,15 +173,12 @@ class DrawnWidths(FixedWidths):
         self._widths = widths
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """See `WidthPolicy`."""
         return DrawnBits(self._widths, seed, epoch)
 
 
 class LeveledWidths(FixedWidths):
-    """Widths by importance and by the base width. Reference: SYLVIE, section IV-A and V-A.
+    """Widths by importance and base width. Reference: SYLVIE, section IV-A and V-A.
 
-    Parameters
-    ----------
     importance : (num_inner + num_halo,) float32
     """
 
@@ -212,12 +194,11 @@ class LeveledWidths(FixedWidths):
         self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in self.base_widths}
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """See `WidthPolicy`."""
         return self._plans[base]
 
 
 class SolvedWidths(FixedWidths):
-    """Widths solved from traced ranges, once a period; the first epoch is traced at the largest width.
+    """Widths solved from traced ranges, once per period; the first epoch is traced at the largest width.
 
     Reference: AdaQP, section 3.3.
     """
@@ -230,33 +211,26 @@ class SolvedWidths(FixedWidths):
         self._solved: SolvedBits | None = None
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """See `WidthPolicy`."""
         return self._plan if self._solved is None else self._solved
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        """See `WidthPolicy`."""
         return UniformBits(self._solver.widths[0]), UniformBits(self._solver.widths[-1])
 
     def is_traced(self, epoch: int) -> bool:
-        """See `WidthPolicy`: at the end of each period, and in the first epoch that knows no widths."""
         return self._solved is None or epoch % self._period == 0
 
     def learn(self, base: int, traces: Traces) -> bool:
-        """See `WidthPolicy`."""
         if traces:
             self._solved = self._solver.solve(traces)
         return bool(traces)
 
     def forget(self) -> None:
-        """See `WidthPolicy`."""
         self._solved = None
 
     def state(self) -> State:
-        """See `WidthPolicy`."""
         return {"solver": self._solver.state(), "solved": {} if self._solved is None else self._solved.state()}
 
     def restore(self, state: State) -> None:
-        """See `WidthPolicy`."""
         self._solver.restore(state["solver"])
         solved = SolvedBits.restored(state["solved"]) if state["solved"] else None
         if solved is not None:
@@ -264,17 +238,14 @@ class SolvedWidths(FixedWidths):
         self._solved = solved
 
     def agrees(self) -> bool:
-        """Collective: see `WidthPolicy`."""
         return self._solver.agrees(self._solved, [])
 
 
 class BudgetedWidths(SolvedWidths):
-    """Widths solved from traced ranges under a budget of mean bits that the base width sets, anew when it changes.
+    """Widths solved within a budget of mean bits that the base width sets; solved anew when it changes.
 
-    Parameters
-    ----------
-    level_shares : (num_levels,) float64      shares of rows that SYLVIE's percentiles give each level: at each base
-        width the budget is the mean width that its policy would spend
+    level_shares : (num_levels,) float64      shares of rows per level under SYLVIE's percentiles; the budget at a base
+                                              width is the mean width that SYLVIE would spend
     """
 
     def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
@@ -284,36 +255,31 @@ class BudgetedWidths(SolvedWidths):
         self._traces: Traces = {}
 
     def learn(self, base: int, traces: Traces) -> bool:
-        """See `WidthPolicy`."""
         self._traces = traces or self._traces
         if self._traces:
             self._solved = self._solver.solve(self._traces, self._budget[base])
         return bool(self._traces)
 
     def forget(self) -> None:
-        """See `WidthPolicy`."""
         super().forget()
         self._traces = {}
 
     def state(self) -> State:
-        """See `WidthPolicy`."""
         traces = {f"{layer}-{purpose}": trace.state() for (layer, purpose), trace in self._traces.items()}
         return {**super().state(), "traces": traces}
 
     def restore(self, state: State) -> None:
-        """See `WidthPolicy`."""
         super().restore(state)
         traces = {tuple(map(int, name.split("-"))): Trace.restored(trace) for name, trace in state["traces"].items()}
         self._solver.check_traces(traces)
         self._traces = traces
 
     def agrees(self) -> bool:
-        """Collective: see `WidthPolicy`."""
         return self._solver.agrees(self._solved, list(self._traces))
 
 
 def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
-    """(num_levels,) float64, shares of rows between percentiles; the lowest levels are one where there are fewer."""
+    """Return the shares of rows between percentiles, (num_levels,) float64; surplus lowest levels are merged."""
     shares = np.diff([0.0, *percentiles, 100.0]) / 100
     lowest = len(shares) - num_levels + 1
     return np.concatenate([[shares[:lowest].sum()], shares[lowest:]])

@@ -1,4 +1,4 @@
-"""SANCUS: rows travel from ranks whose rows have moved."""
+"""SANCUS: a rank sends its rows only when they have moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sancus(StoredRows):
-    """Send rows as they are stored, but only from ranks whose rows have moved or have grown too old."""
+    """Send rows unquantized, but only from ranks with rows that have moved or grown too old."""
 
     name = "sancus"
     clashes = (STALE_LOSS_SCALE, NOTHING_TO_PREDICT, KEEPS_ALL_PEERS, SENDS_SOME)
@@ -23,7 +23,6 @@ class Sancus(StoredRows):
                                  has_flag=False)
 
     def exchange(self) -> ExchangeKind:
-        """Keep rows until their rank sends them anew."""
         from hpcgnn.exchange.kinds import Skipped
 
         return Skipped(self.skip_change, self.staleness)

@@ -1,10 +1,8 @@
-"""Messages of one pair of ranks in groups that share a width: how rows are put into them and widths taken out again.
+"""Solver: from the ranges that every rank traced to the widths of every row that it sends or receives.
 
-Only arrays of one pair; what a group's width should be is the solvers' business.
-
-Solver: from the ranges that every rank traced to the widths of every row that it sends or receives.
-
-It puts rows into groups, has these assigned, by all ranks together or on rank 0, and tells receivers.
+1. Per pair of ranks, sort rows by beta (the variance that one bit would give) and cut them into groups.
+2. Let an assigner choose a width per group (`assigning.py`).
+3. Spread the groups' widths to their rows, and tell receivers one byte per row.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ def group_rows(beta: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarra
 
     Parameters
     ----------
-    beta : (num_rows,) float64     the variance that one bit would give each row's message
+    beta : (num_rows,) float64     variance that one bit would give each row's message
 
     Returns
     -------
-    order : (num_rows,) int64                rows in ascending beta, equal ones in their order
+    order : (num_rows,) int64                rows in ascending beta, stable
     group_start : (num_groups + 1,) int64    group g has the rows order[group_start[g]:group_start[g + 1]]
 
     Raises
@@ -62,7 +60,7 @@ def group_sums(beta: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> 
 
 
 def row_widths(widths: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> np.ndarray:
-    """Return (num_rows,) uint8, each row's width from (num_groups,) uint8 of its groups."""
+    """Return (num_rows,) uint8, each row's width from those of its groups."""
     rows = np.empty(len(order), np.uint8)
     rows[order] = np.repeat(widths, np.diff(group_start))
     return rows
@@ -84,26 +82,21 @@ class Groups:
 
 
 class Solver:
-    """Has widths assigned.
+    """Finds the widths of a rank's rows.
 
     Parameters
     ----------
-    comm : MPI communicator, one rank a part
-    plan : ExchangePlan
-    squares : tuple of (num_rows,) float32, one a peer
-        for each row of plan.boundary, the sum of the squared coefficients by which that peer's rows sum it
+    squares : tuple of (num_rows,) float32, one per peer
+        for each row of plan.boundary, the sum of squared coefficients by which that peer's rows add it
     links : LinkModel                     of this rank's messages
-    widths : ascending
-    group_size : int
-    lam : see `assign`
+    lam, seconds : see `assign`; seconds counts only where links are measured
     solver : {"bisection", "highs", "greedy"}
-        who assigns: all ranks together, of which none knows more than its own messages, or rank 0, see `assign`
-    seconds : its time_limit, where the links' costs are measured; widths from known costs must not depend on a clock
+        bisection: all ranks together; else rank 0 alone
     control : ControlTraffic or None      counts the widths that ranks tell each other
 
     Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
-    with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight
-    1, so its coefficient is 1.
+    with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight 1,
+    so its coefficient is 1.
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, squares: tuple[np.ndarray, ...], links: LinkModel,
@@ -116,15 +109,15 @@ class Solver:
                           else GatheredAssigner(comm, plan, widths, lam, solver, seconds))
 
     def state(self) -> State:
-        """Return the costs of this rank's messages; a resumed run must not measure them anew."""
+        """Return the costs of this rank's messages, which a resumed run must not measure anew."""
         return {"theta": self._links.theta, "gamma": self._links.gamma}
 
     def restore(self, state: State) -> None:
-        """Go on with the costs of messages that `state` returned.
+        """Continue with the costs that `state` returned.
 
         Raises
         ------
-        KernelError      they are of another number of peers, or no costs
+        KernelError      costs of another number of peers, or invalid ones
         """
         theta, gamma = state["theta"], state["gamma"]
         for cost in (theta, gamma):
@@ -133,12 +126,7 @@ class Solver:
         self._links = replace(self._links, theta=theta, gamma=gamma)
 
     def check(self, solved: SolvedBits) -> None:
-        """Check that widths read from a file are of this rank's rows.
-
-        Raises
-        ------
-        KernelError      they are not
-        """
+        """Raise KernelError if widths from a file do not fit this rank's rows."""
         rank = self._plan.rank
         for (layer, purpose, source, destination), width in solved.table.items():
             num_rows = self._num_rows(purpose, source, destination)
@@ -147,12 +135,7 @@ class Solver:
                                   f"rank {rank}")
 
     def check_traces(self, traces: dict[tuple[int, int], Trace]) -> None:
-        """Check that ranges read from a file are of rows that this rank sends.
-
-        Raises
-        ------
-        KernelError      they are not
-        """
+        """Raise KernelError if ranges from a file do not fit the rows that this rank sends."""
         rank = self._plan.rank
         for (layer, purpose), trace in traces.items():
             for peer, position, row_range in zip(self._plan.peers, trace.position, trace.row_range, strict=True):
@@ -162,7 +145,6 @@ class Solver:
                                       f"rank {rank} sends there")
 
     def _num_rows(self, purpose: int, source: int, destination: int) -> int:
-        """Count the rows that can go from `source` to `destination`; -1 where this rank is neither, or no peer."""
         rank, place = self._plan.rank, self._place
         if rank not in (source, destination) or source not in place or destination not in place:
             return -1
@@ -174,16 +156,15 @@ class Solver:
         return {peer: place for place, peer in enumerate(self._plan.peers)}
 
     def agrees(self, solved: SolvedBits | None, sites: list[tuple[int, int]]) -> bool:
-        """Collective: whether every rank expects the widths that its peers send at, and traced the same exchanges.
+        """Collective: whether every rank expects the widths that its peers use, and traced the same exchanges.
 
-        Messages whose sides disagree on their length would end the program or hang it.
+        Otherwise messages of different length would crash the program or hang it.
         """
         told = swap_rows(self._comm, self._plan.peers, self._digests(solved, sites, is_sender=True))
         expected = self._digests(solved, sites, is_sender=False)
         return bool(self._comm.allreduce(int((told == expected).all()), MPI.MIN))
 
     def _digests(self, solved: SolvedBits | None, sites: list[tuple[int, int]], is_sender: bool) -> np.ndarray:
-        """Digest what goes to each peer, or comes from it, as (num_peers,) int64."""
         rank, default = self._plan.rank, None if solved is None else solved.default
         found = {peer: hashlib.blake2b(repr((default, sorted(sites))).encode(), digest_size=8)
                  for peer in self._plan.peers}
@@ -195,12 +176,12 @@ class Solver:
         return np.array([int.from_bytes(digest.digest(), "little", signed=True) for digest in found.values()], np.int64)
 
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
-        """Collective: return the widths of all rows, for every exchange that was traced.
+        """Collective: return the widths of all rows, for every traced exchange.
 
         Parameters
         ----------
         traces : the same exchanges on all ranks
-        mean_bits : None weighs variance against time; a number is a budget of bits a value
+        mean_bits : budget of bits per value; None weighs variance against time
         """
         sites = sorted(traces)
         groups = [[self._grouped(traces[site], site[1], place) for place in range(len(self._plan.peers))]
@@ -212,6 +193,7 @@ class Solver:
 
     def _grouped(self, trace: Trace, purpose: int, place: int) -> Groups:
         row_range = trace.row_range[place].astype(np.float64)
+        # Variance at one bit; forward it is weighed by how receivers sum the row.
         beta = trace.dim * row_range ** 2 / 6
         if purpose != BACKWARD:
             beta *= self._squares[place][trace.position[place]]
@@ -220,7 +202,6 @@ class Solver:
 
     def _spread(self, sites: list[tuple[int, int]], traces: dict[tuple[int, int], Trace], groups: list[list[Groups]],
                 widths: list[list[np.ndarray]]) -> SolvedBits:
-        """Collective: from the widths of this rank's groups to those of all rows that it sends or receives."""
         rank, peers, table = self._plan.rank, self._plan.peers, {}
         sent: list[list[np.ndarray]] = [[] for _ in peers]
         for number, site in enumerate(sites):
@@ -239,7 +220,7 @@ class Solver:
         return SolvedBits(table, self.widths[-1])
 
     def _swap(self, sent: list[list[np.ndarray]], incoming: list) -> list[list[np.ndarray]]:
-        """Collective: one byte a row to each peer; what came from each, by exchange."""
+        # One byte per row to each peer, all exchanges in one message.
         out = [np.concatenate(parts) if parts else np.empty(0, np.uint8) for parts in sent]
         ends = [np.cumsum([len(lists[place]) for lists in incoming]) for place in range(len(sent))]
         into = [np.empty(end[-1] if len(end) else 0, np.uint8) for end in ends]

@@ -1,7 +1,7 @@
-"""How many optimizer steps an epoch has: many while loss and validation score improve, fewer where one of them stands,
-one at the end; and whether their rows are dealt out one by one, as at the start, or in clusters.
+"""StepRule: how many optimizer steps an epoch has, and whether they are of single rows or of clusters.
 
-Pure functions of losses and evaluations; who measures them and who acts on the answer is not known here.
+Training starts with many steps of single rows; when the loss falls no further it goes on with steps of clusters. The
+number of steps falls by FEWER whenever loss or validation score stand still; the last epochs have one step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
 @dataclass(frozen=True)
 class StepRule:
-    """Say how a run chooses the number of steps.
+    """How a run chooses the number of steps.
 
     Attributes
     ----------
     first : int            steps of the first epoch, or of the first one in clusters
-    is_adaptive : bool     later epochs may have fewer; else all have `first`
+    is_adaptive : bool     whether later epochs may have fewer; else all have `first`
     num_epochs : int       of the run
-    num_by_row : int       steps of the first epochs, whose rows are dealt out one by one; 1 where none are
+    num_by_row : int       steps of the first epochs, of single rows; 1: none
     """
 
     first: int = 1
@@ -38,13 +38,10 @@ class StepRule:
     num_by_row: int = 1
 
     def begin(self) -> StepCount:
-        """Return the state before the first epoch."""
         return StepCount(self.num_by_row, by_row=True) if self.num_by_row > 1 else StepCount(self.first)
 
     def of_epoch(self, state: StepCount, epoch: int) -> StepCount:
-        """Return what holds in an epoch, counted from 0; a fixed number whatever the state is, which may be of a run
-        with another.
-        """
+        """Return what holds in an epoch, counted from 0; without adaptation it ignores the state."""
         if not self.is_adaptive:
             return self.begin()
         is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
@@ -53,14 +50,11 @@ class StepRule:
     def observe(self, state: StepCount, loss: float, share_inside: float | None = None) -> StepCount:
         """Return the state after an epoch with this mean loss.
 
-        Labels of rows that are dealt out one by one are like all, so the loss falls at once; but next to no gradient
-        reaches a neighbor, so it soon falls no further. Steps of clusters that hold hardly more arcs lack such labels
-        too, so one step takes their place.
+        Steps of single rows have labels like the whole, so the loss falls at once; but hardly any gradient reaches a
+        neighbor, so it soon stops. Where clusters hold hardly more edges than single rows would, one step takes their
+        place.
 
-        Parameters
-        ----------
-        share_inside : float in [0, 1]      of all arcs, those that lie inside a cluster; None where the epoch had no
-                                            steps of clusters
+        share_inside : float in [0, 1]      share of all edges inside a cluster; None without steps of clusters
         """
         if not self.is_adaptive:
             return state
@@ -75,8 +69,8 @@ class StepRule:
         return StepCount(self.first, is_turn=True)
 
     def judge(self, state: StepCount, is_best: bool) -> StepCount:
-        """Return the state after an evaluation, whose validation score is the best so far or not: steps of clusters
-        that bring no better one become fewer, whatever the loss does, which falls on where a graph is learned by heart.
+        """Return the state after an evaluation: PATIENCE evaluations without a new best score mean fewer steps of
+        clusters.
         """
         if not self.is_adaptive or state.by_row or state.count == 1:
             return state
@@ -85,23 +79,23 @@ class StepRule:
 
 
 def arcs_gained(num_steps: int, share_inside: float) -> float:
-    """Return the arcs that lie inside steps of clusters, as a multiple of those inside steps of rows that are dealt out
-    one by one, 1 / num_steps of all: arcs inside a cluster, and that share of the others.
+    """Return the edges inside steps of clusters relative to those inside steps of single rows.
+
+    Those have 1 / num_steps of all edges; clusters have all inner edges, and that share of the others.
     """
     return num_steps * share_inside + (1 - share_inside)
 
 
 @dataclass(frozen=True)
 class StepCount:
-    """Remember the number of steps, and the losses since it was chosen.
+    """The number of steps, and what happened since it was chosen.
 
     Attributes
     ----------
-    count : int
-    losses : tuple of float      of the last 2 * WINDOW epochs with so many steps; one by one, of the first and the last
-    by_row : bool                rows are dealt out one by one
-    is_turn : bool               the next epoch is the first in clusters after some in which they were not
-    num_worse : int              evaluations with so many steps since the best one
+    losses : tuple of float      of the last 2 * WINDOW epochs; for single rows, of the first and the last epoch
+    by_row : bool                steps of single rows
+    is_turn : bool               the next epoch is the first in clusters
+    num_worse : int              evaluations since the best one
     """
 
     count: int
@@ -111,7 +105,7 @@ class StepCount:
     num_worse: int = 0
 
     def observe(self, loss: float) -> StepCount:
-        """Return the state after one more epoch: steps that leave the mean loss where it was become fewer."""
+        """Return the state after one more epoch: a mean loss that stands still means fewer steps."""
         losses = (*self.losses, loss)[-2 * WINDOW:]
         if self.count == 1 or len(losses) < 2 * WINDOW:
             return replace(self, losses=losses, is_turn=False)
@@ -121,15 +115,12 @@ class StepCount:
         return self.fewer()
 
     def fewer(self) -> StepCount:
-        """Return the state before the first epoch with fewer steps."""
         return StepCount(max(1, self.count // FEWER))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the state in plain numbers, for a checkpoint."""
         return {**asdict(self), "losses": list(self.losses)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
-        """Return the state that `as_dict` wrote."""
         return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)),
                    bool(state.get("is_turn", False)), int(state.get("num_worse", 0)))

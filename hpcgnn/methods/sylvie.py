@@ -1,7 +1,4 @@
-"""SYLVIE: widths by importance and by how fast the loss falls.
-
-SYLVIE as its paper has it, without what this program adds, so that anybody can see the difference.
-"""
+"""SYLVIE: widths by importance and by how fast the loss falls. SylviePaper: the same strictly by the paper's rule."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Sylvie(FollowsLoss, Reproducible):
         self.thresholds()
 
     def thresholds(self) -> tuple[float, ...]:
-        """Return the percentiles, one fewer than there are widths; of one width none.
+        """Return the percentiles, one fewer than there are widths.
 
         Raises
         ------
@@ -45,7 +42,6 @@ class Sylvie(FollowsLoss, Reproducible):
         return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Widths by level of importance."""
         from hpcgnn.methods.policies import LeveledWidths
 
         return LeveledWidths(self.choices(), self.thresholds(), context.importance, context.plan)
@@ -53,10 +49,10 @@ class Sylvie(FollowsLoss, Reproducible):
 
 @dataclass(frozen=True)
 class SylviePaper(Sylvie):
-    """Widen messages where the rate of descent falls, and pipeline epochs where it does not, by the paper's own rule.
+    """Widen messages where the rate of descent falls, and pipeline epochs where it does not.
 
-    Reference: SYLVIE, Eq. (5) and section V-B, with the rate of descent positive while the loss falls. No width is left
-    alone after it did harm, and attention has the base widths of all other models.
+    Reference: SYLVIE, Eq. (5) and section V-B, with the rate of descent positive while the loss falls. No width is
+    avoided after it did harm, and attention starts at the base widths of all other models.
     """
 
     name = "sylvie-paper"
@@ -64,9 +60,7 @@ class SylviePaper(Sylvie):
     automatic_asynchrony, automatic_test = "descent", "plain"
 
     def own_code(self) -> str:
-        """Return the paper's codes."""
         return "affine"
 
     def starts_wide(self, context: MethodContext) -> bool:
-        """Tell whether training begins at the largest base width: never."""
         return False

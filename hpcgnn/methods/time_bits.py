@@ -1,14 +1,9 @@
-"""Base widths that do harm: every change of the base is an experiment, and its outcome is remembered for a while.
+"""The base width over time: how fast the loss falls, and whether that calls for more bits.
 
-Pure functions of losses and widths; who measures them and who acts on the answer is not known here.
-
-A wider base is tried where the loss slows, and kept only where it pays: where the loss then falls faster.
-
-Pure functions of losses and widths; who measures them and who acts on the answer is not known here.
-
-The base width over time: how fast the loss falls, and whether that calls for more bits.
-
-Pure functions of losses and seconds; who measures them and who acts on the answer is not known here.
+`Descent` remembers the smoothed loss, and `is_slowing` judges it (SYLVIE, Eq. (5)). On that rest two refinements. A
+`WidthTrial` widens the base where the loss slows and keeps it only if the loss then falls faster. A `WidthFloor` notes
+a base at which the loss leapt and avoids it for a period; each period is longer than the one before. All states are
+immutable; `observe` returns the next one.
 """
 
 from __future__ import annotations
@@ -29,21 +24,17 @@ NOTICEABLE = 0.1       # of the first loss: small losses of few training nodes l
 class WidthFloor:
     """The least base width for the time being.
 
+    If the base changes between two epochs, their losses show what the narrower one costs. SYLVIE (section V-A) does not
+    look: after a wider base has brought the loss down, the rule returns to the narrow one, and attention at 1 bit leaps
+    from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as long each time.
+
     Attributes
     ----------
     floor : int                     0 is none
     epochs_left : int               that the floor holds
-    num_periods : int               begun so far
-    first_loss : float or None      of the first epoch
-    last_loss, last_base            of the newest epoch; None before the first
-    losses : tuple of float         of the newest epochs at one base, all synchronous, newest last
-    has_risen : bool                over half a window of them, noticeably: a wider base is worth a try
-
-    A base that is changed between two epochs shows what the narrower one costs, since little else changes. SYLVIE
-    (section V-A) does not look: a loss that a wider base has brought down counts as falling well, so the base
-    becomes as narrow as it was, and attention at 1 bit leaps from 0.8 to 4 and back. Where rows are not stale and the
-    loss rises all the same, a wider base is tried. Each period is four times as long
-    as the one before, so that a harmful width is tried again, but ever less often.
+    num_periods : int               started so far
+    losses : tuple of float         of the newest synchronous epochs at one base, newest last
+    has_risen : bool                whether these rose noticeably over half a window, so a wider base is worth a try
     """
 
     floor: int = 0
@@ -61,7 +52,6 @@ class WidthFloor:
         Parameters
         ----------
         loss : global training loss of the epoch
-        base : its base width
         is_asynchronous : whether it read rows of the epoch before
         window : epochs of the first period
         """
@@ -80,17 +70,15 @@ class WidthFloor:
         return WidthFloor(floor if left else 0, left, num_periods, first_loss, loss, base, losses, has_risen)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the state in plain lists and numbers, for a checkpoint."""
         return {**asdict(self), "losses": list(self.losses)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> WidthFloor:
-        """Return the state that `as_dict` wrote."""
         return cls(**{**state, "losses": tuple(state["losses"])})
 
 
 def period_length(window: int, num_before: int) -> int:
-    """Return a period's epochs: `window`, times GROWTH for each of the (at most MOST_GROWN) periods before it."""
+    """Return the epochs of a period: `window`, times GROWTH for each of at most MOST_GROWN earlier periods."""
     return window * GROWTH ** min(num_before, MOST_GROWN)
 
 
@@ -100,19 +88,18 @@ NOTICEABLE_GAIN = 0.02  # of the loss, in a window: less is noise
 
 @dataclass(frozen=True)
 class WidthTrial:
-    """Remember the base width, and the wider one that is being tried.
+    """The base width, and the wider one that is being tried.
+
+    SYLVIE (Eq. (5)) keeps a wider base as long as the loss slows, which near convergence is always, so most bytes would
+    buy nothing. Here each failed trial is followed by a longer rest.
 
     Attributes
     ----------
     base : int               of the next epoch
-    narrow : int             the base before the trial; 0 outside one
-    fall : float             of the mean loss over the window before the trial, as a share of it
-    epochs_left : int        of the trial, or of the rest after one that did not pay
-    num_failed : int         trials in a row that did not pay
-
-    SYLVIE (Eq. (5)) keeps a wider base for as long as the loss slows, which near convergence is always, whether the
-    bits help or not: most of a training's bytes would buy nothing. Each rest is longer than the one before, up to a
-    limit.
+    narrow : int             base before the trial; 0 outside of one
+    fall : float             relative fall of the mean loss over the window before the trial
+    epochs_left : int        of the trial, or of the rest after a failed one
+    num_failed : int         failed trials in a row
     """
 
     base: int
@@ -128,10 +115,9 @@ class WidthTrial:
         Parameters
         ----------
         descent : Descent        with the epoch's loss
-        is_slowing : bool        see `hpcgnn.methods.time_bits.is_slowing`
         window : int             epochs of a trial, and of the first rest
         widths : ascending       to choose the base from
-        floor : int              the least of them for the time being; see `hpcgnn.methods.time_bits`
+        floor : int              least base for the time being; see `WidthFloor`
         """
         now = replace(self, base=max(self.base, floor), epochs_left=max(0, self.epochs_left - 1))
         if now.narrow:
@@ -146,24 +132,20 @@ class WidthTrial:
                        epochs_left=window)
 
     def _judged(self, descent: Descent, window: int, floor: int) -> WidthTrial:
-        """End the trial."""
         if _fall(descent, window) > max(FASTER * self.fall, NOTICEABLE_GAIN):
             return WidthTrial(self.base)
         rest = period_length(window, self.num_failed)
         return WidthTrial(max(self.narrow, floor), epochs_left=rest, num_failed=self.num_failed + 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the state in plain numbers, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> WidthTrial:
-        """Return the state that `as_dict` wrote."""
         return cls(**state)
 
 
 def _fall(descent: Descent, window: int) -> float:
-    """Return how far the mean loss fell over the last window, as a share of what it was; negative where it rose."""
     first, last = descent.mean_losses[-1 - window], descent.mean_losses[-1]
     return (first - last) / first if first else 0.0
 
@@ -176,12 +158,12 @@ FLAT = 1e-3         # of the loss: what falls by less over a window has converge
 
 @dataclass(frozen=True)
 class Descent:
-    """Remember the loss: its running mean, and how fast that fell, epoch by epoch, newest last.
+    """The running mean of the loss and its rate of descent, epoch by epoch, newest last.
 
     Attributes
     ----------
     mean_losses : tuple of float     F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
-    rates : tuple of float           (F_{t-1} - F_t) / seconds of epoch t, as many at most; the first epoch has none
+    rates : tuple of float           (F_{t-1} - F_t) / seconds of epoch t; the first epoch has none
 
     Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
     rule would act against the text's words. The running mean starts at the first loss.
@@ -196,7 +178,7 @@ class Descent:
         Parameters
         ----------
         loss : global training loss of the epoch
-        seconds : length of the epoch, measured or modeled; positive
+        seconds : length of the epoch, measured or modeled
         smoothing : weight of the past in the running mean, in [0, 1)
 
         Raises
@@ -215,38 +197,36 @@ class Descent:
 
     @property
     def ldr(self) -> float | None:
-        """Rate of descent of the newest epoch in loss a second; None before there are two epochs to compare."""
+        """Rate of descent of the newest epoch, loss per second; None before two epochs."""
         return self.rates[-1] if self.rates else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the state in plain lists and numbers, for a checkpoint."""
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Descent:
-        """Return the state that `as_dict` wrote."""
         return cls(tuple(state["mean_losses"]), tuple(state["rates"]))
 
 
 def can_tell(descent: Descent, window: int, test: str) -> bool:
-    """Tell whether there are enough losses for `is_slowing` to decide."""
+    """Whether there are enough losses for `is_slowing`."""
     return len(descent.mean_losses) > 2 * window if test == "relative" else len(descent.rates) > window
 
 
 def is_slowing(descent: Descent, window: int, test: str) -> bool:
-    """Tell whether the loss falls more slowly than `window` epochs ago; False until `can_tell` is true.
+    """Whether the loss falls more slowly than `window` epochs ago; False until `can_tell`.
 
     Parameters
     ----------
-    window : epochs between the rates that are compared (delta of the paper), at least 1
+    window : epochs between the compared rates (delta of the paper), at least 1
     test : {"plain", "monotone", "relative"}
-        plain: the rate is below that of `window` epochs ago; monotone: it fell at every step between them;
-        relative: over the last `window` epochs the mean loss fell by less than FLAT of itself, or, as a share of what
-        remains of it, by less than half of what it did over the `window` epochs before
+        plain: the rate is below the one `window` epochs ago. monotone: it fell in every epoch between. relative: over
+        the last `window` epochs the mean loss fell by less than FLAT of itself, or relatively by less than half of what
+        it did over the `window` epochs before
 
-    Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any loss that decays smoothly meets that nearly always, the
-    noise of single rates meets it every other time, and a machine that slows down meets it too. "relative" spans two
-    windows and leaves the clock out, so it is met where the training itself slows.
+    Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any smoothly decaying loss meets that nearly always, noise
+    of single rates meets it every other time, and so does a machine that slows down. "relative" spans two windows and
+    leaves the clock out, so that only training itself can slow.
     """
     losses, rates = descent.mean_losses, descent.rates
     if not can_tell(descent, window, test):
@@ -262,7 +242,7 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
-    """Return the next epoch's base width: the next larger of `widths` where the loss is slowing, else the next smaller.
+    """Return the next epoch's base width: the next larger of `widths` if the loss is slowing, else the next smaller.
 
     Reference: SYLVIE, Eq. (5), once t > delta.
     """

@@ -1,7 +1,4 @@
-"""Uniform: one width for all messages.
-
-Random: widths without a reason, the baseline of those that have one.
-"""
+"""Uniform: one width for all messages. Random: a random width per row, the baseline for chosen widths."""
 
 from __future__ import annotations
 
@@ -27,21 +24,17 @@ class Uniform(Method):
 
     @property
     def folder_suffix(self) -> str:
-        """Return the width."""
         return str(self.bits)
 
     def own_code(self) -> str:
-        """Return rotated below 8 bits, where they have less error."""
         return "rotated" if self.bits < 8 else "affine"
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Return the width that the user chose."""
         from hpcgnn.methods.policies import FixedWidths
 
         return FixedWidths(self.bits)
 
     def fixed_bits(self, storage_bits: int) -> int:
-        """Return the width that the user chose."""
         return self.bits
 
 
@@ -54,7 +47,6 @@ class Random(ChoosesWidths):
     automatic = "2,4,8"
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """Widths drawn from the choices."""
         from hpcgnn.methods.policies import DrawnWidths
 
         return DrawnWidths(self.choices())

@@ -1,4 +1,4 @@
-"""Vanilla: the training that all others are measured against."""
+"""Vanilla: rows travel unquantized and fresh; all other methods are measured against it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from hpcgnn.methods.method import StoredRows
 
 @dataclass(frozen=True)
 class Vanilla(StoredRows):
-    """Send rows as they are stored, and wait for them."""
+    """Send rows in their storage type, and wait for them."""
 
     name = "vanilla"
     takes_steps = True
 
     def fixed_bits(self, storage_bits: int) -> int:
-        """Return the width of the storage type."""
         return storage_bits

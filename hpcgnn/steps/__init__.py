@@ -1,3 +1,4 @@
-"""Many optimizer steps an epoch on the whole graph: each step computes the rows of some clusters afresh and reads all
-others as they last were.
+"""Many optimizer steps per epoch on the whole graph.
+
+Each step computes the rows of some clusters (or single rows) afresh and reads all others as they last were.
 """

@@ -1,6 +1,7 @@
-"""Clusters: groups of neighboring rows that stay together, and the step of an epoch that each of them belongs to.
+"""Clusters: groups of neighboring rows that stay together, and the step of an epoch that computes each group.
 
-Rows are numbers here; what a step computes of them is not known.
+A step of whole clusters keeps more edges inside it than a step of random rows. Every epoch deals clusters to steps
+anew.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Clusters:
     inner : (num_inner,) int64     cluster numbers, the same for a node on all ranks
     halo : (num_halo,) int64
     count : int                    clusters of all ranks
-    inside : float                 share of the arcs of all ranks whose two ends lie in one cluster
+    inside : float                 share of all edges with both ends in one cluster
     """
 
     inner: np.ndarray
@@ -47,11 +48,8 @@ class Clusters:
     @classmethod
     def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,
             seed: int) -> Clusters:
-        """Collective: take the clusters that the shards hold, or cut each part into clusters of its own.
+        """Collective: take the clusters from the shards, or cut each part into clusters of its own.
 
-        Parameters
-        ----------
-        graph : LocalGraph      of all rows
         stored : (num_inner,) int32, or None      from the shards
 
         Raises
@@ -65,6 +63,7 @@ class Clusters:
             own = together(comm, lambda: _clusters_of(*graph.arcs, seed))
             own_count = 1 + int(own.max(initial=-1))
             inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
+        # Halo rows learn their clusters by an exchange of float32 columns.
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
         rows = exchange.input_rows(torch.from_numpy(halves).to(graph.x.device))
         told = rows[graph.num_inner:].cpu().numpy().astype(np.int64)
@@ -74,21 +73,16 @@ class Clusters:
         return cls(inner, halo, count, float(num_inside / max(1, num_arcs)))
 
     def check(self, num_steps: int) -> None:
-        """Check that each step of an epoch gets a cluster.
-
-        Raises
-        ------
-        ConfigError      there are fewer clusters than steps
-        """
+        """Raise ConfigError if an epoch has more steps than there are clusters."""
         if num_steps > self.count:
             raise ConfigError(f"an epoch of {num_steps} steps needs as many clusters of about {ROWS_A_CLUSTER} rows, "
                               f"and this graph has {self.count}; choose at most {self.count} for --steps")
 
     def steps(self, seed: int, epoch: int, num_steps: int) -> np.ndarray:
-        """Draw the step of each cluster, (count,) int64: the same on any number of ranks that share the clusters.
+        """Draw the step of each cluster, (count,) int64, the same on any number of ranks.
 
-        Each of `num_steps` consecutive clusters goes to another step, so that steps have about equally many clusters on
-        every rank, and are spread over the whole graph.
+        Of `num_steps` consecutive clusters each goes to another step, so that every rank has about equally many per
+        step, and each step is spread over the whole graph.
         """
         rng = np.random.default_rng([seed, epoch, PURPOSE])
         block = (np.arange(self.count) + rng.integers(num_steps)) // num_steps
@@ -102,11 +96,9 @@ class Clusters:
 
 
 def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -> int:
-    """Return how many arcs of a CSR have both ends in one cluster.
+    """Return the number of edges of a CSR with both ends in one cluster.
 
-    Parameters
-    ----------
-    cluster : (num_rows,) int64      of every row that an arc names
+    cluster : (num_rows,) int64      of every row that an edge names
     """
     return sum(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
                                 np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1])))
@@ -114,24 +106,19 @@ def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -
 
 
 def expected_clusters(num_inner: int) -> int:
-    """Return how many clusters of its own a part is cut into; on a tiny graph some may be empty."""
+    """Return how many clusters a part is cut into; on a tiny graph some may be empty."""
     return -(-num_inner // ROWS_A_CLUSTER)
 
 
 def first_steps(num_nodes: int, num_clusters: int) -> int:
-    """Return the number of steps that a training in clusters begins with: of about ROWS_A_STEP rows of all ranks."""
+    """Return the number of steps that training in clusters starts with, of about ROWS_A_STEP rows of all ranks."""
     return max(1, min(num_nodes // ROWS_A_STEP, num_clusters // LEAST_CLUSTERS_A_STEP))
 
 
 def _clusters_of(indptr: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
-    """Cut a part into clusters by the arcs inside it, (num_inner,) int32; without any into rows that follow each other.
-
-    Raises
-    ------
-    ConfigError      KaMinPar gave up
-    """
     num_inner = len(indptr) - 1
     num_clusters, is_inner = expected_clusters(num_inner), indices < num_inner
+    # Without inner edges, consecutive rows form the clusters.
     if num_clusters < 2 or not is_inner.any():
         return (np.arange(num_inner) // ROWS_A_CLUSTER).astype(np.int32)
     near = np.concatenate([[0], np.cumsum(is_inner)])[indptr]

@@ -1,4 +1,4 @@
-"""The step of an epoch that each node is dealt to, where nodes are drawn one by one instead of in clusters."""
+"""Deals single nodes, instead of clusters, to the steps of an epoch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
 
 
 def num_steps_of(num_train: int) -> int:
-    """Return the number of steps that suits rows that are drawn one by one, for so many labeled nodes of all ranks."""
+    """Return the number of steps that suits rows drawn one by one, for `num_train` labeled nodes of all ranks."""
     return max(1, min(MOST_STEPS, num_train // LABELED_ROWS_A_STEP))
 
 
 def deal(node_id: np.ndarray, seed: int, epoch: int, num_steps: int) -> np.ndarray:
-    """Draw the step of each node: a pure function of its number, so all ranks that have the node draw the same.
-
-    Parameters
-    ----------
-    node_id : (n,) int64      global
-
-    Returns
-    -------
-    (n,) int64, in [0, num_steps)
+    """Draw the step of each node, (n,) int64 in [0, num_steps), from its global number; all ranks draw the same.
 
     Reference: Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64).
     """

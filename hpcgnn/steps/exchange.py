@@ -1,6 +1,6 @@
-"""StepExchange: where a step's LocalGraph finds the rows that the step does not compute.
+"""StepExchange: brings a step's graph the rows that the step does not compute.
 
-Rows that other ranks compute in the same step come from them, by the exchange of the run; all others from the history.
+Rows that other ranks compute in the same step come by the run's exchange; all others come from the history.
 """
 
 from __future__ import annotations
@@ -27,18 +27,12 @@ PlanWithin = Callable[[int | None], ExchangePlan]      # from the hops within wh
 
 
 class StepExchange:
-    """What the LocalGraph of one step asks; see `hpcgnn.graph.hop.Exchange`.
+    """The exchange of one step's LocalGraph.
 
     Parameters
     ----------
     exchange : HaloExchange      of the run
-    history : History
-    batch : Batch
-    is_shared : bool             there are other ranks
-
-    Attributes
-    ----------
-    num_returning : see `Exchange`
+    is_shared : bool             whether there are other ranks
     """
 
     is_alone = False
@@ -50,7 +44,7 @@ class StepExchange:
         self.num_returning = batch.num_fresh
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
-        """Collective: keep the batch's rows, and have the far ones come."""
+        """Collective: keep the batch's rows in the history, and start to bring the far ones."""
         table = self._history.table(site.layer, h)
         key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
         table.keep(self._batch.rows, h.detach(), key)
@@ -58,33 +52,23 @@ class StepExchange:
         return FarRows(table, key, self._batch, arrival, h.dtype)
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | NoRows:
-        """Collective: send the gradients of fresh rows home. Rows of the history are constants."""
+        """Collective: send the gradients of fresh rows home; rows of the history are constants."""
         if not self._is_shared:
             return NoRows()
         return self._exchange.start_take_home(gradient[:self.num_returning], site)
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Refuse rows that would have to cross in every step.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise ConfigError: these rows would have to cross in every step."""
         raise ConfigError("this model shares rows of its own with all ranks once, which an epoch of several steps "
                           "can't; leave --steps out")
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
-        """Refuse sums over all rows, of which a step has some.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise ConfigError: a step has only some of the rows."""
         raise ConfigError("this model sums over all rows of the graph, such as for a batch norm, and a step computes "
                           "some of them; leave --steps out")
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
-        """Return None: all rows are here."""
+        pass
 
 
 class FarRows:
@@ -93,9 +77,7 @@ class FarRows:
     Parameters
     ----------
     table : KeptRows                         rows of the history, which learns what arrives
-    key : CounterKey                         of the exchange
-    batch : Batch                            whose far rows are wanted
-    arrival : Arrival or None                of the fresh ones, which come first
+    arrival : Arrival or None                of the fresh rows, which come first
     dtype : torch.dtype                      of the rows of the pass
     """
 
@@ -104,25 +86,20 @@ class FarRows:
         self._arrival, self._dtype = arrival, dtype
 
     def poll(self) -> bool:
-        """See `Arrival`."""
         return self._arrival is None or self._arrival.poll()
 
     def wait(self) -> None:
-        """See `Arrival`."""
         if self._arrival is not None:
             self._arrival.wait()
 
     def packed(self) -> PackedRows | None:
-        """See `Arrival`; rows of the history are not packed."""
         return None
 
     def rows_in_message(self, dtype: torch.dtype) -> None:
-        """See `Arrival`; rows of the history lie in no message."""
+        pass
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        """See `hpcgnn.graph.hop.ArrivalInTable`. Codes are no place for rows that other ranks compute in this step,
-        which are read as they came, as their owner reads them.
-        """
+        # Coded tables can't take fresh rows: those are read unrounded, as their owner reads them.
         rows = self._table.in_place(self._dtype)
         if self._arrival is None or rows is None:
             return rows
@@ -132,48 +109,43 @@ class FarRows:
         return rows
 
     def finish(self, rows: torch.Tensor) -> None:
-        """See `Arrival`."""
         self._table.read(self._far, rows)
         if self._arrival is not None:
             self._receive(rows[:self._num_fresh])
 
     def _receive(self, fresh: torch.Tensor) -> None:
-        """Wait; take the fresh rows. Those that don't travel, since the loss is too far away, stay what they are."""
+        # Rows too far from the loss don't travel and keep their last values.
         self._arrival.finish(fresh)
         self._table.keep(self._far, fresh, self._key)
 
 
 class NoRows:
-    """Gradients of rows that no other rank has; see `hpcgnn.graph.hop.Arrival`."""
+    """Arrival of gradients that no other rank has."""
 
     def poll(self) -> bool:
-        """See `Arrival`."""
         return True
 
     def wait(self) -> None:
-        """See `Arrival`."""
+        pass
 
     def packed(self) -> PackedRows | None:
-        """See `Arrival`."""
         return None
 
     def rows_in_message(self, dtype: torch.dtype) -> None:
-        """See `Arrival`."""
+        pass
 
     def finish(self, rows: torch.Tensor) -> None:
-        """See `Arrival`."""
+        pass
 
 
 def step_plans(plan_within: PlanWithin, batch: Batch, place: np.ndarray, num_inner: int) -> PlanWithin:
-    """Return what makes the plan of a step's rows, in the step's own numbers, from that of all rows.
+    """Return a function that makes the plan of a step's rows, in the step's numbers, from the plan of all rows.
 
     Parameters
     ----------
     plan_within : function                     see `HaloExchange.plan_within`
-    batch : Batch
-    place : (num_inner + num_halo,) int32      of each row of the batch in `rows`, of each fresh halo row in `far`; -1
-                                               elsewhere
-    num_inner : int
+    place : (num_inner + num_halo,) int32      place of each batch row in `rows` and of each fresh halo row in `far`;
+                                               else -1
     """
     def of_step(hops: int | None) -> ExchangePlan:
         within = plan_within(hops)
@@ -185,7 +157,6 @@ def step_plans(plan_within: PlanWithin, batch: Batch, place: np.ndarray, num_inn
 
 
 def _placed(rows: RowList, place: np.ndarray) -> RowList:
-    """Return the rows that have a place, by it."""
     at = place[rows.index]
     kept = at >= 0
     return RowList(at[kept], rows.node_id[kept], rows.position[kept])

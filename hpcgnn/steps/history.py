@@ -1,4 +1,4 @@
-"""History: what the rows of each layer were when they were last computed or received."""
+"""History: the rows of each layer as they were last computed or received."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STORED = "stored"
 
 
 class History:
-    """Keep a row of each node that this rank has, for each place in a pass where rows are exchanged.
+    """Keeps a row of each local node, for each place in a pass with an exchange.
 
     Parameters
     ----------
     node_id : (num_inner + num_halo,) int64
-    kind : {"stored", "bf16", "8", "4"}      rows are kept in their own type, as bfloat16, or as codes of so many bits
+    kind : {"stored", "bf16", "8", "4"}      rows in their own type, as bfloat16, or as codes of so many bits
     """
 
     def __init__(self, node_id: np.ndarray, kind: str = STORED):
@@ -27,7 +27,7 @@ class History:
         self._tables: dict[Site, KeptRows] = {}
 
     def table(self, layer: int, like: torch.Tensor) -> KeptRows:
-        """Return the rows of a layer, as many columns as `like` has and beside it."""
+        """Return the rows of a layer, with the columns and device of `like`."""
         site = layer, like.shape[1]
         if site not in self._tables:
             self._tables[site] = self._new_table(like.shape[1], like.dtype, like.device)
@@ -40,28 +40,25 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        """Return the memory of all rows."""
         return sum(table.num_bytes for table in self._tables.values())
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no rows are kept."""
         return not self._tables
 
     def forget(self) -> None:
-        """Keep nothing."""
         self._tables = {}
 
     def state(self) -> State:
-        """Return all rows as arrays; 16-bit ones as their bits."""
+        """Return all rows as arrays; 16-bit types as their bits."""
         return {f"{layer}-{dim}-{table.kind}": table.state() for (layer, dim), table in self._tables.items()}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Go on from what `state` returned.
+        """Continue from what `state` returned.
 
         Raises
         ------
-        KernelError      rows of another part, or kept in another way
+        KernelError      rows of another part, or of another kind
         """
         self._tables = {}
         for name, values in state.items():

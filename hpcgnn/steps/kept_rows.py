@@ -1,6 +1,5 @@
-"""KeptRows: a table of the rows of one layer, as they were when they were last computed or received.
-
-DenseRows keeps values, CodedRows codes of few bits. Which rows a step reads is not known here.
+"""KeptRows: a table with the last known rows of one layer, as values (`DenseRows`) or as codes of few bits
+(`CodedRows`).
 """
 
 from __future__ import annotations
@@ -22,40 +21,40 @@ Places = np.ndarray | torch.Tensor
 
 
 class KeptRows(ABC):
-    """Keep a row of `dim` columns for each node; zeros before the first were kept.
+    """A row of `dim` columns per node, zero at first.
 
     Attributes
     ----------
-    kind : str      how rows are kept, a part of their name in a checkpoint
+    kind : str      how rows are kept; part of their name in a checkpoint
     """
 
     kind: str
 
     @abstractmethod
     def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
-        """Take (n, dim) rows for those at the first n of `index`, int64.
+        """Store (n, dim) rows at the first n places of `index`, int64.
 
         Raises
         ------
-        KernelError      a row that can't be coded; the key tells its layer and epoch
+        KernelError      a row can't be coded; the key tells its layer and epoch
         """
 
     @abstractmethod
     def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
-        """Write the rows at the first n of `index`, int64, to `rows` (n, dim)."""
+        """Write the rows at the first n places of `index` to `rows` (n, dim)."""
 
     @abstractmethod
     def in_place(self, dtype: torch.dtype) -> torch.Tensor | PackedRows | None:
-        """Return all rows as an aggregation of rows of `dtype` reads them where they lie; None where it can't."""
+        """Return the table if an aggregation of rows of `dtype` can read it directly; else None."""
 
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """Return the memory of all rows."""
+        pass
 
     @abstractmethod
     def state(self) -> np.ndarray:
-        """Return all rows as an array; 16-bit ones as their bits."""
+        """Return all rows as an array; 16-bit types as their bits."""
 
     @abstractmethod
     def restore(self, values: np.ndarray) -> None:
@@ -68,25 +67,16 @@ class KeptRows(ABC):
 
 
 class DenseRows(KeptRows):
-    """Rows as values.
-
-    Parameters
-    ----------
-    num_rows, dim : int
-    dtype : torch.dtype
-    device : torch.device
-    """
+    """Rows as values."""
 
     def __init__(self, num_rows: int, dim: int, dtype: torch.dtype, device: torch.device):
         self.kind = str(dtype).removeprefix("torch.")
         self._table = empty((num_rows, dim), dtype, device).zero_()
 
     def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
-        """See `KeptRows`."""
         self._table.index_copy_(0, on_device(index, rows)[:len(rows)], rows.to(self._table.dtype))
 
     def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
-        """See `KeptRows`."""
         at = on_device(index, rows)[:len(rows)]
         if self._table.dtype == rows.dtype:
             torch.index_select(self._table, 0, at, out=rows)
@@ -94,20 +84,16 @@ class DenseRows(KeptRows):
             rows.copy_(self._table.index_select(0, at))
 
     def in_place(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """See `KeptRows`."""
         return self._table if self._table.dtype == dtype else None
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptRows`."""
         return self._table.nbytes
 
     def state(self) -> np.ndarray:
-        """See `KeptRows`."""
         return on_host(self._bits)
 
     def restore(self, values: np.ndarray) -> None:
-        """See `KeptRows`."""
         if values.shape != tuple(self._table.shape):
             raise KernelError(f"rows of shape {values.shape} were kept where {len(self._table)} of "
                               f"{self._table.shape[1]} are expected")
@@ -119,16 +105,11 @@ class DenseRows(KeptRows):
 
 
 class CodedRows(KeptRows):
-    """Rows as affine codes, each rounded to the nearest: at 8 bits off by at most 1/510 of the row's range and some.
+    """Rows as affine codes, rounded to nearest: at 8 bits off by about 1/510 of the row's range.
 
-    They lie as in one message of all rows, so an aggregation decodes them inside its gather.
+    The table has the layout of one message with all rows, so that an aggregation decodes rows while it gathers them.
 
-    Parameters
-    ----------
-    node_id : (num_rows,) int64      named where a row can't be coded
-    dim : int
-    bit_width : {1, 2, 4, 8}
-    device : torch.device
+    node_id : (num_rows,) int64      to name a row that can't be coded
     """
 
     def __init__(self, node_id: np.ndarray, dim: int, bit_width: int, device: torch.device):
@@ -145,17 +126,12 @@ class CodedRows(KeptRows):
             self._layout = layout.beside(self._message)
 
     def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
-        """See `KeptRows`."""
         quantize_rows(rows.contiguous(), *self._places(index, rows), key, self._message, "nearest")
 
     def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
-        """See `KeptRows`."""
         dequantize_rows(self._message, *self._places(index, rows), rows)
 
     def _places(self, index: ResidentArray, rows: torch.Tensor) -> tuple[Places, Places, MessageLayout]:
-        """Return which of `rows` are coded, all in their order, their ids, and where they lie in the message: arrays on
-        the host, else tensors beside the rows.
-        """
         if isinstance(self._message, np.ndarray):
             at, order = index[:len(rows)], np.arange(len(rows), dtype=np.int32)
         else:
@@ -164,20 +140,16 @@ class CodedRows(KeptRows):
         return order, self._node_id[at], self._layout.at(at)
 
     def in_place(self, dtype: torch.dtype) -> PackedRows:
-        """See `KeptRows`."""
         return self._packed
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptRows`; where each row lies is counted too."""
         layout = self._layout
         places = (layout.bit_width, layout.payload_offset, layout.parameter_offset)
         return len(self._message) + sum(array.nbytes for array in places)
 
     def state(self) -> np.ndarray:
-        """See `KeptRows`."""
         return on_host(self._message)
 
     def restore(self, values: np.ndarray) -> None:
-        """See `KeptRows`."""
         fill(self._message, values)

@@ -1,12 +1,8 @@
-"""StepGraph: some rows of a LocalGraph, which looks to a model like the whole of it.
+"""StepGraphs: the LocalGraph of each step of an epoch, one after another.
 
-Its inner rows are those of a batch, its halo rows whatever these read beside each other. What only some models ask for
-is made when they do.
-
-StepGraphs: the LocalGraph of each step of an epoch, one after another.
-
-A step's graph looks to a model like the whole: its inner rows are those of the step, its halo rows whatever these read
-beside each other. So every model that a LocalGraph carries trains in steps.
+A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows whatever these
+read. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the whole graph
+fills the history, so that each row has been computed before it is read.
 """
 
 from __future__ import annotations
@@ -37,12 +33,7 @@ from hpcgnn.steps.history import STORED, History
 
 
 class EpochInput:
-    """What the constant input of all rows sums to under the masks of one epoch: computed once for all its steps.
-
-    Parameters
-    ----------
-    graph : LocalGraph      of all rows
-    """
+    """Aggregates of the masked constant input, computed once per epoch for all its steps."""
 
     def __init__(self, graph: LocalGraph):
         self._graph = graph
@@ -59,13 +50,12 @@ class EpochInput:
 
 
 class StepGraph(LocalGraph):
-    """The graph of some inner rows.
+    """The graph of the rows of one batch.
 
     Parameters
     ----------
     whole : LocalGraph
-    batch : Batch
-    exchange : Exchange      that brings the halo rows
+    exchange : Exchange      brings the halo rows
     inputs : EpochInput      of `whole`
     """
 
@@ -83,29 +73,25 @@ class StepGraph(LocalGraph):
 
     @cached_property
     def x_all(self) -> torch.Tensor:
-        """Return the input rows, (num_inner + num_halo, num_features)."""
         return _rows_at(self._whole_graph.x_all, torch.cat([self._inner, on_device(self._batch.far, self.x)]))
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
-        """See `LocalGraph.whole`."""
         return self._whole_graph, self._inner
 
     def input_aggregate(self, reduction: str, is_kept: bool = True) -> torch.Tensor:
-        """See `LocalGraph.input_aggregate`; the next step reads it too."""
         return _rows_at(self._whole_graph.input_aggregate(reduction, is_kept), self._inner)
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """See `LocalGraph.masked_input_aggregate`."""
         return _rows_at(self._inputs.aggregate(reduction, probability, key), self._inner[:hop.num_out])
 
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
-        """See `LocalGraph.hop`; here rows of the history are summed where they lie."""
         hop = super().hop(reduction, is_input)
         return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
 
     def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:
-        """Return a matrix of the batch's rows over these and, behind them, all rows of the whole graph."""
+        # Columns are the batch's own rows and, behind them, all rows of the whole graph, where the history keeps
+        # them.
         if reduction not in self._scales:
             near, whole = forward.column_scale, self._whole_graph.matrix(reduction).column_scale
             self._scales[reduction] = None if near is None else np.concatenate([near[:self.num_inner], whole])
@@ -114,13 +100,12 @@ class StepGraph(LocalGraph):
 
     @cached_property
     def _indices_in_place(self) -> np.ndarray:
-        """Return the columns of the arcs, (num_arcs,) int32, where the far ones are rows of the whole graph."""
         column = np.concatenate([np.arange(self.num_inner), self.num_inner + self._batch.far]).astype(np.int32)
         return column[self._batch.indices]
 
 
 def _rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the constant rows at `index` (n,) int64. New pages for it would cost more than the copy."""
+    # Written to the arena: fresh pages would cost more than the copy.
     return torch.index_select(rows, 0, index, out=empty((len(index), rows.shape[1]), rows.dtype, rows.device))
 
 
@@ -134,10 +119,7 @@ logger = logging.getLogger(__name__)
 class Step:
     """One step of an epoch on one rank.
 
-    Attributes
-    ----------
-    graph : StepGraph
-    rows : (num_batch,) int64      inner rows of the whole graph that it computes, as they lie in `graph`
+    rows : (num_batch,) int64      inner rows of the whole graph that it computes, in the order of `graph`
     """
 
     graph: StepGraph
@@ -151,14 +133,13 @@ class StepGraphs:
     ----------
     graph : LocalGraph           of all rows
     exchange : HaloExchange      of the run
-    cut : function               collective: cuts the rows into clusters, which the first epoch in clusters asks for
-    num_clusters : int           that it is about to find, of all ranks
-    num_ranks : int
+    cut : function               collective: cuts the rows into clusters when first needed
+    num_clusters : int           expected number of clusters of all ranks
     kept : str                   how rows are kept, see `History`
 
     Attributes
     ----------
-    begun : State or None        of an epoch that ended between two steps, as training describes it
+    begun : State or None        of an epoch that stopped between two steps
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange, cut: Callable[[], Clusters], num_clusters: int,
@@ -173,13 +154,14 @@ class StepGraphs:
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Collective when it is first asked for: cut the rows into clusters."""
+        """Collective on first use: the clusters."""
         return self._cut()
 
     def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0,
               by_row: bool = False) -> Iterator[Step]:
-        """Collective: the steps of an epoch from the `first` on, each to be trained before the next is asked for; of
-        whole clusters or, with `by_row`, of rows that are dealt out one by one.
+        """Collective: yield the steps of an epoch from `first` on; train each before asking for the next.
+
+        by_row : bool      deal rows one by one instead of in clusters
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
@@ -202,7 +184,6 @@ class StepGraphs:
             self._exchange.end_steps()
 
     def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the step of each inner and of each halo row."""
         if by_row:
             step = deal(self._graph.node_id, seed, epoch, num_steps)
             return step[:self._graph.num_inner], step[self._graph.num_inner:]
@@ -210,7 +191,9 @@ class StepGraphs:
         return step_of[self.clusters.inner], step_of[self.clusters.halo]
 
     def take_begun(self, num_steps: int, by_row: bool = False) -> State | None:
-        """Return what is known of an epoch that has begun, once; None where its rows were dealt to other steps."""
+        """Return the state of an epoch that stopped between two steps, once; None if its rows were dealt to other
+        steps.
+        """
         begun, self.begun = self.begun, None
         if begun is None or (begun["num_steps"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row):
             return begun
@@ -219,7 +202,6 @@ class StepGraphs:
         return None
 
     def _shared_rows(self) -> np.ndarray:
-        """Return (num_inner,) bool, the rows that other ranks read."""
         is_shared = np.zeros(self._graph.num_inner, bool)
         for rows in self._exchange.plan_within(None).boundary:
             is_shared[rows.index] = True
@@ -230,14 +212,12 @@ class StepGraphs:
         return StepGraph(self._graph, batch, exchange, inputs)
 
     def _plans(self, batch: Batch) -> PlanWithin:
-        """Return what makes the plans of a step, see `step_plans`; they are made before the next step is cut."""
         self._place.fill(-1)
         self._place[batch.rows], self._place[batch.fresh_halo] = np.arange(len(batch.rows)), np.arange(batch.num_fresh)
         return step_plans(self._exchange.plan_within, batch, self._place, self._graph.num_inner)
 
     @torch.no_grad()
     def _fill(self, model: nn.Module) -> None:
-        """Collective: compute all rows once with the weights as they are."""
         whole = Batch.of_all(*self._graph.arcs, self._graph.num_rows)
         graph = self._graph.with_exchange(StepExchange(self._exchange, self._history, whole, self._is_shared))
         model.eval()
@@ -247,20 +227,17 @@ class StepGraphs:
 
     @property
     def num_bytes(self) -> int:
-        """Return the memory of the rows that are kept."""
         return self._history.num_bytes
 
     def forget(self) -> None:
-        """Keep no rows, before another training."""
         self._history.forget()
         self.begun = None
 
     def state(self) -> State:
-        """Return the rows that the next step reads, and what is known of an epoch that has begun."""
+        """Return the rows that the next step reads, and the state of an epoch that stopped between two steps."""
         begun = {} if self.begun is None else {BEGUN: self.begun}
         return {**self._history.state(), **begun}
 
     def restore(self, state: State) -> None:
-        """Go on from what `state` returned on this rank."""
         self.begun = state.get(BEGUN)
         self._history.restore({name: rows for name, rows in state.items() if name != BEGUN}, self._graph.x.device)
