@@ -1,4 +1,4 @@
-"""HelperThread: a thread beside the main one whose start either succeeds or fails, but never waits for ever."""
+"""HelperThread: a thread beside the main one that starts, or fails to start, within seconds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ START_SECONDS = 30.0      # that a new thread has on a loaded machine until it r
 
 
 class HelperThread:
-    """Calls a function once, in a thread that ends with the process at the latest.
+    """Calls a function once, in a daemon thread.
 
-    `threading.Thread.start` waits until the new thread has said that it runs. A thread that is refused memory before
-    it can say so leaves its starter waiting without end (seen under a limit of the address space). Here the wait has
-    an end, and neither saying nor waiting allocates anything.
+    `threading.Thread.start` waits until the new thread says that it runs. A thread that gets no memory never says so,
+    and the starter hangs (seen under an address-space limit). Here the wait ends after START_SECONDS, and neither side
+    allocates anything.
 
     Parameters
     ----------
     target : callable without arguments
-    name : str      for the sentence of a failed start
+    name : str      named in the error of a failed start
     """
 
     def __init__(self, target: Callable[[], None], name: str):
@@ -27,12 +27,13 @@ class HelperThread:
         self._is_waited_for, self._is_running = threading.Lock(), threading.Lock()
 
     def start(self) -> None:
-        """Begin; once only.
+        """Start the thread; once only.
 
         Raises
         ------
-        MemoryError      the thread did not come to run
+        MemoryError      the thread did not begin to run
         """
+        # Two locks: the thread releases the first when it runs, and the second when its function has returned.
         self._is_waited_for.acquire()
         self._is_running.acquire()
         _thread.start_new_thread(self._run, ())
@@ -41,13 +42,12 @@ class HelperThread:
             raise MemoryError(f"thread {self._name} could not begin")
 
     def join(self, timeout: float = -1) -> None:
-        """Wait until the function has returned, or for so many seconds; at once where it never began."""
+        """Wait until the function has returned, at most `timeout` seconds; return at once if it never began."""
         if self._is_running.acquire(timeout=timeout):
             self._is_running.release()
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the function has begun and not yet returned."""
         return self._is_running.locked()
 
     def _run(self) -> None:

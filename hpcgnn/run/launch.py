@@ -1,6 +1,11 @@
-"""Start of a parallel run: MPI, threads, and the rule that a rank that fails takes all ranks down at once.
+"""Start and end of a parallel run: MPI, its communicator, cores, memory, and failures of single ranks.
 
-Must be imported before torch, so that the thread count that it chooses is the one that OpenMP reads.
+`run_parallel(body)` starts MPI, shares out cores and calls `body(comm)` on every rank. If rank 2 of 4 fails alone, it
+prints "hpcgnn: rank 2: ..." and aborts the other three, which would otherwise wait for it forever. Steps that may fail
+on one rank run in `together`: all ranks then learn of the failure and raise the same CollectiveError, so that the
+program ends in order. `join` does the same for a user's own program.
+
+Import it before torch: OpenMP reads the thread count once.
 """
 
 from __future__ import annotations
@@ -58,9 +63,8 @@ INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
 
-    An error that all ranks share (CollectiveError), or that the only rank has, is raised on, so that each exits in
-    order. Any other exception is printed by the rank that met it, with its rank first, and MPI_Abort takes the others
-    down.
+    A CollectiveError, which all ranks raise, and any error of a single-rank run are raised on. Other exceptions are
+    printed with the rank's number, then MPI_Abort ends all ranks.
 
     Raises
     ------
@@ -91,8 +95,9 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
 
 
 def join(comm: MPI.Comm | None = None) -> MPI.Comm:
-    """Collective: prepare a program of the user's own, which has no `run_parallel`, and return its communicator, that
-    of all ranks where none is given: cores are shared out, and an exception that a rank does not catch ends all ranks.
+    """Collective: prepare a user's own program and return its communicator (default: all ranks).
+
+    Shares out cores, and makes an uncaught exception on one rank end all ranks.
 
     Raises
     ------
@@ -113,12 +118,11 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
 
 
 def begin_mpi() -> None:
-    """Start MPI where a program has told mpi4py not to (mpi4py.rc.initialize) and has not started it; it is ended with
-    the program.
+    """Start MPI if it has not started, for example because of mpi4py.rc.initialize = False; it ends with the program.
 
     Raises
     ------
-    TrainingError      MPI has been ended: it can't be started twice
+    TrainingError      MPI has already ended and can't start twice
     """
     if MPI.Is_finalized():
         raise TrainingError("MPI has been ended (MPI.Finalize) before this call of hpcgnn, and can't be started again "
@@ -135,15 +139,16 @@ def _end_mpi() -> None:
 
 @cache
 def attendance_key() -> int:
-    """The key of a communicator's Attendance, made at its first use: importing this must not need MPI to have begun."""
+    """Return the key under which a communicator holds its Attendance."""
+    # Made at first use, since this module can be imported before MPI starts.
     return MPI.Comm.Create_keyval()
 
 
 class Attendance:
-    """Knows which ranks of a program have ended, so that the others don't wait for them in `check_present`.
+    """Knows which ranks have ended, so that the others don't wait for them in `check_present`.
 
-    A rank that ends says so to rank 0, and rank 0 to all, by a message of no bytes; one that was killed, or left by
-    os._exit, is missed by its process number, if it was on the same machine.
+    A rank that ends normally sends an empty message to rank 0, and rank 0 to all. A rank on the same machine that was
+    killed, or left by os._exit, is detected by its missing process.
 
     Parameters
     ----------
@@ -158,13 +163,13 @@ class Attendance:
         self._told: list[MPI.Request] = []
 
     def leave(self) -> None:
-        """Say that this rank ends, once its program has come to its end."""
+        """Tell the others that this rank ends; called when its program exits."""
         if not MPI.Is_finalized():
             others = range(1, self._comm.size) if self._comm.rank == 0 else (0,)
             self._told = [self._comm.Isend([None, 0, MPI.BYTE], rank, FAREWELL) for rank in others]
 
     def meet(self, where: str) -> None:
-        """Collective: return when all ranks have come here.
+        """Collective: wait for all ranks.
 
         Raises
         ------
@@ -196,7 +201,7 @@ def _is_there(process: int) -> bool:
 
 
 def check_present(comm: MPI.Comm, where: str) -> None:
-    """Collective: wait for all ranks of a program's call; where one has ended instead, end all with a sentence."""
+    """Collective: wait for all ranks of a call; if one has ended, print that and end all."""
     attendance = comm.Get_attr(attendance_key()) if comm.size > 1 else None
     if attendance is None:
         return
@@ -207,7 +212,7 @@ def check_present(comm: MPI.Comm, where: str) -> None:
 
 
 def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
-    """End all ranks, since one leaves what the others are in; return where there is only this one."""
+    """End all ranks, because this one leaves a call that the others are in; do nothing on a single rank."""
     if comm.size == 1:
         return
     how = f"sys.exit({error.code})" if isinstance(error, SystemExit) else "a KeyboardInterrupt"
@@ -220,8 +225,9 @@ def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
 
 @dataclass(frozen=True)
 class EndAllRanks:
-    """Show what nobody has caught, as Python does, then end all ranks with the error's status; of an error that all
-    ranks share, rank 0 alone speaks, and each ends in order.
+    """Exception hook: show the uncaught error as Python does, then end all ranks with its exit status.
+
+    Of a CollectiveError, only rank 0 shows the text, and each rank exits in order.
     """
 
     show: Callable[..., None]
@@ -240,14 +246,15 @@ class EndAllRanks:
 
 
 def watch(comm: MPI.Comm, timeout: float) -> None:
-    """Collective: from now on, end the job where a rank makes no progress for `timeout` seconds, but for some minutes
-    of start-up; 0 is never. `run_parallel` ends the watch when its body does.
+    """Collective: end the job when a rank makes no progress for `timeout` seconds (0: never) after a longer start-up.
+
+    `run_parallel` stops the watch.
     """
     WATCHDOG.start(comm.rank, comm.allgather(Colleague(platform.node(), os.getpid())), timeout)
 
 
 def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) -> None:
-    """Collective: the start-up is over; where there is a folder, and all ranks see it, their watchdogs speak in it."""
+    """Collective: start-up is over, so apply the timeout; watchdogs talk in `folder` if all ranks see it."""
     if comm.rank == 0 and folder is not None:
         shutil.rmtree(words_folder(folder), ignore_errors=True)
     comm.Barrier()
@@ -256,16 +263,16 @@ def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) ->
 
 
 def has_company() -> bool:
-    """Tell whether MPI has joined this process with others."""
+    """Whether this process runs with others under MPI."""
     return MPI.COMM_WORLD.size > 1
 
 
 def check_joined(num_ranks: int) -> None:
-    """Refuse ranks that a launcher started together and that MPI left alone, each a world of its own.
+    """Refuse ranks that a launcher started together but MPI did not connect.
 
     Raises
     ------
-    TrainingError      with the number that was started and the way to join them
+    TrainingError      with the number of ranks started and a remedy
     """
     variable, started = launched_size()
     if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
@@ -276,7 +283,6 @@ def check_joined(num_ranks: int) -> None:
 
 
 def _remedy_for(variable: str) -> str:
-    """Return what joins ranks whose launcher has set a variable to their number."""
     if variable == "WORLD_SIZE":
         return ("under torchrun use MPICH (pip install mpich, MPI4PY_MPIABI=mpich) and import hpcgnn before mpi4py, or "
                 "start the ranks by the mpirun of that library")
@@ -290,11 +296,12 @@ def _print_failure(rank: int, error: BaseException) -> None:
 
 
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
-    """Collective: run a step that each rank does alone; if it fails anywhere, all ranks raise the first rank's error.
+    """Collective: run a step that each rank does alone; if any rank fails, all raise the error of the lowest failing
+    rank.
 
     Raises
     ------
-    CollectiveError      with the rank and the sentence of the lowest rank that failed
+    CollectiveError      with that rank's number and error text
     """
     result, failure = None, None
     HERE.note("does a step of its own")
@@ -314,11 +321,11 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 
 
 def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
-    """Collective: what a step of rank 0 returns, on all ranks, or its error.
+    """Collective: run a step on rank 0 and return its result, or raise its error, on all ranks.
 
     Raises
     ------
-    CollectiveError      with the sentence of rank 0's error
+    CollectiveError      with the text of rank 0's error
     """
     result, failure = None, None
     if comm.rank == 0:
@@ -335,17 +342,17 @@ def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 
 
 def words_of_all(comm: MPI.Comm, word: str | None) -> list[str | None]:
-    """Collective: return what each rank has to say, in the order of the ranks; an empty list where none has anything,
-    which nearly always is so, and then costs the same however many there are.
-    """
+    """Collective: return each rank's text in rank order, or an empty list if no rank has one."""
     from mpi4py import MPI
 
+    # Nearly always there is no text; then one small allreduce is the whole cost.
     return comm.allgather(word) if comm.allreduce(int(word is not None), MPI.MAX) else []
 
 
 def choose_device(comm: MPI.Comm, name: str) -> torch.device:
-    """Collective: where this rank computes. Its GPU, of those that CUDA_VISIBLE_DEVICES leaves it, is the one of its
-    place among the node's ranks; with more ranks than GPUs, several share one.
+    """Collective: return this rank's device.
+
+    Ranks of a node take its visible GPUs in turn; with more ranks than GPUs, several share one.
 
     Parameters
     ----------
@@ -368,12 +375,6 @@ def choose_device(comm: MPI.Comm, name: str) -> torch.device:
 
 
 def _count_gpus() -> int:
-    """GPUs that this rank may use.
-
-    Raises
-    ------
-    TrainingError      none, with the reason
-    """
     import torch
 
     num_gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -389,11 +390,9 @@ def _count_gpus() -> int:
 
 
 def share_cores(comm: MPI.Comm) -> None:
-    """Collective: give each rank of a node an equal share of the cores that the node's ranks may use.
+    """Collective: give each rank of a node an equal share of the node's cores.
 
-    Variables that the user has set stay as they are, and OMP_NUM_THREADS, where it is set, holds for all pools of
-    threads: two threads of OpenBLAS on one core wait for each other. A program may have imported torch before, which
-    then has read none of them, and is told.
+    Environment variables that the user has set stay, and a set OMP_NUM_THREADS holds for all thread pools.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -407,21 +406,21 @@ def share_cores(comm: MPI.Comm) -> None:
     for name, value in WAITING.items():
         if not (own_policy and name == "GOMP_SPINCOUNT"):
             os.environ.setdefault(name, value)
+    # If torch is already imported, it has read its variables, so it is told directly.
     if "torch" in sys.modules and threads.isdecimal() and int(threads) > 0:
         sys.modules["torch"].set_num_threads(int(threads))
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed: what torch allocates beside our arena comes again every epoch, and a block that
-    went back to the system costs a page fault every 4 KiB when it returns. Other C libraries are left as they are.
+    """Tell glibc to keep freed memory: torch allocates the same blocks again in every epoch, and returned pages would
+    fault.
     """
     _set_malloc(KEPT)
 
 
 @contextmanager
 def giving_back_freed_memory() -> Iterator[None]:
-    """Have glibc give back to the system what is freed within, and keep it from then on: what reading a graph takes is
-    not asked for again, and arrays that stay leave no gaps. Other C libraries are left as they are.
+    """Within the block, let glibc return freed memory to the system, as large one-off reads need; keep it again after.
     """
     _set_malloc(GIVEN_BACK)
     try:

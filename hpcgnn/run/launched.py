@@ -1,4 +1,4 @@
-"""What a launcher has told this process by its environment, before MPI is initialised. Nothing here imports MPI."""
+"""Rank and number of ranks, read from the launcher's environment variables before MPI starts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RU
 
 
 def is_by_torchrun() -> bool:
-    """Tell whether torchrun has started this process, and no launcher of MPI."""
+    """Whether torchrun, and no MPI launcher, started this process."""
     return all(name in os.environ for name in TORCHRUN) and not any(
         name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
 
 
 def launched_rank() -> int:
-    """Return this process's rank according to its launcher, 0 outside a parallel run."""
+    """Return this process's rank; 0 outside a parallel run."""
     if is_by_torchrun():
         return int(os.environ["RANK"])
     return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
 
 
 def launched_size() -> tuple[str, str]:
-    """Return the variable that names the number of ranks, and its text; "" and "1" where none does."""
+    """Return the variable that holds the number of ranks, and its value; "" and "1" if none is set."""
     if is_by_torchrun():
         return "WORLD_SIZE", os.environ["WORLD_SIZE"]
     return next(((name, os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), ("", "1"))

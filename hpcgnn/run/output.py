@@ -1,10 +1,8 @@
-"""Sizes, times and rates as text, in the unit that keeps the number short. Nothing is printed here.
+"""Text for people: numbers in short units, and output that never ends a run.
 
-Output that never costs a run: a stream that is closed, full or gone, and characters that a terminal lacks.
-
-A training of hours writes a line a minute. A disk that is full (ENOSPC), a reader that has left (EPIPE) or a terminal
-that was closed (EIO) must not end it, so `tell` and `PatientStream` drop what can't be written and go on. What has to
-be written, such as the answer of `hpcgnn inspect`, goes through neither.
+A long training writes one line per minute. A full disk (ENOSPC), a reader that has left (EPIPE) or a closed terminal
+(EIO) must not end it, so `tell` and `PatientStream` drop what can't be written. Answers that must arrive, such as that
+of `hpcgnn inspect`, are printed without them.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
 
 
 def number_text(value: float) -> str:
-    """Return a number with three significant digits, and separators from a thousand on: 0.0123, 12.3, 1,235."""
+    """Format with three significant digits, and separators from a thousand on: 0.0123, 12.3, 1,235."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     text = f"{value:#.{DIGITS}g}"
@@ -30,12 +28,7 @@ def number_text(value: float) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a size in bytes, kB, MB, GB or TB, powers of 1000: 12 B, 2.50 kB, 412 MB.
-
-    Parameters
-    ----------
-    num_bytes : non-negative
-    """
+    """Format a non-negative number of bytes in powers of 1000: 12 B, 2.50 kB, 412 MB."""
     if num_bytes < 1:
         return f"{num_bytes:.2g} B" if num_bytes else "0 B"
     # 999.6 kB would be written as 1,000.
@@ -44,12 +37,7 @@ def size_text(num_bytes: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a duration: 250 µs, 12.3 ms, 4.20 s, 3 min 20 s, 2 h 05 min.
-
-    Parameters
-    ----------
-    seconds : non-negative
-    """
+    """Format non-negative seconds: 250 µs, 12.3 ms, 4.20 s, 3 min 20 s, 2 h 05 min."""
     for unit, size in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
         if 0 < seconds < 999.5 * size:
             return f"{number_text(seconds / size)} {unit}"
@@ -69,9 +57,7 @@ SUBSTITUTES = {"±": "+-", "×": "x", "→": "->", "←": "<-", "–": "-", "—
 
 
 def prepare_streams() -> None:
-    """Make a command's standard streams usable: open those that are closed, on nothing, and give those that lack a
-    character the nearest plain ones.
-    """
+    """Open closed standard streams on the null device, and replace characters that a stream lacks by plain ones."""
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             # The next file that is opened would get the descriptor otherwise, and whatever a library prints.
@@ -87,17 +73,12 @@ def prepare_streams() -> None:
 
 
 def tell(text: str) -> None:
-    """Write a line to standard error; one that can't be written is dropped."""
+    """Write a line to standard error, or drop it."""
     PatientStream(sys.stderr).write(text + "\n")
 
 
 class PatientStream(io.TextIOBase):
-    """A stream that drops what can't be written.
-
-    Parameters
-    ----------
-    stream : TextIO or None      None takes nothing
-    """
+    """A stream that drops what can't be written; `stream` None drops everything."""
 
     def __init__(self, stream: TextIO | None):
         self._stream = stream
@@ -130,13 +111,14 @@ class PatientStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is left to flush."""
+        pass
 
 
 def discard(stream: TextIO) -> None:
-    """Forget what a stream could not write: it would be tried, and fail, again at the next line and at the end."""
+    """Discard the buffer of a stream that failed; otherwise the next line, and the exit, would fail again."""
     with suppress(OSError, ValueError, AttributeError):
         descriptor = stream.fileno()
+        # Flush into the null device, then put the descriptor back.
         kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, descriptor)
@@ -148,7 +130,6 @@ def discard(stream: TextIO) -> None:
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that a stream can't encode, and where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_plain_form(letter) for letter in error.object[error.start:error.end]), error.end

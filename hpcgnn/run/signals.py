@@ -1,6 +1,6 @@
-"""Signals that ask a run to stop: noted from the first lines of the program on, and answered by training.
+"""Stop signals: noted by handlers from the program's first lines on, and answered by training between steps.
 
-Nothing here imports anything but Python's own small modules, so that the handlers stand before a library is loaded.
+Only Python's small modules are imported, so that the handlers stand before any library loads.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 
-# By which sites and people ask: SIGUSR1 by Slurm's --signal=USR1@seconds, SIGUSR2 by Grid Engine and LSF, SIGXCPU by
-# limits of processor time, SIGHUP by a terminal that is closed, SIGQUIT by Ctrl-\.
+# Slurm sends SIGUSR1 (--signal=USR1@seconds), Grid Engine and LSF SIGUSR2, limits of processor time SIGXCPU, a closed
+# terminal SIGHUP, and Ctrl-\ SIGQUIT.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP,
                 signal.SIGQUIT)
 KEPT_IF_IGNORED = (signal.SIGHUP, signal.SIGQUIT)     # by nohup, and by shells for what they start with &
@@ -19,10 +19,9 @@ OUT_OF_TIME = signal.SIGALRM      # stands for the end of `hours`, which no sign
 
 
 class StopRequest:
-    """Context manager that notes stop signals instead of dying of them. It may be entered again while it is entered.
+    """Context manager that notes stop signals instead of dying of them; can be nested.
 
-    Python runs handlers in the main thread only: entered in another one, this notes nothing, and signals do what the
-    program has made of them.
+    Python runs handlers in the main thread only. Entered in another thread, it changes no handler.
     """
 
     def __init__(self) -> None:
@@ -62,23 +61,23 @@ class StopRequest:
 
     @property
     def signal_number(self) -> int:
-        """The first signal that came since it was entered, OUT_OF_TIME where the time is over, 0 before."""
+        """The first signal noted; OUT_OF_TIME when time is up; 0 before."""
         if not self._noted and time.monotonic() + self._reserve >= self._ends_at:
             self._noted = OUT_OF_TIME
         return self._noted
 
     def end_in(self, seconds: float) -> None:
-        """From so many seconds on, and early enough for another lap, ask to stop."""
+        """Ask to stop in `seconds`, or earlier if another epoch would not fit."""
         self._lap = time.monotonic()
         self._ends_at = self._lap + seconds
 
     def note_lap(self) -> None:
-        """An epoch with all that belongs to it has ended; the longest one is what the end of the time must leave."""
+        """Note the end of an epoch; the longest one so far is the time to reserve."""
         now = time.monotonic()
         self._reserve, self._lap = max(self._reserve, now - self._lap), now
 
     def ignore_from_now_on(self) -> None:
-        """Ignore stop signals once the exit status is settled: none may change it while the interpreter shuts down."""
+        """Ignore stop signals, so that none changes the exit status while the interpreter shuts down."""
         for number in self._previous:
             self._previous[number] = signal.SIG_IGN
 

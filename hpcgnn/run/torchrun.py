@@ -1,8 +1,8 @@
-"""Ranks that torchrun has started, joined by MPI: rank 0 starts a small server of MPICH's start-up protocol (PMI-1),
-and every rank gives MPI a connection to it. Nothing here imports MPI or torch.
+"""Ranks started by torchrun, connected to MPI by a small server of MPICH's start-up protocol (PMI-1).
 
-torchrun starts processes and tells each its rank, and no more. A library of MPICH's family asks for the rest through
-lines of text over a file descriptor (PMI_FD): its rank, and what the other ranks have put there about themselves.
+torchrun tells each process its rank and nothing more. MPICH-like libraries ask for the rest in lines of text over a
+file descriptor (PMI_FD). So rank 0 starts a server process, and each rank hands MPI a connection to it. Example of a
+dialog: "cmd=get kvsname=K key=P0-businesscard" is answered by "cmd=get_result rc=0 msg=success value=...".
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAXIMA = "kvsname_max=256 keylen_max=256 vallen_max=4096"
 
 
 class Server:
-    """Answer the requests of all ranks, one line each, until the last has hung up.
+    """Answers the requests of all ranks, one line each, until the last rank hangs up.
 
     Parameters
     ----------
     listener : socket         bound, listening
-    token : str               what a rank must greet with, so that ranks of two trainings never meet
+    token : str               greeting that keeps ranks of two trainings apart
     num_ranks : int
-    mapping : str             which ranks share a node, as PMI writes it; "" leaves it to MPI
+    mapping : str             which ranks share a node, in PMI's notation; "" leaves it to MPI
     """
 
     def __init__(self, listener: socket.socket, token: str, num_ranks: int, mapping: str):
@@ -49,10 +49,11 @@ class Server:
         self._members: set[socket.socket] = set()
 
     def serve(self) -> None:
-        """Serve until all ranks have come and gone, or some have not come in time."""
+        """Serve until all ranks have come and gone, or PATIENCE_SECONDS pass before all have come."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             end = time.monotonic() + PATIENCE_SECONDS
+            # Before all ranks have joined, wait until `end`; after that without limit, until each hangs up.
             while len(self._joined) < self._num_ranks or self._unread:
                 is_complete = len(self._joined) == self._num_ranks
                 ready = selector.select(None if is_complete else max(0.0, end - time.monotonic()))
@@ -70,9 +71,9 @@ class Server:
                         key.fileobj.close()
 
     def _take(self, connection: socket.socket) -> bool:
-        """Answer the whole lines that have come; False where the rank has hung up."""
         try:
             found = connection.recv(1 << 16)
+            # The last piece is a line that has not fully arrived.
             *lines, self._unread[connection] = (self._unread[connection] + found).split(b"\n")
             for line in lines:
                 self._answer(connection, line.decode(errors="replace"))
@@ -125,12 +126,13 @@ def _say(connection: socket.socket, line: str) -> None:
 
 @contextmanager
 def joined_by_mpi() -> Iterator[None]:
-    """Collective under torchrun, and nothing elsewhere: within, an MPI of MPICH's family that is initialised finds the
-    ranks that torchrun has started. Another finds each alone, which `launch.check_joined` refuses.
+    """Collective under torchrun: within the block, an MPICH-like MPI initializes with all of torchrun's ranks.
+
+    Any other MPI finds each rank alone, which `launch.check_joined` refuses. Without torchrun nothing happens.
 
     Raises
     ------
-    TrainingError      rank 0 has no port for the others, or was not found within two minutes
+    TrainingError      rank 0 has no free port, or was not found within two minutes
     """
     if not is_by_torchrun() or int(os.environ["WORLD_SIZE"]) == 1 or "mpi4py.MPI" in sys.modules:
         yield
@@ -150,26 +152,26 @@ def joined_by_mpi() -> Iterator[None]:
 
 
 def token() -> str:
-    """Return what ranks of this start of this training, and no others, know."""
+    """Return a hash that only ranks of this start of this training share."""
     words = [os.environ.get(name, "") for name in (
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
 
 def ports() -> range:
-    """Return the ports that the server may take, next to the one that torchrun has chosen."""
+    """Return the ports that the server may take, next to torchrun's."""
     first = int(os.environ["MASTER_PORT"])
     return range(first - NUM_PORTS, first) if first + NUM_PORTS > 65535 else range(first + 1, first + 1 + NUM_PORTS)
 
 
 def process_mapping(num_ranks: int) -> str:
-    """Return which ranks share a node, "" where nodes have different numbers of them."""
+    """Return which ranks share a node, in PMI's notation; "" if nodes have different numbers of ranks."""
     of_node, nodes = (int(os.environ.get(name, 0)) for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"))
     return f"(vector,(0,{nodes},{of_node}))" if of_node * nodes == num_ranks else ""
 
 
 def start_server(num_ranks: int) -> None:
-    """Start the server as a process of its own: MPI holds the interpreter while it is initialised.
+    """Start the server in a process of its own, since MPI holds the interpreter while it initializes.
 
     Raises
     ------
@@ -197,7 +199,7 @@ def start_server(num_ranks: int) -> None:
 
 
 def serve_from(descriptor: int) -> None:
-    """Serve on a listening socket that was inherited; what `start_server` starts."""
+    """Serve on an inherited listening socket; the program that `start_server` runs."""
     num_ranks = int(os.environ["WORLD_SIZE"])
     with socket.socket(fileno=descriptor) as listener:
         Server(listener, token(), num_ranks, process_mapping(num_ranks)).serve()
@@ -222,7 +224,6 @@ def connect(host: str, rank: int) -> socket.socket:
 
 
 def _greeted(host: str, port: int, rank: int) -> socket.socket | None:
-    """Return a connection to this port where the server of this training is behind it."""
     try:
         connection = socket.create_connection((host, port), timeout=5)
     except OSError:

@@ -1,13 +1,10 @@
-"""Note where this rank stands: every step replaces the note, and the watchdog reads it from its own thread.
+"""Watchdog: a thread that ends the job when a rank makes no progress, and says which rank and what it was doing.
 
-A note costs a tenth of a microsecond and no system call; words are made of it only when a rank stands still.
-
-Last words of a process: written so that a launcher passes them on before it takes the ranks down.
-
-The watchdog: a thread that ends the job where a rank makes no progress, and says which rank and what it does.
-
-A rank that is stopped can't speak, so the others find it by its silence: while one of them stands still, the watchdogs
-of all ranks leave a word at every look in a folder that all see.
+Each step notes what the rank does in `HERE`, in a tenth of a microsecond and without a system call. The watchdog looks
+at the note 20 times per timeout. If the note did not change for a whole timeout, it asks all watchdogs, through a
+folder that all ranks see, to write down what their ranks do and since when. Example: rank 1 was suspended, and ranks 0
+and 2 wait for it. Two words arrive, so rank 1 has given no sign of life, and rank 0, the lowest that lives, reports it
+and ends the job.
 """
 
 from __future__ import annotations
@@ -31,12 +28,12 @@ from hpcgnn.run.helper_thread import HelperThread
 
 
 class Whereabouts:
-    """Hold what a rank does, as a verb phrase or as a function that makes one.
+    """What a rank is doing.
 
     Attributes
     ----------
-    place : tuple                  of the last `note`; another object after every one
-    epoch : (seed, epoch) or None  that is trained
+    place : tuple                  of the last `note`; a new object each time
+    epoch : (seed, epoch) or None  that is being trained
     """
 
     __slots__ = ("epoch", "place")
@@ -46,13 +43,13 @@ class Whereabouts:
         self.epoch: tuple[int, int] | None = None
 
     def note(self, *place) -> None:
-        """Take down a verb phrase, "waits .." where other ranks decide how long; or a function that makes it, and its
+        """Note a verb phrase ("waits ..." if other ranks decide how long), or a function that makes one and its
         arguments.
         """
         self.place = place
 
     def describe(self) -> str:
-        """Say what this rank does, and in which epoch."""
+        """Return the verb phrase, and the epoch."""
         first, *rest = self.place
         phrase = first(*rest) if isinstance(first, Callable) else first
         return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"
@@ -62,7 +59,7 @@ HERE = Whereabouts()
 
 
 def say(text: str) -> None:
-    """Write to standard error, and return when the launcher has read it; what can't be written is left unsaid."""
+    """Write to standard error and return when the launcher has read it; drop what can't be written."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -72,11 +69,9 @@ def say(text: str) -> None:
 
 
 def _wait_for_reader(stream: TextIO) -> None:
-    """Wait until the launcher has read what was written: Open MPI's drops what still lies in a pipe of an aborted rank.
-
-    At most 2 s, and 0.2 s more in which the launcher passes it on; nothing for a file or a terminal.
-    """
     try:
+        # Open MPI's launcher drops what is still in the pipe of an aborted rank. Wait at most 2 s until the pipe is
+        # empty, then 0.2 s for the launcher to pass it on. Files and terminals need no wait.
         descriptor = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return
@@ -102,7 +97,7 @@ MAX_NAMED = 8
 
 
 class Colleague(NamedTuple):
-    """Name the host and process of a rank, so that an operator can find it."""
+    """Host and process of a rank, by which an operator finds it."""
 
     host: str
     process: int
@@ -110,7 +105,7 @@ class Colleague(NamedTuple):
 
 @dataclass(frozen=True)
 class Word:
-    """Hold what a rank's watchdog says: the number of its look, what the rank does, and how long it has done so."""
+    """What a rank's watchdog reports: number of the look, what the rank does, and for how long."""
 
     look: int
     does: str
@@ -118,12 +113,12 @@ class Word:
 
 
 def words_folder(folder: Path) -> Path:
-    """Return the folder where the watchdogs of a run leave their words."""
+    """Return the folder in which the watchdogs of a run leave their words."""
     return folder / WORDS
 
 
 class Watchdog:
-    """Looks at `HERE` from a thread of its own; started, and stopped, at most once at a time.
+    """Watches `HERE` from a thread.
 
     Seconds count only while this process runs: a job that was suspended as a whole has not stood still.
     """
@@ -135,7 +130,7 @@ class Watchdog:
         self._rank, self._colleagues, self._timeout, self._period = 0, [], 0.0, 0.0
 
     def start(self, rank: int, colleagues: list[Colleague], timeout: float) -> None:
-        """Look after the start-up of this rank, one of `colleagues`; with a timeout of 0 seconds not at all."""
+        """Watch the start-up of rank `rank` of `colleagues`; a timeout of 0 seconds watches nothing."""
         self.stop()
         self._rank, self._colleagues, self._folder = rank, colleagues, None
         self._timeout, self._period = max(timeout, STARTUP_SECONDS), min(timeout / LOOKS, LONGEST_LOOK)
@@ -145,14 +140,11 @@ class Watchdog:
             self._thread.start()
 
     def look_closely(self, timeout: float, folder: Path | None) -> None:
-        """Hold this rank to its timeout after the start-up, and where there is a folder that all ranks see, speak to
-        their watchdogs in it.
-        """
+        """Apply the timeout from now on, and talk to the other watchdogs in `folder`, if given."""
         HERE.note("begins")
         self._timeout, self._folder = timeout, folder
 
     def stop(self) -> None:
-        """Look no more."""
         if self._thread is None:
             return
         self._stopped.set()
@@ -171,6 +163,7 @@ class Watchdog:
             if HERE.place is not place:
                 place, seconds, asked = HERE.place, 0.0, None
             else:
+                # A longer gap means that this process was suspended, which is no standstill.
                 seconds += min(looked - before, 2 * period)
             if asked is None and seconds >= self._timeout:
                 asked = looked, self._ask()
@@ -180,7 +173,6 @@ class Watchdog:
                 asked = None
 
     def _ask(self) -> dict[int, Word]:
-        """Have all watchdogs leave words; those that lie there already."""
         if self._folder is not None:
             try:
                 words_folder(self._folder).mkdir(exist_ok=True)
@@ -189,10 +181,8 @@ class Watchdog:
         return self._words()
 
     def _answer(self, word: Word) -> None:
-        """Leave a word where one was asked for. The parent is listed, since a shared file system answers with an old
-        no for longer than with an old list.
-        """
         try:
+            # The parent is listed, since shared file systems cache a missing file longer than a listing.
             if self._folder is None or WORDS not in os.listdir(self._folder):
                 return
             file = words_folder(self._folder) / f"{self._rank}.json"
@@ -213,10 +203,10 @@ class Watchdog:
         return found
 
     def _judge(self, seconds: float, before: dict[int, Word]) -> None:
-        """End the job, or return where every rank lives and one of them gets on."""
         if self._folder is None:
             self._end(self._rank, min(self._rank, 4) / 2, f"rank {self._named(self._rank)} has made no progress for "
                       f"{seconds:.0f} s: it {HERE.describe()}")
+        # Only words written since the question count.
         words = {rank: word for rank, word in self._words().items()
                  if rank not in before or word.look > before[rank].look}
         silent = [rank for rank in range(len(self._colleagues)) if rank not in words]
@@ -226,7 +216,6 @@ class Watchdog:
             self._end(self._rank, 0.0 if speaker == self._rank else SPEAKING_GRACE, verdict)
 
     def _verdict(self, words: dict[int, Word], silent: list[int]) -> str | None:
-        """Say what is wrong, in one sentence without its end; None where some rank gets on and all live."""
         stuck = [rank for rank, word in words.items() if word.seconds >= self._timeout]
         if silent:
             waiting = "".join(f"; rank {rank} {words[rank].does} since {words[rank].seconds:.0f} s"
@@ -245,7 +234,7 @@ class Watchdog:
         return f"{rank} ({self._colleagues[rank].host}, process {self._colleagues[rank].process})"
 
     def _end(self, rank: int, grace: float, sentence: str) -> None:
-        """Exit, without MPI, which would wait; the launcher takes the others down."""
+        # Lower ranks speak first. Exit without MPI, which would wait; the launcher takes the others down.
         time.sleep(grace)
         if grace < SPEAKING_GRACE:
             say(f"hpcgnn: {sentence}; the job ends, a training goes on with --resume (--timeout sets the limit)\n")
