@@ -66,36 +66,24 @@ class ReceivedTable(Stateful):
 
 @dataclass(eq=False)
 class Arrival:
-    """Messages of one exchange, and the rows that they bring.
-
-    Attributes
-    ----------
-    receive : list of uint8 buffers, one per peer, inside `received`
-    key : CounterKey                  of the exchange, as this rank encoded what it sent
-    streams : Streams                 rows are decoded on the message stream; the computing stream waits, not the host
-    table : ReceivedTable or None     learns what arrived and gives the rows
-    before : Arrival or None          messages that the table must learn first
-    after : function or None          called with the written rows
-    age, max_age : int                epochs that the rows are old, and may be
-    is_applied : bool                 whether the table has learned them
-    is_read_once : bool               whether nobody reads the receive buffer again
-    sent_epochs : (num_peers,) int64 or None      epoch in which each peer's message was encoded; None: the key's
-    """
+    """Messages of one exchange, and the rows that they bring."""
 
     messages: Messages
-    receive: list[Buffer]
+    receive: list[Buffer]                               # uint8, one per peer, inside `received`
     received: Buffer
     transfer: Travel
-    key: CounterKey
+    key: CounterKey                                     # of the exchange, as this rank encoded what it sent
     traffic: Traffic
-    streams: Streams
-    table: ReceivedTable | None = None
-    before: Arrival | None = None
-    after: Callable[[torch.Tensor], None] | None = None
+    streams: Streams  # rows are decoded on the message stream; the computing stream waits, not the host
+    table: ReceivedTable | None = None                  # learns what arrived and gives the rows
+    before: Arrival | None = None                       # messages that the table must learn first
+    after: Callable[[torch.Tensor], None] | None = None  # called with the written rows
+    # epochs that the rows are old, and may be
     age: int = 0
     max_age: int = 0
-    is_applied: bool = False
-    is_read_once: bool = False
+    is_applied: bool = False                            # whether the table has learned them
+    is_read_once: bool = False                          # whether nobody reads the receive buffer again
+    # (num_peers,) int64, epoch in which each peer's message was encoded; None: the key's
     sent_epochs: np.ndarray | None = None
 
     @property

@@ -72,16 +72,10 @@ def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class LeveledBits:
-    """A width per level of importance; a row has the same width in all layers and both directions.
+    """A width per level of importance; a row has the same width in all layers and both directions."""
 
-    Attributes
-    ----------
-    levels : dict        (owner, user) rank -> (num_rows,) uint8 levels of the shared rows
-    width : (num_levels,) uint8
-    """
-
-    levels: dict[tuple[int, int], np.ndarray]
-    width: np.ndarray
+    levels: dict[tuple[int, int], np.ndarray]  # (owner, user) rank -> (num_rows,) uint8 levels of the shared rows
+    width: np.ndarray                          # (num_levels,) uint8
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         pair = (destination, source) if purpose == BACKWARD else (source, destination)
@@ -90,16 +84,11 @@ class LeveledBits:
 
 @dataclass(frozen=True, eq=False)
 class SolvedBits:
-    """A width per row of each message, chosen by a solver.
+    """A width per row of each message, chosen by a solver."""
 
-    Attributes
-    ----------
-    table : dict         (layer, purpose, source, destination) -> (num_rows,) uint8 over the pair's whole list
-    default : int        width of messages that the table lacks
-    """
-
+    # (layer, purpose, source, destination) -> (num_rows,) uint8 over the pair's whole list
     table: dict[tuple[int, int, int, int], np.ndarray]
-    default: int
+    default: int                                        # width of messages that the table lacks
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         chosen = self.table.get((layer, purpose, source, destination))
@@ -117,27 +106,17 @@ class SolvedBits:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What rank 0 decided for one epoch.
-
-    Attributes
-    ----------
-    is_asynchronous : bool       read the rows of the epoch before
-    is_traced : bool             keep the range of every sent row
-    fresh : frozenset            (layer, purpose) of exchanges that wait for their rows all the same
-    is_measured : bool           measure how far sent rows moved since earlier epochs
-    num_steps : int              optimizer steps; each computes some of the rows
-    by_row : bool                deal rows to steps one by one instead of in clusters
-    is_turn : bool               gradients grow from here on, so the optimizer's moments start anew
-    """
+    """What rank 0 decided for one epoch."""
 
     bit_plan: BitPlan
-    is_asynchronous: bool = False
-    is_traced: bool = False
+    is_asynchronous: bool = False                    # read the rows of the epoch before
+    is_traced: bool = False                          # keep the range of every sent row
+    # (layer, purpose) of exchanges that wait for their rows all the same
     fresh: frozenset[tuple[int, int]] = frozenset()
-    is_measured: bool = False
-    num_steps: int = 1
-    by_row: bool = False
-    is_turn: bool = False
+    is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
+    num_steps: int = 1                               # optimizer steps; each computes some of the rows
+    by_row: bool = False                             # deal rows to steps one by one instead of in clusters
+    is_turn: bool = False  # gradients grow from here on, so the optimizer's moments start anew
 
     @property
     def in_clusters(self) -> bool:

@@ -113,21 +113,16 @@ NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfl
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of one exchange: rows and layout per peer, to send and to receive.
+    """The messages of one exchange: rows and layout per peer, to send and to receive."""
 
-    Attributes
-    ----------
-    peers : tuple of int            ascending ranks
-    rounds : dict                   (destination, source) -> messages of that round alone, see `kinds.by_peer`
-    """
-
-    peers: tuple[int, ...]
+    peers: tuple[int, ...]                              # ascending ranks
     send_rows: tuple[RowList, ...]
     receive_rows: tuple[RowList, ...]
     send_layouts: tuple[MessageLayout, ...]
     receive_layouts: tuple[MessageLayout, ...]
     num_halo: int
     dim: int
+    # (destination, source) -> messages of that round alone, see `kinds.by_peer`
     rounds: dict[tuple[int, int], Messages] = field(default_factory=dict, repr=False)
 
     @property

@@ -202,17 +202,11 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class SharedFetch(PassedOn):
-    """Halo rows on their way through the node's table.
-
-    Attributes
-    ----------
-    own : (num_own, dim)     this rank's rows that others of the node read
-    arrival : Arrival        of the rows with this rank as gateway
-    """
+    """Halo rows on their way through the node's table."""
 
     shared: SharedRows
-    own: torch.Tensor
-    arrival: Arrival
+    own: torch.Tensor  # (num_own, dim), this rank's rows that others of the node read
+    arrival: Arrival   # of the rows with this rank as gateway
 
     def finish(self, rows: torch.Tensor) -> None:
         """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
@@ -263,30 +257,19 @@ class ComputeNode:
     The table has one block per rank of the node: its own rows that others of the node read, then the rows with it as
     gateway sorted by owner; both ascending in global id. On the way back the table holds the halo gradients of all
     ranks, in order.
-
-    Attributes
-    ----------
-    comm : MPI communicator                    of the node
-    plan : ExchangePlan                        messages between nodes
-    num_rows : int                             of the table
-    own_rows, received_rows : (start, stop)    this rank's block: own rows, and rows with it as gateway
-    own_index : (num_own,) int64               inner rows that others of the node read
-    place : (num_halo,) int64                  row of the table of each halo row
-    num_gradients : int                        halo rows of all ranks of the node
-    gradient_rows : (start, stop)              those of this rank
-    sums : SparseRows                          (num_own + plan.num_halo, num_gradients), which gradients each row sums
     """
 
-    comm: MPI.Comm
-    plan: ExchangePlan
-    num_rows: int
+    comm: MPI.Comm                  # of the node
+    plan: ExchangePlan              # messages between nodes
+    num_rows: int                   # of the table
+    # (start, stop), this rank's block: own rows, and rows with it as gateway
     own_rows: tuple[int, int]
     received_rows: tuple[int, int]
-    own_index: np.ndarray
-    place: np.ndarray
-    num_gradients: int
-    gradient_rows: tuple[int, int]
-    sums: SparseRows
+    own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
+    place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
+    num_gradients: int              # halo rows of all ranks of the node
+    gradient_rows: tuple[int, int]  # (start, stop), those of this rank
+    sums: SparseRows                # (num_own + plan.num_halo, num_gradients), which gradients each row sums
 
     @property
     def num_halo(self) -> int:
@@ -332,23 +315,14 @@ class ComputeNode:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a node's table in order, the same on all its ranks.
+    """The rows of a node's table in order, the same on all its ranks."""
 
-    Attributes
-    ----------
-    holder : (num_rows,) int64         ranks within the node, ascending
-    is_received : (num_rows,) bool     whether the row comes from another node
-    owner : (num_rows,) int64          global rank
-    starts : (ranks of the node + 1,) int64      first halo row of each rank among all
-    place : (halo rows of all ranks,) int64      row of the table
-    """
-
-    holder: np.ndarray
-    is_received: np.ndarray
-    owner: np.ndarray
+    holder: np.ndarray       # (num_rows,) int64, ranks within the node, ascending
+    is_received: np.ndarray  # (num_rows,) bool, whether the row comes from another node
+    owner: np.ndarray        # (num_rows,) int64, global rank
     node_id: np.ndarray
-    starts: np.ndarray
-    place: np.ndarray
+    starts: np.ndarray       # (ranks of the node + 1,) int64, first halo row of each rank among all
+    place: np.ndarray        # (halo rows of all ranks,) int64, row of the table
 
     @classmethod
     def of_node(cls, node: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> _Table:

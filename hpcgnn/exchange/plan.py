@@ -24,18 +24,11 @@ from hpcgnn.partition.partition import Partition, needed_digests, sent_digests
 
 @dataclass(frozen=True)
 class RowList:
-    """Rows of one message in wire order.
+    """Rows of one message in wire order."""
 
-    Attributes
-    ----------
-    index : (n,) int32         inner or halo rows, each counted from 0
-    node_id : (n,) int64       global ids, ascending
-    position : (n,) int32      places in the pair's whole list, where this list holds some of its rows
-    """
-
-    index: np.ndarray
-    node_id: np.ndarray
-    position: np.ndarray
+    index: np.ndarray     # (n,) int32, inner or halo rows, each counted from 0
+    node_id: np.ndarray   # (n,) int64, global ids, ascending
+    position: np.ndarray  # (n,) int32, places in the pair's whole list, where this list holds some of its rows
 
     def __post_init__(self):
         make_resident(self, "index", "node_id")
@@ -70,22 +63,17 @@ class ExchangePlan:
     """The two row lists that a rank shares with each peer.
 
     Peers are the ranks that share rows with this one, and itself, so memory does not grow with the number of ranks.
-
-    Attributes
-    ----------
-    peers : tuple of int                      ascending; being peers is mutual
-    boundary, halo : tuple of RowList         one per peer; this rank's own entry is empty
-    rounds : tuple of (destination, source)   places in `peers`, see `ring_rounds`
     """
 
     rank: int
     num_ranks: int
     num_inner: int
     num_halo: int
-    peers: tuple[int, ...]
+    peers: tuple[int, ...]  # ascending; being peers is mutual
+    # one per peer; this rank's own entry is empty
     boundary: tuple[RowList, ...]
     halo: tuple[RowList, ...]
-    rounds: Rounds
+    rounds: Rounds          # (destination, source), places in `peers`, see `ring_rounds`
 
     @property
     def own_place(self) -> int:

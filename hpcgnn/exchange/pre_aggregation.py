@@ -148,29 +148,17 @@ class SummedGradients(PassedOn):
 
 @dataclass(frozen=True)
 class PreAggregation:
-    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives.
+    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives."""
 
-    Attributes
-    ----------
-    plan : ExchangePlan                 its inner rows are the table's rows, its halo rows what arrives
-    arcs : FarArcs                      edges into inner rows, from inner and arriving rows
-    begin : (num_sent + 1,) int64, source : int32      CSR: the inner rows that each row of the table sums
-    weight : float32 beside source, or None            edge weights; 1 for single rows
-    is_sum : (num_sent,) bool
-    hops : (num_sent,) int32 or None    to the loss through the nearest receiver, ascending
-    reach : Reach or None               of `plan`
-    importance : (num_sent + num_halo,) float32     of a sum, the largest of its rows
-    """
-
-    plan: ExchangePlan
-    arcs: FarArcs
-    begin: np.ndarray
+    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows what arrives
+    arcs: FarArcs              # edges into inner rows, from inner and arriving rows
+    begin: np.ndarray          # (num_sent + 1,) int64, CSR: the inner rows that each row of the table sums
     source: np.ndarray
-    weight: np.ndarray | None
-    is_sum: np.ndarray
-    hops: np.ndarray | None
-    reach: Reach | None
-    importance: np.ndarray
+    weight: np.ndarray | None  # edge weights; 1 for single rows
+    is_sum: np.ndarray         # (num_sent,) bool
+    hops: np.ndarray | None    # (num_sent,) int32, to the loss through the nearest receiver, ascending
+    reach: Reach | None        # of `plan`
+    importance: np.ndarray     # (num_sent + num_halo,) float32, of a sum, the largest of its rows
 
     @property
     def num_sent(self) -> int:
@@ -210,22 +198,13 @@ class PreAggregation:
 
 @dataclass(frozen=True)
 class _FromPeer:
-    """What one rank wants of a peer: single rows, then sums, both ascending in global id.
+    """What one rank wants of a peer: single rows, then sums, both ascending in global id."""
 
-    Attributes
-    ----------
-    plain : (num_plain,) int32       halo rows that arrive singly
-    target : (num_sums,) int32       inner row of each sum
-    count : (num_sums,) int32        rows of each sum
-    entry : (num_summed,) int64      edges that sums replace, sum by sum
-    source : (num_summed,) int32     halo row at the start of each of these edges
-    """
-
-    plain: np.ndarray
-    target: np.ndarray
-    count: np.ndarray
-    entry: np.ndarray
-    source: np.ndarray
+    plain: np.ndarray   # (num_plain,) int32, halo rows that arrive singly
+    target: np.ndarray  # (num_sums,) int32, inner row of each sum
+    count: np.ndarray   # (num_sums,) int32, rows of each sum
+    entry: np.ndarray   # (num_summed,) int64, edges that sums replace, sum by sum
+    source: np.ndarray  # (num_summed,) int32, halo row at the start of each of these edges
 
     @classmethod
     def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:

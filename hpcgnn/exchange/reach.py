@@ -19,18 +19,12 @@ from hpcgnn.partition.partition import Partition
 
 @dataclass(frozen=True)
 class Reach:
-    """Hops from each row to the loss; num_hops + 1 means farther.
-
-    Attributes
-    ----------
-    inner : (num_inner,) int32      hops from each inner row
-    halo : (num_halo,) int32        fewest hops of a path that enters this rank's rows from the halo row
-    boundary : tuple of int32 arrays, one per peer     that peer's `halo` for the rows that it receives
-    """
+    """Hops from each row to the loss; num_hops + 1 means farther."""
 
     num_hops: int
-    inner: np.ndarray
-    halo: np.ndarray
+    inner: np.ndarray                 # (num_inner,) int32, hops from each inner row
+    halo: np.ndarray  # (num_halo,) int32, fewest hops of a path that enters this rank's rows from the halo row
+    # (num_sent,) int32 per peer, that peer's `halo` for the rows that it receives
     boundary: tuple[np.ndarray, ...]
 
     @classmethod

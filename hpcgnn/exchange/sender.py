@@ -33,23 +33,14 @@ Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tens
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The rows that one exchange sends.
-
-    Attributes
-    ----------
-    messages : Messages
-    rows : (n, dim) tensor            the messages hold some of them
-    key : CounterKey                  randomness of rounding and rotation
-    rounds : (destination, source) of each round, places in the messages' peers
-    span : (start, stop) or None      halo rows of the one peer of these messages; None: all
-    """
+    """The rows that one exchange sends."""
 
     messages: Messages
-    rows: torch.Tensor
-    key: CounterKey
+    rows: torch.Tensor                   # (n, dim), the messages hold some of them
+    key: CounterKey                      # randomness of rounding and rotation
     traffic: Traffic
-    rounds: Rounds
-    span: tuple[int, int] | None = None
+    rounds: Rounds                       # (destination, source) of each round, places in the messages' peers
+    span: tuple[int, int] | None = None  # (start, stop), halo rows of the one peer of these messages; None: all
 
     @property
     def is_gradient(self) -> bool:

@@ -25,18 +25,13 @@ class Trace:
 
     The error of a rotated row depends on its norm. Its range is defined through the norm so that the variance formula
     of affine codes at one bit holds: dim * row_range**2 / 6 = |row|**2; see `hpcgnn.methods.problem.variance_factors`.
-
-    Attributes
-    ----------
-    position : tuple of (n,) int32, one per peer      see `RowList`
-    row_range : tuple of (n,) float32                 largest minus smallest value of each row, as the message rounds it
-    code : str                                        of the messages; see `MessageLayout`
     """
 
     dim: int
-    position: tuple[np.ndarray, ...]
+    position: tuple[np.ndarray, ...]   # (n,) int32 per peer, see `RowList`
+    # (n,) float32 per peer, largest minus smallest value of each row, as the message rounds it
     row_range: tuple[np.ndarray, ...]
-    code: str = "affine"
+    code: str = "affine"               # of the messages; see `MessageLayout`
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:

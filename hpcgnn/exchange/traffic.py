@@ -29,34 +29,21 @@ class Traffic:
 
     Messages that travel at the same time count once in the seconds; messages still on their way at a `take` count on.
     The carrier's thread may call `depart` and `arrive`.
-
-    Attributes
-    ----------
-    exchange_seconds : float         in MPI calls
-    blocked_seconds : float          of these, waiting for messages or sums
-    travel_seconds : float           with some message posted and not arrived
-    hidden_seconds : float           of these, not blocked
-    quantize_seconds : float         encoding and decoding
-    staleness : int                  age of the oldest row read, in epochs
-    width_rows : (len(BIT_WIDTHS),) int64        rows sent at each width
-    sent_by_peer : dict              rank -> bytes sent to it
-    sum_bytes : int                  handed to MPI for sums over the ranks; not in the payload
-    shared_bytes : int               written to memory shared within a node; not in the payload
     """
 
     payload_bytes: int = 0
     parameter_bytes: int = 0
     num_values: int = 0
-    exchange_seconds: float = 0.0
-    blocked_seconds: float = 0.0
-    travel_seconds: float = 0.0
-    hidden_seconds: float = 0.0
-    quantize_seconds: float = 0.0
-    staleness: int = 0
-    width_rows: np.ndarray = field(default_factory=_no_rows)
-    sent_by_peer: dict[int, int] = field(default_factory=dict)
-    sum_bytes: int = 0
-    shared_bytes: int = 0
+    exchange_seconds: float = 0.0                       # in MPI calls
+    blocked_seconds: float = 0.0                        # of these, waiting for messages or sums
+    travel_seconds: float = 0.0                         # with some message posted and not arrived
+    hidden_seconds: float = 0.0                         # of these, not blocked
+    quantize_seconds: float = 0.0                       # encoding and decoding
+    staleness: int = 0                                  # age of the oldest row read, in epochs
+    width_rows: np.ndarray = field(default_factory=_no_rows)  # (len(BIT_WIDTHS),) int64, rows sent at each width
+    sent_by_peer: dict[int, int] = field(default_factory=dict)  # rank -> bytes sent to it
+    sum_bytes: int = 0                                  # handed to MPI for sums over the ranks; not in the payload
+    shared_bytes: int = 0                               # written to memory shared within a node; not in the payload
     _num_travelling: int = field(default=0, repr=False)
     _num_waiting: int = field(default=0, repr=False)
     _looked_at: float = field(default_factory=time.perf_counter, repr=False)

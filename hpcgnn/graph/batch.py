@@ -16,27 +16,19 @@ from hpcgnn.ops.cuda.resident import make_resident
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step computes on one rank.
+    """What one step computes on one rank."""
 
-    Attributes
-    ----------
-    rows : (num_batch,) int64          inner rows to compute, ascending or in the order of `order_rows`
-    far : (num_far,) int64             rows that are only read: first halo rows that other ranks compute in this step,
-                                       ascending, then all others in the order of the edges
-    num_fresh : int                    number of those halo rows
-    indptr : (num_batch + 1,) int64, indices : (num_arcs,) int32      CSR; a column below num_batch is a place in
-                                                                      `rows`, any other is num_batch plus a place in
-                                                                      `far`
-    arc : (num_arcs,) int64            place of each edge in the CSR of the part
-    num_within, num_back : list of int, or None      see `order_rows`; None where every row is computed
-    """
-
-    rows: np.ndarray
+    rows: np.ndarray     # (num_batch,) int64, inner rows to compute, ascending or in the order of `order_rows`
+    # (num_far,) int64, rows that are only read: first halo rows that other ranks compute in this step, ascending,
+    # then all others in the order of the edges
     far: np.ndarray
-    num_fresh: int
+    num_fresh: int       # number of those halo rows
+    # (num_batch + 1,) int64, CSR; a column below num_batch is a place in `rows`, any other is num_batch plus a place
+    # in `far`
     indptr: np.ndarray
-    indices: np.ndarray
-    arc: np.ndarray
+    indices: np.ndarray  # (num_arcs,) int32
+    arc: np.ndarray      # (num_arcs,) int64, place of each edge in the CSR of the part
+    # see `order_rows`; None where every row is computed
     num_within: list[int] | None = None
     num_back: list[int] | None = None
 

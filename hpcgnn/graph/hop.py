@@ -30,19 +30,14 @@ NO_ROW = -1
 class FarArcs:
     """Edges of later layers into the inner rows of a part, where halo rows may be sums that their owners added up
     before.
-
-    Attributes
-    ----------
-    indptr : (num_inner + 1,) int64, indices : (num_arcs,) int32     CSR by destination
-    halo_row : (num_halo,) int32         halo row of the input that each arriving row is; NO_ROW for a sum of several,
-                                         which no degree scales
-    edge_weight : (num_arcs,) float32    None where all edges weigh 1
     """
 
-    indptr: np.ndarray
-    indices: np.ndarray
+    indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
+    indices: np.ndarray                    # (num_arcs,) int32
+    # (num_halo,) int32, halo row of the input that each arriving row is; NO_ROW for a sum of several, which no degree
+    # scales
     halo_row: np.ndarray
-    edge_weight: np.ndarray | None = None
+    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None where all edges weigh 1
 
     @property
     def num_halo(self) -> int:
@@ -60,25 +55,15 @@ ROWS_COUNTED = 1 << 16
 
 @dataclass(frozen=True)
 class ExchangeSite:
-    """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel.
+    """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel."""
 
-    Attributes
-    ----------
-    layer : int               exchanges before it in this forward pass
-    seed, epoch : int
-    is_training : bool
-    reach : int or None       only rows within this many hops of the loss travel; None: all
-    is_scaled : bool          whether sampled rows are divided by their share, which keeps sums unbiased
-    reduction : str or None   how receivers sum the rows, for sums that the sender adds up instead
-    """
-
-    layer: int
+    layer: int                    # exchanges before it in this forward pass
     seed: int
     epoch: int
     is_training: bool
-    reach: int | None = None
-    is_scaled: bool = True
-    reduction: str | None = None
+    reach: int | None = None      # only rows within this many hops of the loss travel; None: all
+    is_scaled: bool = True        # whether sampled rows are divided by their share, which keeps sums unbiased
+    reduction: str | None = None  # how receivers sum the rows, for sums that the sender adds up instead
 
 
 class Arrival(Protocol):
@@ -167,51 +152,31 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Matrices:
-    """A reduction as a matrix, and its transpose for the gradients of inner and of halo rows.
+    """A reduction as a matrix, and its transpose for the gradients of inner and of halo rows."""
 
-    Attributes
-    ----------
-    forward : (num_out, inner and halo columns)
-    near_back : (back_in, back_out)          only rows that a gradient reaches
-    far_back : (num_halo, back_out)          or as many halo rows as have gradients that go home
-    """
-
-    forward: SparseRows
-    near_back: SparseRows
-    far_back: SparseRows
+    forward: SparseRows    # (num_out, inner and halo columns)
+    near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
+    far_back: SparseRows   # (num_halo, back_out), or as many halo rows as have gradients that go home
 
 
 @dataclass(frozen=True)
 class PeerMatrices:
-    """`Matrices` cut at the owners of the halo rows; tuples have one item per rank.
+    """`Matrices` cut at the owners of the halo rows; tuples have one item per rank."""
 
-    Attributes
-    ----------
-    near : (num_out, inner columns), with self-loops
-    far : (num_out, the rank's halo columns) each
-    far_back : (the rank's halo rows, num_out) each
-    """
-
-    near: SparseRows
-    far: tuple[SparseRows, ...]
-    far_back: tuple[SparseRows, ...]
+    near: SparseRows                  # (num_out, inner columns), with self-loops
+    far: tuple[SparseRows, ...]       # (num_out, the rank's halo columns) each
+    far_back: tuple[SparseRows, ...]  # (the rank's halo rows, num_out) each
 
 
 @dataclass(frozen=True)
 class PeerEntries:
-    """The entries of a matrix, ordered by the owners of their columns.
-
-    Attributes
-    ----------
-    indices : (num_entries,) int32                    in each row inner columns first, then each rank's halo columns
-    ends : tuple of (num_inner,) int64 arrays         per row, where the inner columns end, then each rank's
-    entry_scale : (num_entries,) float32 or None
-    """
+    """The entries of a matrix, ordered by the owners of their columns."""
 
     halo_spans: tuple[tuple[int, int], ...]
-    indices: np.ndarray
+    indices: np.ndarray  # (num_entries,) int32, in each row inner columns first, then each rank's halo columns
+    # (num_inner,) int64 each: per row, where the inner columns end, then each rank's
     ends: tuple[np.ndarray, ...]
-    entry_scale: np.ndarray | None = None
+    entry_scale: np.ndarray | None = None  # (num_entries,) float32
 
     @classmethod
     def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
@@ -281,29 +246,22 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Hop:
-    """One aggregation of one forward pass: its rows and matrices.
+    """One aggregation of one forward pass: its rows and matrices."""
 
-    Attributes
-    ----------
-    num_in, num_out : int       inner rows that go in and come out
-    back_in, back_out : int     the first of these, which a gradient reaches; it is zero in all others
-    reach : int or None         hops from the incoming rows to the loss; None where all rows are computed
-    num_halo : int              halo rows that go in
-    central, marginal : tuple of (start, stop)      blocks of outgoing rows: computable before halo rows arrive, and not
-    in_place : SparseRows or None                   the forward matrix over the table of an `ArrivalInTable`
-    """
-
+    # inner rows that go in and come out
     num_in: int
     num_out: int
+    # the first of these, which a gradient reaches; it is zero in all others
     back_in: int
     back_out: int
-    reach: int | None
+    reach: int | None                   # hops from the incoming rows to the loss; None where all rows are computed
     matrices: Matrices
-    num_halo: int
+    num_halo: int                       # halo rows that go in
+    # (start, stop) of blocks of outgoing rows: computable before halo rows arrive, and not
     central: tuple[tuple[int, int], ...]
     marginal: tuple[tuple[int, int], ...]
     by_peer: PeerMatrices | None = None
-    in_place: SparseRows | None = None
+    in_place: SparseRows | None = None  # the forward matrix over the table of an `ArrivalInTable`
 
 
 class AloneExchange:

@@ -213,6 +213,7 @@ class LocalGraph:
 
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
+        """Halo rows of each rank, (start, stop), where they arrive peer by peer and again for the backward pass; else None."""
         return self._exchange.halo_spans
 
     @property
@@ -252,6 +253,7 @@ class LocalGraph:
 
     @property
     def inner_degree(self) -> torch.Tensor:
+        """In-degrees in the whole graph, (num_inner,) int64."""
         if self._inner_degree is None:
             degree = self.in_degree[:self.num_inner].astype(np.int64)
             self._inner_degree = torch.from_numpy(degree).to(self.x.device)

@@ -59,18 +59,11 @@ def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None,
 
 
 class Adjacency(NamedTuple):
-    """The same entries by destination and by source.
+    """The same entries by destination and by source."""
 
-    Attributes
-    ----------
-    matrix : SparseRows                        per inner node, the local rows of its in-neighbors
-    transposed : SparseRows                    per inner or halo node, the local rows of its out-neighbors
-    entry_index : (num_entries,) int64         position in `matrix` of each entry of `transposed`
-    """
-
-    matrix: SparseRows
-    transposed: SparseRows
-    entry_index: np.ndarray
+    matrix: SparseRows       # per inner node, the local rows of its in-neighbors
+    transposed: SparseRows   # per inner or halo node, the local rows of its out-neighbors
+    entry_index: np.ndarray  # (num_entries,) int64, position in `matrix` of each entry of `transposed`
 
 
 def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,

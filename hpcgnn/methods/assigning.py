@@ -73,19 +73,13 @@ ON_ALL_RANKS = "bisection"
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank tells about the messages that it sends in one exchange.
+    """What one rank tells about the messages that it sends in one exchange."""
 
-    Attributes
-    ----------
-    dim, code : of the messages, the same on all ranks
-    beta : tuple of (num_groups,) float64, one per peer      see `Problem`
-    num_rows : tuple of (num_groups,) int64, one per peer
-    """
-
+    # of the messages, the same on all ranks
     dim: int
     code: str
-    beta: tuple[np.ndarray, ...]
-    num_rows: tuple[np.ndarray, ...]
+    beta: tuple[np.ndarray, ...]      # (num_groups,) float64 per peer, see `Problem`
+    num_rows: tuple[np.ndarray, ...]  # (num_groups,) int64 per peer
 
     def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
         """Return the problem of these messages alone, with one pair per peer.

@@ -51,15 +51,10 @@ NUM_NEAR = 8          # candidates on each side of the best seconds of a round i
 
 @dataclass(frozen=True)
 class Common:
-    """What all ranks know of the problem they share.
+    """What all ranks know of the problem they share."""
 
-    Attributes
-    ----------
-    num_messages : (num_rounds,) float64      most messages that one rank sends in a round
-    least, most : (num_rounds,) float64       seconds of the longest message at all-smallest and all-largest widths
-    """
-
-    num_messages: np.ndarray
+    num_messages: np.ndarray  # (num_rounds,) float64, most messages that one rank sends in a round
+    # (num_rounds,) float64, seconds of the longest message at all-smallest and all-largest widths
     least: np.ndarray
     most: np.ndarray
     variance_range: tuple[float, float]

@@ -32,38 +32,27 @@ Movements = Mapping[Site, np.ndarray]
 
 @dataclass(frozen=True)
 class DescentTest:
-    """When the loss counts as slowing; see `hpcgnn.methods.time_bits`.
-
-    Attributes
-    ----------
-    tries_widths : bool      keep a wider base only where it pays, and avoid one with harm for a while; else SYLVIE's
-                             Eq. (5)
-    """
+    """When the loss counts as slowing; see `hpcgnn.methods.time_bits`."""
 
     window: int
     test: str
     smoothing: float
+    # keep a wider base only where it pays, and avoid one with harm for a while; else SYLVIE's Eq. (5)
     tries_widths: bool = True
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one epoch was run with, for the metrics.
+    """What one epoch was run with, for the metrics."""
 
-    Attributes
-    ----------
-    mode : {"sync", "async"}       async: the epoch read some rows of the one before
-    stale_share : float            share of its exchanges that did
-    motion : dict                  exchange -> relative motion of its rows per epoch, see `Drift.of`; None: unknown
-    """
-
-    mode: str
+    mode: str  # "sync" or "async": the epoch read some rows of the one before
     base_bits: int | None
     ldr: float | None
     assign_seconds: float
-    stale_share: float = 0.0
+    stale_share: float = 0.0                            # share of its exchanges that did
     num_steps: int = 1
     by_row: bool = False
+    # exchange -> relative motion of its rows per epoch, see `Drift.of`; None: unknown
     motion: dict[str, float | None] = field(default_factory=dict)
 
 

@@ -14,18 +14,12 @@ TINY_SECONDS = 1e-9
 class LinkModel:
     """Seconds of a message from one rank to each of its peers: theta per byte plus gamma.
 
-    Attributes
-    ----------
-    theta : (num_peers,) float64     seconds per byte, not negative
-    gamma : (num_peers,) float64     seconds per message, not negative
-    is_measured : bool               False for links known in advance: then no decision may depend on a clock
-
     Reference: AdaQP, Eq. (10).
     """
 
-    theta: np.ndarray
-    gamma: np.ndarray
-    is_measured: bool = True
+    theta: np.ndarray         # (num_peers,) float64, seconds per byte, not negative
+    gamma: np.ndarray         # (num_peers,) float64, seconds per message, not negative
+    is_measured: bool = True  # False for links known in advance: then no decision may depend on a clock
 
 
 def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:

@@ -22,26 +22,18 @@ from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, judge
 
 @dataclass(frozen=True)
 class Steps:
-    """All widenings by one level, sorted by ring round, then pair, then falling gain per bit.
+    """All widenings by one level, sorted by ring round, then pair, then falling gain per bit."""
 
-    Attributes
-    ----------
-    group, level : (num_steps,) int64         the group goes from widths[level] to widths[level + 1]
-    pair, ring_round : (num_steps,) int64     of the group
-    seconds : (num_steps,) float64            added to the pair's message
-    bits : (num_steps,) int64                 added to the message
-    gain : (num_steps,) float64               variance removed, positive
-    start, end : (num_steps,) float64         seconds of the pair's message before and after, with all earlier steps
-                                              taken
-    """
-
+    # (num_steps,) int64, the group goes from widths[level] to widths[level + 1]
     group: np.ndarray
     level: np.ndarray
+    # (num_steps,) int64, of the group
     pair: np.ndarray
     ring_round: np.ndarray
-    seconds: np.ndarray
-    bits: np.ndarray
-    gain: np.ndarray
+    seconds: np.ndarray  # (num_steps,) float64, added to the pair's message
+    bits: np.ndarray     # (num_steps,) int64, added to the message
+    gain: np.ndarray     # (num_steps,) float64, variance removed, positive
+    # (num_steps,) float64, seconds of the pair's message before and after, with all earlier steps taken
     start: np.ndarray
     end: np.ndarray
 

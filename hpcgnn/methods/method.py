@@ -118,6 +118,7 @@ class Method(ABC):
         return None
 
     def rule(self) -> str:
+        """Return when epochs are asynchronous; see `hpcgnn.methods.controller.Controller`."""
         return self.asynchrony
 
     def own_code(self) -> str:

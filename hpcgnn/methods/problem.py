@@ -17,26 +17,16 @@ from hpcgnn.widths import ROTATED_ERROR
 
 @dataclass(frozen=True)
 class Assignment:
-    """One width per group.
+    """One width per group."""
 
-    Attributes
-    ----------
-    widths : (num_groups,) uint8
-    objective : lam * variance_term + (1 - lam) * time_term
-    variance_term, time_term : in [0, 1]; see `Problem.terms`
-    bound : lower bound of the objective of any choice
-    solver : {"bisection", "highs", "greedy", "budget"}
-    reason : why another solver than the one asked for answered; else empty
-    """
-
-    widths: np.ndarray
-    objective: float
+    widths: np.ndarray  # (num_groups,) uint8
+    objective: float    # lam * variance_term + (1 - lam) * time_term
     variance_term: float
-    time_term: float
-    bound: float
-    solver: str
+    time_term: float    # both terms in [0, 1], see `Problem.terms`
+    bound: float        # lower bound of the objective of any choice
+    solver: str         # {"bisection", "highs", "greedy", "budget"}
     solve_seconds: float
-    reason: str = ""
+    reason: str = ""    # why another solver than the one asked for answered
 
 
 def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver: str,
@@ -65,28 +55,17 @@ def extreme_choice(problem: Problem, lam: float) -> np.ndarray | None:
 class Problem:
     """One layer and direction: groups of messages, pairs of ranks, widths to choose from.
 
-    Attributes
-    ----------
-    group_pair : (num_groups,) int64      pair of each group
-    beta : (num_groups,) float64          sum over the group's rows, not negative; see `group_sums`
-    num_values : (num_groups,) int64      rows times columns
-    pair_round : (num_pairs,) int64       ring round of each pair, 0 for a pair without messages
-    theta : (num_pairs,) float64          seconds per byte
-    gamma : (num_pairs,) float64          seconds per message, including its parameters' bytes
-    widths : ascending bits per value
-    code : of the messages; see `variance_factors`
-
     Reference: AdaQP, Eq. (10)-(12).
     """
 
-    group_pair: np.ndarray
-    beta: np.ndarray
-    num_values: np.ndarray
-    pair_round: np.ndarray
-    theta: np.ndarray
-    gamma: np.ndarray
-    widths: tuple[int, ...]
-    code: str = "affine"
+    group_pair: np.ndarray   # (num_groups,) int64, pair of each group
+    beta: np.ndarray         # (num_groups,) float64, sum over the group's rows, not negative; see `group_sums`
+    num_values: np.ndarray   # (num_groups,) int64, rows times columns
+    pair_round: np.ndarray   # (num_pairs,) int64, ring round of each pair, 0 for a pair without messages
+    theta: np.ndarray        # (num_pairs,) float64, seconds per byte
+    gamma: np.ndarray        # (num_pairs,) float64, seconds per message, including its parameters' bytes
+    widths: tuple[int, ...]  # ascending bits per value
+    code: str = "affine"     # of the messages; see `variance_factors`
 
     @property
     def num_groups(self) -> int:

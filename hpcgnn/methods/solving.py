@@ -68,17 +68,11 @@ def row_widths(widths: np.ndarray, order: np.ndarray, group_start: np.ndarray) -
 
 @dataclass(frozen=True)
 class Groups:
-    """The rows that one rank sends to one peer in one exchange, in groups.
+    """The rows that one rank sends to one peer in one exchange, in groups."""
 
-    Attributes
-    ----------
-    order, group_start : see `group_rows`
-    beta : (num_groups,) float64
-    """
-
-    order: np.ndarray
+    order: np.ndarray        # see `group_rows`
     group_start: np.ndarray
-    beta: np.ndarray
+    beta: np.ndarray         # (num_groups,) float64
 
 
 class Solver:

@@ -20,14 +20,10 @@ DEVIATIONS = 2.0                # of the estimate, within which motion is believ
 
 @dataclass(frozen=True)
 class Drift:
-    """Running sums of how far the rows of each exchange moved, over all ranks.
+    """Running sums of how far the rows of each exchange moved, over all ranks."""
 
-    Attributes
-    ----------
-    sums : dict      site -> squared values, squared change over one epoch, over two, and the variance of the difference
-                     of the last two, which tells how uncertain the estimated motion is
-    """
-
+    # site -> squared values, squared change over one epoch, over two, and the variance of the difference of the last
+    # two, which tells how uncertain the estimated motion is
     sums: dict[Site, Sums] = field(default_factory=dict)
 
     def observe(self, sums: Mapping[Site, Sums]) -> Drift:

@@ -22,20 +22,12 @@ LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
 @dataclass(frozen=True)
 class StepRule:
-    """How a run chooses the number of steps.
+    """How a run chooses the number of steps."""
 
-    Attributes
-    ----------
-    first : int            steps of the first epoch, or of the first one in clusters
-    is_adaptive : bool     whether later epochs may have fewer; else all have `first`
-    num_epochs : int       of the run
-    num_by_row : int       steps of the first epochs, of single rows; 1: none
-    """
-
-    first: int = 1
-    is_adaptive: bool = False
-    num_epochs: int = 1
-    num_by_row: int = 1
+    first: int = 1             # steps of the first epoch, or of the first one in clusters
+    is_adaptive: bool = False  # whether later epochs may have fewer; else all have `first`
+    num_epochs: int = 1        # of the run
+    num_by_row: int = 1        # steps of the first epochs, of single rows; 1: none
 
     def begin(self) -> StepCount:
         return StepCount(self.num_by_row, by_row=True) if self.num_by_row > 1 else StepCount(self.first)
@@ -88,21 +80,13 @@ def arcs_gained(num_steps: int, share_inside: float) -> float:
 
 @dataclass(frozen=True)
 class StepCount:
-    """The number of steps, and what happened since it was chosen.
-
-    Attributes
-    ----------
-    losses : tuple of float      of the last 2 * WINDOW epochs; for single rows, of the first and the last epoch
-    by_row : bool                steps of single rows
-    is_turn : bool               the next epoch is the first in clusters
-    num_worse : int              evaluations since the best one
-    """
+    """The number of steps, and what happened since it was chosen."""
 
     count: int
-    losses: tuple[float, ...] = ()
-    by_row: bool = False
-    is_turn: bool = False
-    num_worse: int = 0
+    losses: tuple[float, ...] = ()  # of the last 2 * WINDOW epochs; for single rows, of the first and the last epoch
+    by_row: bool = False            # steps of single rows
+    is_turn: bool = False           # the next epoch is the first in clusters
+    num_worse: int = 0              # evaluations since the best one
 
     def observe(self, loss: float) -> StepCount:
         """Return the state after one more epoch: a mean loss that stands still means fewer steps."""

@@ -27,24 +27,16 @@ class WidthFloor:
     If the base changes between two epochs, their losses show what the narrower one costs. SYLVIE (section V-A) does not
     look: after a wider base has brought the loss down, the rule returns to the narrow one, and attention at 1 bit leaps
     from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as long each time.
-
-    Attributes
-    ----------
-    floor : int                     0 is none
-    epochs_left : int               that the floor holds
-    num_periods : int               started so far
-    losses : tuple of float         of the newest synchronous epochs at one base, newest last
-    has_risen : bool                whether these rose noticeably over half a window, so a wider base is worth a try
     """
 
-    floor: int = 0
-    epochs_left: int = 0
-    num_periods: int = 0
+    floor: int = 0                  # 0 is none
+    epochs_left: int = 0            # that the floor holds
+    num_periods: int = 0            # started so far
     first_loss: float | None = None
     last_loss: float | None = None
     last_base: int | None = None
-    losses: tuple[float, ...] = ()
-    has_risen: bool = False
+    losses: tuple[float, ...] = ()  # of the newest synchronous epochs at one base, newest last
+    has_risen: bool = False         # whether these rose noticeably over half a window, so a wider base is worth a try
 
     def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
         """Return the state after one more epoch.
@@ -92,21 +84,13 @@ class WidthTrial:
 
     SYLVIE (Eq. (5)) keeps a wider base as long as the loss slows, which near convergence is always, so most bytes would
     buy nothing. Here each failed trial is followed by a longer rest.
-
-    Attributes
-    ----------
-    base : int               of the next epoch
-    narrow : int             base before the trial; 0 outside of one
-    fall : float             relative fall of the mean loss over the window before the trial
-    epochs_left : int        of the trial, or of the rest after a failed one
-    num_failed : int         failed trials in a row
     """
 
-    base: int
-    narrow: int = 0
-    fall: float = 0.0
-    epochs_left: int = 0
-    num_failed: int = 0
+    base: int             # of the next epoch
+    narrow: int = 0       # base before the trial; 0 outside of one
+    fall: float = 0.0     # relative fall of the mean loss over the window before the trial
+    epochs_left: int = 0  # of the trial, or of the rest after a failed one
+    num_failed: int = 0   # failed trials in a row
 
     def observe(self, descent: Descent, is_slowing: bool, window: int, widths: tuple[int, ...],
                 floor: int = 0) -> WidthTrial:
@@ -160,17 +144,12 @@ FLAT = 1e-3         # of the loss: what falls by less over a window has converge
 class Descent:
     """The running mean of the loss and its rate of descent, epoch by epoch, newest last.
 
-    Attributes
-    ----------
-    mean_losses : tuple of float     F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
-    rates : tuple of float           (F_{t-1} - F_t) / seconds of epoch t; the first epoch has none
-
     Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
     rule would act against the text's words. The running mean starts at the first loss.
     """
 
-    mean_losses: tuple[float, ...] = ()
-    rates: tuple[float, ...] = ()
+    mean_losses: tuple[float, ...] = ()  # F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
+    rates: tuple[float, ...] = ()        # (F_{t-1} - F_t) / seconds of epoch t; the first epoch has none
 
     def observe(self, loss: float, seconds: float, smoothing: float) -> Descent:
         """Return the state after one more epoch.

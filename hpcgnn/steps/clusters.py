@@ -30,20 +30,12 @@ HALF = 1 << 16         # numbers cross as two float32 columns, each of which hol
 
 @dataclass(frozen=True)
 class Clusters:
-    """The cluster of each row of a rank.
+    """The cluster of each row of a rank."""
 
-    Attributes
-    ----------
-    inner : (num_inner,) int64     cluster numbers, the same for a node on all ranks
-    halo : (num_halo,) int64
-    count : int                    clusters of all ranks
-    inside : float                 share of all edges with both ends in one cluster
-    """
-
-    inner: np.ndarray
-    halo: np.ndarray
-    count: int
-    inside: float
+    inner: np.ndarray  # (num_inner,) int64, cluster numbers, the same for a node on all ranks
+    halo: np.ndarray   # (num_halo,) int64
+    count: int         # clusters of all ranks
+    inside: float      # share of all edges with both ends in one cluster
 
     @classmethod
     def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,

@@ -117,13 +117,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """One step of an epoch on one rank.
-
-    rows : (num_batch,) int64      inner rows of the whole graph that it computes, in the order of `graph`
-    """
+    """One step of an epoch on one rank."""
 
     graph: StepGraph
-    rows: np.ndarray
+    rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that it computes, in the order of `graph`
 
 
 class StepGraphs:

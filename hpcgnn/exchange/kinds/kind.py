@@ -62,6 +62,7 @@ class ExchangeKind(ABC):
         return None
 
     def travelling(self, plan: ExchangePlan, site: ExchangeSite) -> ExchangePlan:
+        """Return the plan of the rows that travel."""
         return plan
 
     def present(self, plan: ExchangePlan, site: ExchangeSite) -> np.ndarray | None:
