@@ -114,12 +114,7 @@ class Arrival:
         return self.transfer.poll() and had_arrived
 
     def wait(self) -> None:
-        """Wait for all messages.
-
-        Raises
-        ------
-        KernelError      the rows are older than allowed
-        """
+        """Wait for all messages; KernelError if the rows are older than allowed."""
         if not 0 <= self.age <= self.max_age:
             raise KernelError(f"halo rows are {self.age} epochs old, {self.max_age} are allowed")
         if self.before is not None:
@@ -148,12 +143,7 @@ class Arrival:
         return torch.from_numpy(rows).view(dtype).view(messages.num_halo, messages.dim)
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Wait, then write or add the rows.
-
-        Raises
-        ------
-        KernelError      the rows are older than allowed
-        """
+        """Wait, then write or add the rows; KernelError if the rows are older than allowed."""
         self.wait()
         started = time.perf_counter()
         with self.streams.message.after_computing():
@@ -196,8 +186,6 @@ class Arrival:
 def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...]) -> Messages:
     """Rebuild the received messages that `Arrival.state` describes.
 
-    Parameters
-    ----------
     incoming : tuple of RowList, one per peer      all rows that can arrive; the messages held some of them
     """
     dim = int(state["dim"])

@@ -191,8 +191,6 @@ class _Incoming:
 class Carrier:
     """Move the messages of one rank's asynchronous exchanges on a communicator of its own.
 
-    Parameters
-    ----------
     comm : MPI communicator, which is duplicated (collective)
     pipeline : {"thread", "polling"}
         who moves pieces while the main thread computes: a thread, if MPI allows it, or only `poll`
@@ -248,8 +246,6 @@ class Carrier:
     def giving_way(self, meets: bool = True) -> Iterator[None]:
         """Collective: post no piece during the block, so that a collective has the line to itself.
 
-        Parameters
-        ----------
         meets : bool      move pieces until all ranks are here; False where they meet anyway
         """
         if meets:

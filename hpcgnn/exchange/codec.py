@@ -43,8 +43,6 @@ NOTHING = np.empty(0, np.uint8)
 class MessageArena:
     """One send and one receive buffer, reused by exchanges and grown for larger ones.
 
-    Parameters
-    ----------
     transport : Transport      where the buffers lie
     is_passing : bool          on the host: take new buffers for each exchange from the arena of large tensors, so that
                                rows reuse the memory of messages that were read. A device keeps its buffers, since
@@ -69,7 +67,6 @@ class MessageArena:
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """See `Transport.deliver`; messages are `slices`, or empty where they are left out."""
         return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
 
     def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
@@ -80,13 +77,11 @@ class MessageArena:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept, or used by the last exchange if buffers pass."""
         staged = 0 if self._staging is None else self._staging.num_bytes
         return len(self._send) + self._passed_bytes + len(self._receive) + staged
 
     @property
     def received(self) -> Buffer:
-        """The whole receive buffer; messages begin at `starts` of their sizes."""
         return self._receive
 
 
@@ -135,9 +130,8 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether all received rows have affine codes of 1 to 8 bits, so that kernels can read them from the message.
-        False without rows, since absent halo rows point to the first one.
-        """
+        """Whether all received rows have affine codes of 1 to 8 bits, so that kernels read them from the message."""
+        # False without rows: absent halo rows point to the first one, which must exist.
         if any(layout.is_rotated for layout in self.receive_layouts):
             return False
         widths = np.concatenate([layout.bit_width for layout in self.receive_layouts])
@@ -156,8 +150,7 @@ class Messages:
         return resident(bit_width), resident(payload), resident(parameter)
 
     def is_table_of(self, bit_width: int) -> bool:
-        """Whether the receive buffer is a table of all halo rows in order, each value `bit_width` (16 or 32) bits,
-        unpadded.
+        """Whether the receive buffer is an unpadded table of all halo rows in order, in values of `bit_width` 16 or 32.
         """
         return bit_width == self._width_of_table
 
@@ -209,8 +202,6 @@ class Messages:
 class Codec:
     """Lays out the exchanges of one plan under one bit plan.
 
-    Parameters
-    ----------
     rotated : purposes whose messages hold rotated codes; the others are affine
     least_rotated : least number of columns for rotated codes
     """
@@ -252,8 +243,6 @@ class Codecs:
              plan_of: Callable[[], ExchangePlan]) -> Codec:
         """Return the codec of some rows under a bit plan, made on the first call.
 
-        Parameters
-        ----------
         drawn, reach : hashable      what the travelling rows depend on: an epoch's sample, hops to the loss
         plan_of : function           builds the plan of those rows
         """
@@ -323,8 +312,6 @@ def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey]
            accumulate: bool) -> None:
     """Unpack every received message into its rows, in rank order, so that sums are reproducible.
 
-    Parameters
-    ----------
     keys : key of each peer's message
     """
     for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):

@@ -53,12 +53,7 @@ class SharedMemory:
         return len(self._bytes)
 
     def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Collective in the node: return the same memory on all ranks, at the start of a half; growth discards the
-        values.
-
-        Parameters
-        ----------
-        half : {0, 1}
+        """Collective in the node: return the same memory on all ranks, at the start of half 0 or 1; growth discards it.
 
         Raises
         ------
@@ -134,18 +129,14 @@ class SharedRows:
 
     @property
     def num_bytes(self) -> int:
-        """This rank's share of the memory."""
         return self._memory.num_bytes // self.node.comm.size
 
     def release(self) -> None:
         self._memory.release()
 
     def own_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """Return a copy, (num_own, dim), of the rows that other ranks of the node read; the caller may change `h`
-        afterwards.
+        """Return a copy, (num_own, dim), of the rows that the node's ranks read; `h` may change afterwards.
 
-        Parameters
-        ----------
         h : (n, dim)      the first inner rows; a pass that leaves out the others never reads their values here
         """
         own = empty((len(self._own_index), h.shape[1]), h.dtype)
@@ -156,8 +147,6 @@ class SharedRows:
     def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
         """Collective in the node: write the halo rows, (num_halo, dim).
 
-        Parameters
-        ----------
         own : (num_own, dim)    this rank's rows for the others, see `own_rows`
         arrival : Arrival       of the rows with this rank as gateway
         """
@@ -273,20 +262,16 @@ class ComputeNode:
 
     @property
     def num_halo(self) -> int:
-        """Number of rows of other ranks that this rank reads."""
         return len(self.place)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank of the node exchanges a row; the same on all of them."""
         return bool(self.comm.allreduce(self.plan.is_alone and not self.num_gradients, MPI.LAND))
 
     @classmethod
     def build(cls, comm: MPI.Comm, node: MPI.Comm, plan: ExchangePlan) -> ComputeNode:
         """Collective: agree on the gateways.
 
-        Parameters
-        ----------
         comm, node : MPI communicators      of all ranks, and of this one's node
         plan : ExchangePlan                 of plain messages between all ranks
         """
@@ -303,9 +288,7 @@ class ComputeNode:
                    (start, stop), table.sums(first, last))
 
     def reach(self, comm: MPI.Comm, reach: Reach) -> Reach:
-        """Collective: return the reach for messages between nodes; a row is as near to the loss as its nearest reader
-        here.
-        """
+        """Collective: return the reach for messages between nodes: of a row, the least of its readers here."""
         of_all, halo = np.concatenate(self.comm.allgather(reach.halo)), np.empty(0, np.int32)
         begin = self.sums.begin[len(self.own_index):]
         if len(begin):
@@ -315,8 +298,6 @@ class ComputeNode:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a node's table in order, the same on all its ranks."""
-
     holder: np.ndarray       # (num_rows,) int64, ranks within the node, ascending
     is_received: np.ndarray  # (num_rows,) bool, whether the row comes from another node
     owner: np.ndarray        # (num_rows,) int64, global rank

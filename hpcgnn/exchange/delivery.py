@@ -28,8 +28,6 @@ class RowChecks:
 
     Constructed on the message stream, behind the kernels that fill `found`.
 
-    Parameters
-    ----------
     found : (num_messages,) int32 tensor on the device      see `start_quantizing`
     rows : tuple of RowList                                 of the messages
     """
@@ -40,12 +38,7 @@ class RowChecks:
         streams.message.copy(self._notes, found.view(torch.uint8))
 
     def read(self) -> None:
-        """Check the rows, once, after the message stream was waited for.
-
-        Raises
-        ------
-        KernelError      a row can't be quantized
-        """
+        """Check the rows, once, after the message stream was waited for; KernelError if a row can't be quantized."""
         notes, self._notes = self._notes, None
         if notes is not None:
             for found, rows in zip(notes.view(torch.int32).tolist(), self._rows, strict=True):
@@ -59,11 +52,7 @@ class Delivery(Protocol):
         """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
 
     def post_all(self) -> None:
-        """Collective: send and receive all messages in one MPI_Alltoallv.
-
-        Raises
-        ------
-        KernelError      a rank's messages exceed 2 GiB, the limit of Alltoallv's 32-bit counts
+        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB (32-bit counts).
         """
 
     def poll(self) -> bool:
@@ -113,8 +102,6 @@ class DirectDelivery:
     Nothing is posted before the device has passed `ready`: then it has written what is sent and read what the receive
     buffers held. Kernels queued meanwhile run on.
 
-    Parameters
-    ----------
     checks : RowChecks or None      of the rows that are sent
     is_open : bool                  whether nobody polls, so that it is posted at once
     """
@@ -178,7 +165,6 @@ class Block(tuple):
 
 
 def all_to_all(comm: MPI.Comm, peers: Sequence[int], send: Block, receive: Block) -> None:
-    """Collective: see `Delivery.post_all`. Counts for all ranks; those of non-peers are 0."""
     extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
     if extent > np.iinfo(np.int32).max:
         raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "

@@ -117,7 +117,6 @@ class HaloExchange:
 
     @property
     def num_halo(self) -> int:
-        """Number of halo rows of this rank, whichever way they arrive."""
         return self._plan.num_halo if self._shared is None else self._shared.node.num_halo
 
     @property
@@ -130,12 +129,10 @@ class HaloExchange:
 
     @property
     def state_bytes(self) -> int:
-        """Memory kept between epochs: messages, reconstructions, means."""
         return self._kind.num_bytes
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a resumed run needs `state`."""
         return self._kind.keeps_state
 
     def state(self) -> State:
@@ -164,8 +161,6 @@ class HaloExchange:
     def begin_step(self, plan_of_step: Callable[[int | None], ExchangePlan], is_first: bool) -> None:
         """Restrict the following training exchanges to one step's rows, on all ranks.
 
-        Parameters
-        ----------
         plan_of_step : function      like `plan_within`, for the rows of the step in its own numbers
         is_first : bool              whether it is the first step of the epoch
         """
@@ -176,9 +171,7 @@ class HaloExchange:
         self._step_plan, self._step_codecs, self._is_first_step = None, {}, True
 
     def plan_within(self, hops: int | None) -> ExchangePlan:
-        """Return the plan of the rows from which the loss is at most `hops` away through their receiver; None: all
-        rows.
-        """
+        """Return the plan of the rows within `hops` hops of the loss through their receiver; None: all rows."""
         return self._plan if hops is None else self._reach.plan_within(self._plan, hops)
 
     def forget(self) -> None:
@@ -198,9 +191,7 @@ class HaloExchange:
         return self._sender.tracer.traces()
 
     def movements(self) -> dict[tuple[int, int], np.ndarray]:
-        """Return how far the sent rows moved, by (layer, purpose), (NUM_SUMS,) float64 as in `Movement.sums`. Waits for
-        a device; empty where no epoch may read another epoch's rows.
-        """
+        """Return by (layer, purpose) how far the sent rows moved, see `Movement.sums`. Waits for a device."""
         return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
@@ -248,17 +239,13 @@ class HaloExchange:
         return rows
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
-        """Collective: send one number per row of the plan, (plan.num_inner,) float32, as messages send the rows; return
-        (plan.num_inner + plan.num_halo,) float32.
-        """
+        """Collective: send a number per row, (plan.num_inner,) float32; return them with those that arrive behind."""
         found = torch.empty(self._plan.num_halo, 1)
         self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)
         return np.concatenate([values, found[:, 0].numpy()])
 
     def sent_home(self, values: np.ndarray) -> np.ndarray:
-        """Collective: sum one number per halo row, (num_halo,) float32, over the node's ranks; return (plan.num_halo,)
-        float32.
-        """
+        """Collective: sum numbers of halo rows, (num_halo,) float32, over the node's ranks; return (plan.num_halo,)."""
         if self._shared is None:
             return values
         return self._shared.sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
@@ -281,8 +268,6 @@ class HaloExchange:
     def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
         """Collective: replace gradients (n,) float32 by their sums over all ranks, in `sum_bits` bits.
 
-        Parameters
-        ----------
         key : CounterKey      randomness of the rounding, purpose SUM
         """
         if self._sums is None or self._comm.size == 1:
@@ -296,8 +281,6 @@ class HaloExchange:
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
         """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without weights.
 
-        Parameters
-        ----------
         part : Partition            with weights on all ranks, or on none
         device : torch.device       where messages lie; by default the host
         """
@@ -333,19 +316,15 @@ class HaloExchange:
 
     @property
     def message_bytes(self) -> int:
-        """Memory of reused messages and of shared rows."""
         return self._sender.arena_bytes + (0 if self._shared is None else self._shared.num_bytes)
 
     @property
     def widest_row(self) -> int:
-        """Columns of the widest row that travelled since `begin_epoch`; 0 where none did."""
         return max((call.dim for call in self._calls), default=0)
 
     def bytes_under(self, bit_plan: BitPlan, epoch: int) -> int:
         """Return the bytes that this rank would send if the exchanges since `begin_epoch` used another bit plan.
 
-        Parameters
-        ----------
         epoch : int             keys random choices, such as a sample of the rows
         """
         total, codecs = 0, {}

@@ -41,12 +41,7 @@ class RowList:
         return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
 
     def at(self, position: np.ndarray) -> RowList:
-        """Return the rows at the given positions of a whole list, (n,) int32.
-
-        Raises
-        ------
-        KernelError      a position outside of the list
-        """
+        """Return the rows at positions (n,) int32 of a whole list; KernelError if one lies outside of it."""
         if len(position) and not 0 <= position.min() <= position.max() < len(self):
             raise KernelError(f"rows {position.min()} to {position.max()} were asked of a list of {len(self)}")
         return RowList(self.index[position], self.node_id[position], position)
@@ -85,7 +80,6 @@ class ExchangePlan:
 
     @property
     def digest(self) -> str:
-        """32 hex digits that identify these lists and their order."""
         head = [self.rank, self.num_ranks, self.num_inner, self.num_halo, *self.peers]
         digest = hashlib.blake2b(np.array(head), digest_size=16)
         for rows in self.boundary + self.halo:

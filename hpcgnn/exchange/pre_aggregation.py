@@ -72,8 +72,6 @@ def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.
 class OutgoingRows:
     """Sums inner rows into the table that is sent, and takes the table's gradients back to inner rows.
 
-    Parameters
-    ----------
     degree : (num_inner,)      in-degrees, or sums of weights, in the whole graph
     """
 
@@ -172,8 +170,6 @@ class PreAggregation:
     def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
         """Collective: choose what is summed where, and tell the owners.
 
-        Parameters
-        ----------
         plan : ExchangePlan      in which the source of every cut edge travels
         reach : Reach or None    of that plan
         """

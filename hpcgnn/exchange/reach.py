@@ -49,7 +49,6 @@ class Reach:
 
     @property
     def num_within(self) -> list[int]:
-        """Number of inner rows within 0, 1, .. num_hops hops of the loss."""
         return [int((self.inner <= hops).sum()) for hops in range(self.num_hops + 1)]
 
     def plan_within(self, plan: ExchangePlan, hops: int) -> ExchangePlan:
@@ -94,8 +93,7 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
 
 
 def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Collective: send each halo row's number, (num_halo,) of any type, to its owner; return what arrived per boundary
-    list.
+    """Collective: send the number of each halo row, (num_halo,), to its owner; return what arrived per boundary list.
     """
     told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)
     swap(comm, plan.peers, [halo[rows.index] for rows in plan.halo], told)

@@ -174,8 +174,7 @@ def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: in
 
 
 class AlltoallvTransfer(Transfer):
-    """The same messages in one MPI_Alltoallv, which has finished on construction. Collective: all ranks, also without
-    peers.
+    """Collective: the same messages in one MPI_Alltoallv, finished on construction; ranks without peers take part too.
 
     Raises
     ------

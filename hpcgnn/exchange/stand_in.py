@@ -13,8 +13,6 @@ class StandInComm:
 
     Collectives leave this rank's fractions in place; whole numbers, by which ranks check each other, become 0.
 
-    Attributes
-    ----------
     num_messages, message_bytes : int          posted so far, both ways
     num_collectives, collective_bytes : int    entered so far, and this rank's numbers in them
     """

@@ -30,12 +30,7 @@ class Stateful(ABC):
 
     @abstractmethod
     def restore(self, state: State, device: torch.device) -> None:
-        """Continue from what `state` returned on this rank, beside rows on `device`.
-
-        Raises
-        ------
-        KernelError, KeyError      the state does not come from `state`
-        """
+        """Continue from this rank's `state`, with rows on `device`; KernelError or KeyError if it does not fit."""
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
         """Collective: wait for what is on its way, without reading it."""
@@ -50,12 +45,7 @@ def on_host(values: Buffer) -> np.ndarray:
 
 
 def fill(buffer: Buffer, values: np.ndarray) -> None:
-    """Copy an array into a buffer of the same length.
-
-    Raises
-    ------
-    KernelError      the lengths differ
-    """
+    """Copy an array into a buffer of the same length; KernelError if the lengths differ."""
     if len(values) != len(buffer):
         raise KernelError(f"a message of {len(values)} bytes was kept where its layout has {len(buffer)}")
     if isinstance(buffer, torch.Tensor):

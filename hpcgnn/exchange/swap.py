@@ -15,8 +15,6 @@ SWAP_TAG = 32000    # no exchange has it
 def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
     """Collective: send an array to each peer and fill one from each. Empty arrays and those to oneself cost nothing.
 
-    Parameters
-    ----------
     peers : ranks, possibly with this one
     sent, received : contiguous arrays, one per peer
     """
@@ -29,9 +27,7 @@ def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], recei
 
 
 def swap_rows(comm: MPI.Comm, peers: Sequence[int], sent: np.ndarray) -> np.ndarray:
-    """Collective: send one row of (num_peers, ...) `sent` to each peer; return the rows that arrived, this rank's own
-    unchanged.
-    """
+    """Collective: send one row of (num_peers, ...) `sent` to each peer; return what arrived, its own row unchanged."""
     received = sent.copy()
     swap(comm, peers, list(sent.reshape(len(peers), -1)), list(received.reshape(len(peers), -1)))
     return received

@@ -84,8 +84,6 @@ def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
 class Tracer:
     """Notes the ranges of sent rows in epochs that are traced.
 
-    Parameters
-    ----------
     peers : all ranks that rows may be sent to
     """
 

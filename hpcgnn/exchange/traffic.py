@@ -123,8 +123,6 @@ class Traffic:
 class ControlTraffic:
     """Counts what ranks tell each other to decide on widths.
 
-    Attributes
-    ----------
     num_swaps : int       since the last `take`; the same on all ranks
     sent_bytes : int      that this rank handed to MPI in them
     """

@@ -44,8 +44,6 @@ class Answer(NamedTuple):
 def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, str] | None = None) -> Answer:
     """Ask the MPI library, or else the environment variables that switch device pointers on.
 
-    Parameters
-    ----------
     library : by default the library that mpi4py is linked with
     variables : by default the environment
     """
@@ -132,8 +130,6 @@ logger = logging.getLogger(__name__)
 class Transport(Protocol):
     """Carry one rank's bytes to the others.
 
-    Attributes
-    ----------
     name : {"host", "cuda-aware", "staged"}
     """
 

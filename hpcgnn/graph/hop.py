@@ -28,9 +28,7 @@ NO_ROW = -1
 
 @dataclass(frozen=True)
 class FarArcs:
-    """Edges of later layers into the inner rows of a part, where halo rows may be sums that their owners added up
-    before.
-    """
+    """Edges of later layers into the inner rows of a part, where halo rows may be sums made by their owners."""
 
     indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
     indices: np.ndarray                    # (num_arcs,) int32
@@ -76,18 +74,14 @@ class Arrival(Protocol):
         """Return when all have arrived."""
 
     def packed(self) -> PackedRows | None:
-        """Return the quantized rows as they arrived, valid until the next exchange; None where only `finish` can bring
-        them.
-        """
+        """Return the quantized rows, valid until the next exchange; None where only `finish` can bring them."""
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the halo rows where they arrived, (num_halo, dim), free to overwrite; None where only `finish` can
-        bring them.
+        """Return the halo rows where they arrived, (num_halo, dim), free to overwrite; None where only `finish` works.
         """
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Write the halo rows to `rows` (num_halo, dim), or add arriving gradients to the inner rows that `rows` begins
-        with. Rows that don't travel keep their values.
+        """Write the halo rows to `rows` (num_halo, dim), or add gradients to the inner rows at its start; others stay.
         """
 
 
@@ -95,9 +89,7 @@ class ArrivalInTable(Arrival, Protocol):
     """Rows on their way into a table that also holds others."""
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        """Return the table, (num_rows, dim) over all inner and halo rows of the whole graph; None where only `finish`
-        works.
-        """
+        """Return the table, (num_rows, dim) over all rows of the whole graph; None where only `finish` works."""
 
 
 class PeerArrival(Protocol):
@@ -130,8 +122,7 @@ class Exchange(Protocol):
         """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of this rank's rows.
-        """
+        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of inner rows."""
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
         """Like `start_fetch`, one peer at a time."""
@@ -208,8 +199,6 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
              num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:
     """Return the matrices of a hop from the first num_in inner rows and all halo rows to the first num_out inner rows.
 
-    Parameters
-    ----------
     num_returning : int or None           halo rows that get a gradient; None: all
     num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
 

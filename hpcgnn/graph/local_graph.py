@@ -137,8 +137,7 @@ class LocalGraph:
         self._pass = ForwardPass()
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
-        """Return the same rows with another exchange and no overlap. Matrices and aggregates of the input are shared.
-        """
+        """Return the same rows with another exchange and no overlap; matrices are shared."""
         other = copy.copy(self)
         other._exchange, other._overlaps, other._waits = exchange, False, True
         other._restricted, other._cut, other._spans = {}, {}, {}
@@ -159,7 +158,6 @@ class LocalGraph:
 
     @property
     def structure_bytes(self) -> int:
-        """Memory of ids, degrees, edges and matrices made so far."""
         both = {id(made): made for made in (self._reductions, self._far_reductions)}.values()
         matrices = [matrix for made in both for matrix in made.made]
         matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
@@ -190,20 +188,18 @@ class LocalGraph:
 
     @property
     def reads_history(self) -> bool:
-        """Whether halo rows may be constants without a gradient here; layers then exchange rows before they map them.
-        """
+        """Whether halo rows may be constants without a gradient; layers then exchange rows before they map them."""
         return self._exchange.reads_history
 
     @property
     def drops_first(self) -> bool:
-        """Whether dropout precedes the exchange: where nothing travels, in steps (their rows are read again and again,
-        and would be masked each time), and where sums of rows are sent.
-        """
+        """Whether dropout precedes the exchange."""
+        # In steps, rows of the history are read again and again, and would be masked each time; sums are of masked
+        # rows.
         return self.is_alone or self.reads_history or self.sends_sums
 
     @property
     def sends_sums(self) -> bool:
-        """Whether owners may send sums of rows in place of rows; the summands have been dropped out before."""
         return self._far_reductions is not self._reductions
 
     @property
@@ -213,7 +209,7 @@ class LocalGraph:
 
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
-        """Halo rows of each rank, (start, stop), where they arrive peer by peer and again for the backward pass; else None."""
+        """(start, stop) of the halo rows of each rank, where they arrive peer by peer; else None."""
         return self._exchange.halo_spans
 
     @property
@@ -352,8 +348,7 @@ class LocalGraph:
         return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
     def dropped_to_send(self, h: torch.Tensor, probability: float) -> tuple[torch.Tensor, bool]:
-        """Return rows as a layer sends them, and whether they were dropped out here; else receivers mask what arrives.
-        """
+        """Return rows as a layer sends them, and whether they were dropped out here; else receivers mask them."""
         return (self.dropout(h, probability), True) if self.sends_sums else (h, False)
 
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
@@ -390,9 +385,7 @@ class LocalGraph:
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def next_store(self, rows: torch.Tensor) -> RowStore | None:
-        """Count rows (n, dim) of the first n inner nodes kept for the backward pass; return their codes' store, or
-        None.
-        """
+        """Count rows (n, dim) of the first n inner nodes kept for the backward pass; return their store, or None."""
         current = self._pass
         if self.stored_bits is None or not current.is_training:
             return None
@@ -491,9 +484,7 @@ class LocalGraph:
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float,
                                key: CounterKey) -> torch.Tensor | None:
-        """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch has computed it; else
-        None.
-        """
+        """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch has it; else None."""
 
     def halo_squares(self, reduction: str) -> np.ndarray:
         """Per halo row, sum the squared coefficients by which inner rows add it, (num_halo,) float32."""

@@ -20,8 +20,6 @@ from hpcgnn.ops.cuda.resident import resident
 def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
     """Return the coefficient of each row, (n,) float32; None where all are 1.
 
-    Parameters
-    ----------
     in_degree : (n,) integer, or (n,) float32 sums of weights
     reduction : {"sum", "mean", "gcn"}
         mean: 1 / in-degree, or 1 where it is 0. gcn: (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf and
@@ -41,12 +39,7 @@ def weighted_degree(indptr: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
 
 
 def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None, num_edges: int, num_rows: int) -> None:
-    """Check the edge weights of a part and their sums.
-
-    Raises
-    ------
-    KernelError      see `hpcgnn.graph.local_graph.LocalGraph`
-    """
+    """Check the edge weights of a part and their sums; KernelError as in `hpcgnn.graph.local_graph.LocalGraph`."""
     if (edge_weight is None) != (degree is None):
         raise KernelError("edge weights and weighted degrees are given together, or neither is")
     if edge_weight is None:
@@ -132,21 +125,14 @@ class Reductions:
 
     @property
     def made(self) -> list[SparseRows]:
-        """Matrices that were asked for so far."""
         return [matrix for pair in self._made.values() for matrix in pair]
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """Arrays of the transposed edges."""
         return [array for array in self._transposed if array is not None]
 
     def matrices(self, reduction: str) -> tuple[SparseRows, SparseRows]:
-        """Return the matrix of a reduction, (num_inner, num_rows), and its transpose.
-
-        Raises
-        ------
-        KernelError      an unknown reduction
-        """
+        """Return the matrix of a reduction, (num_inner, num_rows), and its transpose; KernelError if it is unknown."""
         if reduction not in self._made:
             self._made[reduction] = self._build(reduction)
         return self._made[reduction]

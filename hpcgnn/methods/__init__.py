@@ -20,12 +20,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in (
 
 
 def find_method(name: str) -> type[Method]:
-    """Return the class of a method, by a name of `METHODS` or by MODULE:CLASS.
-
-    Raises
-    ------
-    ConfigError      there is no such name, the module can't be imported, or the class is no Method
-    """
+    """Return the class of a method, by a name of `METHODS` or by MODULE:CLASS; ConfigError if there is none."""
     if ":" not in name:
         if name not in METHODS:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found {name!r}")

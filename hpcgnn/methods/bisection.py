@@ -190,8 +190,7 @@ NUM_SWEEPS = 8
 
 
 def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, reductions: Reductions) -> Assignment:
-    """Collective: return this rank's widths with the least variance at a mean number of bits per value in every ring
-    round.
+    """Collective: return this rank's widths with the least variance at a mean number of bits per value in each round.
 
     No pair may become longer than the round's longest pair would be at the mean width; see
     `hpcgnn.methods.greedy.solve_budget`. That bars some steps. Of the others, all with more gain per bit than a price
@@ -201,16 +200,12 @@ def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, r
     Parameters
     ----------
     problem : Problem      messages that this rank sends, `pair_round` from 0
-    mean_bits : at least the smallest width
+    mean_bits : at least the smallest width, else ConfigError
     num_rounds : the same on all ranks
 
     Returns
     -------
     Assignment      widths of this rank's groups; the objective is the variance term of all ranks' messages
-
-    Raises
-    ------
-    ConfigError      the budget is below the smallest width
     """
     started = time.perf_counter()
     check_budget(problem, mean_bits)

@@ -92,17 +92,14 @@ class Controller:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the loss or the rows decide anything."""
         return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
 
     @property
     def num_steps(self) -> int:
-        """Number of steps of the last planned epoch."""
         return self._plan.num_steps
 
     @property
     def measures(self) -> bool:
-        """Whether it needs to know how far rows moved; a device is waited for only then."""
         return self._asynchrony == MEASURED
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
@@ -123,8 +120,6 @@ class Controller:
                 share_inside: float | None = None) -> Decision:
         """Collective: learn from the epoch that ended; return what it was run with.
 
-        Parameters
-        ----------
         movements : by site, how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`
         share_inside : share of edges inside clusters, see `StepRule.observe`; the same on all ranks
         """
@@ -161,8 +156,8 @@ class Controller:
                 "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint. Unless `restore_rank` follows, the next epoch is synchronous and solves its
-        widths anew.
+        """Continue from a checkpoint; unless `restore_rank` follows, the next epoch is synchronous and solves widths
+        anew.
         """
         if state.get("trial") and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
@@ -176,7 +171,6 @@ class Controller:
 
     @property
     def keeps_rank_state(self) -> bool:
-        """Whether ranks remember more than a checkpoint keeps."""
         return self._policy.keeps_state
 
     def rank_state(self) -> State:

@@ -33,8 +33,6 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     Repetitions of one size count as their median, so that a slow outlier does not matter. Errors are relative to the
     seconds, so small messages, which show gamma, count as much as large ones. With a single size, gamma is 0.
 
-    Parameters
-    ----------
     num_bytes : (samples,) int64
     seconds : (samples,) float64
     """
@@ -78,8 +76,6 @@ def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, n
 
 
 def pair_round(num_ranks: int) -> np.ndarray:
-    """Return (num_ranks ** 2,) int64, the ring round of pair source * num_ranks + destination; 0 for a rank with
-    itself.
-    """
+    """Return (num_ranks ** 2,) int64, the ring round of pair source * num_ranks + destination; 0 within a rank."""
     rank = np.arange(num_ranks)
     return ((rank[None, :] - rank[:, None]) % num_ranks).ravel()

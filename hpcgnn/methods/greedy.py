@@ -252,8 +252,6 @@ def check_budget(problem: Problem, mean_bits: float) -> None:
 def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
     """Take steps, best first, as (num_steps,) bool; a step that does not fit bars its group's later ones.
 
-    Parameters
-    ----------
     smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and its limit
     num_bits : limit of all bits together
     """

@@ -24,8 +24,6 @@ from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
     """Return the level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
 
-    Parameters
-    ----------
     importance : (num_nodes,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
     percentiles : ascending, in (0, 100)
 
@@ -44,11 +42,7 @@ def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return the widths of a comma-separated list.
-
-    Raises
-    ------
-    ConfigError      several widths that are not ascending ones of 1, 2, 4, 8; or one that no message can have
+    """Return the widths of a comma-separated list: ascending ones of 1, 2, 4, 8, or any single one; else ConfigError.
     """
     words = [word.strip() for word in text.split(",")]
     known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
@@ -60,12 +54,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
 
 
 def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
-    """Return the percentiles of a comma-separated list, one fewer than there are levels.
-
-    Raises
-    ------
-    ConfigError      not numbers between 0 and 100, not ascending, too many or too few
-    """
+    """Return the ascending percentiles of a comma-separated list, one fewer than there are levels; else ConfigError."""
     try:
         percentiles = tuple(float(word) for word in text.split(",") if text.strip())
     except ValueError:

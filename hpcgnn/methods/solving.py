@@ -107,12 +107,7 @@ class Solver:
         return {"theta": self._links.theta, "gamma": self._links.gamma}
 
     def restore(self, state: State) -> None:
-        """Continue with the costs that `state` returned.
-
-        Raises
-        ------
-        KernelError      costs of another number of peers, or invalid ones
-        """
+        """Continue with the costs that `state` returned; KernelError if they don't fit the peers."""
         theta, gamma = state["theta"], state["gamma"]
         for cost in (theta, gamma):
             if cost.shape != (len(self._plan.peers),) or not (np.isfinite(cost) & (cost >= 0)).all():
@@ -172,8 +167,6 @@ class Solver:
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
         """Collective: return the widths of all rows, for every traced exchange.
 
-        Parameters
-        ----------
         traces : the same exchanges on all ranks
         mean_bits : budget of bits per value; None weighs variance against time
         """

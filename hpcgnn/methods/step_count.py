@@ -61,9 +61,7 @@ class StepRule:
         return StepCount(self.first, is_turn=True)
 
     def judge(self, state: StepCount, is_best: bool) -> StepCount:
-        """Return the state after an evaluation: PATIENCE evaluations without a new best score mean fewer steps of
-        clusters.
-        """
+        """Return the state after an evaluation; PATIENCE of them without a new best score mean fewer steps."""
         if not self.is_adaptive or state.by_row or state.count == 1:
             return state
         num_worse = 0 if is_best else state.num_worse + 1

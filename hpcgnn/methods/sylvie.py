@@ -30,12 +30,7 @@ class Sylvie(FollowsLoss, Reproducible):
         self.thresholds()
 
     def thresholds(self) -> tuple[float, ...]:
-        """Return the percentiles, one fewer than there are widths.
-
-        Raises
-        ------
-        ConfigError      malformed percentiles
-        """
+        """Return the percentiles, one fewer than there are widths; ConfigError if they are malformed."""
         from hpcgnn.methods.policies import parse_percentiles
 
         num_widths = len(self.choices())

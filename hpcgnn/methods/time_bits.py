@@ -195,8 +195,6 @@ def can_tell(descent: Descent, window: int, test: str) -> bool:
 def is_slowing(descent: Descent, window: int, test: str) -> bool:
     """Whether the loss falls more slowly than `window` epochs ago; False until `can_tell`.
 
-    Parameters
-    ----------
     window : epochs between the compared rates (delta of the paper), at least 1
     test : {"plain", "monotone", "relative"}
         plain: the rate is below the one `window` epochs ago. monotone: it fell in every epoch between. relative: over

@@ -29,8 +29,6 @@ PlanWithin = Callable[[int | None], ExchangePlan]      # from the hops within wh
 class StepExchange:
     """The exchange of one step's LocalGraph.
 
-    Parameters
-    ----------
     exchange : HaloExchange      of the run
     is_shared : bool             whether there are other ranks
     """
@@ -141,8 +139,6 @@ class NoRows:
 def step_plans(plan_within: PlanWithin, batch: Batch, place: np.ndarray, num_inner: int) -> PlanWithin:
     """Return a function that makes the plan of a step's rows, in the step's numbers, from the plan of all rows.
 
-    Parameters
-    ----------
     plan_within : function                     see `HaloExchange.plan_within`
     place : (num_inner + num_halo,) int32      place of each batch row in `rows` and of each fresh halo row in `far`;
                                                else -1

@@ -16,8 +16,6 @@ STORED = "stored"
 class History:
     """Keeps a row of each local node, for each place in a pass with an exchange.
 
-    Parameters
-    ----------
     node_id : (num_inner + num_halo,) int64
     kind : {"stored", "bf16", "8", "4"}      rows in their own type, as bfloat16, or as codes of so many bits
     """
@@ -54,12 +52,7 @@ class History:
         return {f"{layer}-{dim}-{table.kind}": table.state() for (layer, dim), table in self._tables.items()}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Continue from what `state` returned.
-
-        Raises
-        ------
-        KernelError      rows of another part, or of another kind
-        """
+        """Continue from what `state` returned; KernelError if the rows are of another part or kind."""
         self._tables = {}
         for name, values in state.items():
             layer, dim, kind = name.split("-")

@@ -23,8 +23,6 @@ Places = np.ndarray | torch.Tensor
 class KeptRows(ABC):
     """A row of `dim` columns per node, zero at first.
 
-    Attributes
-    ----------
     kind : str      how rows are kept; part of their name in a checkpoint
     """
 
@@ -32,12 +30,7 @@ class KeptRows(ABC):
 
     @abstractmethod
     def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
-        """Store (n, dim) rows at the first n places of `index`, int64.
-
-        Raises
-        ------
-        KernelError      a row can't be coded; the key tells its layer and epoch
-        """
+        """Store (n, dim) rows at the first n places of `index`, int64; KernelError if a row can't be coded."""
 
     @abstractmethod
     def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
@@ -58,12 +51,7 @@ class KeptRows(ABC):
 
     @abstractmethod
     def restore(self, values: np.ndarray) -> None:
-        """Take what `state` returned.
-
-        Raises
-        ------
-        KernelError      rows of another part
-        """
+        """Take what `state` returned; KernelError if the rows are of another part."""
 
 
 class DenseRows(KeptRows):

@@ -151,7 +151,6 @@ class StepGraphs:
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Collective on first use: the clusters."""
         return self._cut()
 
     def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0,
@@ -188,9 +187,7 @@ class StepGraphs:
         return step_of[self.clusters.inner], step_of[self.clusters.halo]
 
     def take_begun(self, num_steps: int, by_row: bool = False) -> State | None:
-        """Return the state of an epoch that stopped between two steps, once; None if its rows were dealt to other
-        steps.
-        """
+        """Return the state of an epoch that stopped between two steps, once; None if rows were dealt otherwise."""
         begun, self.begun = self.begun, None
         if begun is None or (begun["num_steps"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row):
             return begun

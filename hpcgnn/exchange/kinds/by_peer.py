@@ -25,8 +25,7 @@ def halo_spans_of(plan: ExchangePlan) -> Spans:
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
-    """Return the messages of one round, kept with the whole messages; halo rows are counted from the first of their
-    owner.
+    """Return the messages of one round, cached; halo rows are counted from the first of their owner.
 
     pair : (destination, source) of the round, places of peers
     """
@@ -64,7 +63,6 @@ class _Rounds:
         self._arrival = start(0) if num_rounds else None
 
     def poll(self) -> bool:
-        """Let MPI make progress; whether the current round's messages have arrived."""
         return self._arrival is None or self._arrival.poll()
 
     def _finish_round(self, rows: torch.Tensor) -> None:
@@ -77,8 +75,6 @@ class _Rounds:
 class RowsByPeer(_Rounds):
     """Halo rows of one peer after another; see `hpcgnn.graph.hop.PeerArrival`.
 
-    Parameters
-    ----------
     sources : tuple of int       places of peers, in ring order
     start : function             posts the messages of a round, by its number
     """

@@ -34,8 +34,6 @@ EPOCHS_BACK = 2
 class Movement(Stateful):
     """Compares a sample of the sent rows with the same rows one and two epochs earlier.
 
-    Attributes
-    ----------
     sums : (NUM_SUMS,) float64 tensor      over the sample: squared values, squared change over one epoch, over two, and
                                            squared difference of these two per row, which is the variance of their
                                            difference; 0 before two epochs have passed
@@ -49,8 +47,6 @@ class Movement(Stateful):
     def note(self, rows: torch.Tensor, sent: np.ndarray) -> None:
         """Measure the rows of an epoch.
 
-        Parameters
-        ----------
         rows : (n, dim) tensor
         sent : (num_sent,) int32      rows that leave; the sample is spread evenly over them
         """
@@ -249,8 +245,6 @@ class KeptMessages(Stateful):
     An epoch's messages stay readable while the next ones arrive: on the host their reader holds them, on a device two
     arenas alternate.
 
-    Attributes
-    ----------
     last : Arrival or None      messages of the last epoch
     movement : Movement         of the rows that this rank sends
     """

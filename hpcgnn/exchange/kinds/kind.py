@@ -74,8 +74,7 @@ class ExchangeKind(ABC):
         return 0
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Return how far sent rows moved, by layer and purpose, see `Movement.sums`; empty if no epoch reads another's
-        rows.
+        """Return by layer and purpose how far sent rows moved, see `Movement.sums`; empty if no epoch reads old rows.
         """
         return {}
 

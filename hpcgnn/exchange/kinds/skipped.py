@@ -23,8 +23,6 @@ from hpcgnn.ops.cuda.resident import on_device
 class Broadcaster(Stateful):
     """One exchange of one rank: what it last sent, and when each peer last sent.
 
-    Parameters
-    ----------
     change : float         relative change of the rows, in the 2-norm, above which they are sent
     staleness : int        epochs after which they are sent in any case
     """
@@ -89,8 +87,6 @@ class Broadcaster(Stateful):
 class Skipped(RememberingKind[Broadcaster]):
     """Send rows that have moved or grown too old; read the others as they last came.
 
-    Parameters
-    ----------
     change, staleness : see `Broadcaster`
     """
 
