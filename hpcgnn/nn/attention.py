@@ -1,4 +1,4 @@
-"""Graph attention on a LocalGraph. Rows travel on the narrower side of the linear map; weights never travel."""
+"""Graph attention (GAT). Rows travel on the narrower side of the linear map; attention weights never travel."""
 
 from __future__ import annotations
 
@@ -17,24 +17,16 @@ SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
 class GATConvolution(nn.Module):
     """out[v] = sum over u of alpha[v, u] x[u] W + b, head by head, u over the in-neighbors of v and v itself.
 
-    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). Where arcs have weights, it
-    is multiplied by the arc's after the softmax; the weight of v itself is 1.
-
-    Parameters
-    ----------
-    in_dim, out_dim : int
-    dropout : float                 on the input
-    heads : int
-    combine : {"concatenate", "average"}
-        concatenate gives each head out_dim / heads columns (hidden layers); average gives each out_dim and takes the
-        mean (the last layer, whose out_dim is the number of classes)
+    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). An edge weight multiplies
+    alpha after the softmax; v's own weight is 1. `combine` "concatenate" gives each head out_dim / heads columns
+    (hidden layers), "average" gives each head out_dim columns and takes the mean (last layer).
 
     Raises
     ------
-    ConfigError      heads that do not divide out_dim, where they are concatenated; an unknown `combine`
+    ConfigError      concatenated heads that don't divide out_dim; an unknown `combine`
 
-    Reference: Velickovic et al., ICLR 2018, Eq. (1)-(6). Deviation: no dropout of alpha, whose draws would have to be
-    addressed by two global node ids.
+    Reference: Velickovic et al., ICLR 2018, Eq. (1)-(6). Deviation: no dropout of alpha, since draws would need two
+    global node ids.
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float, heads: int = 4, combine: str = "concatenate"):
@@ -54,28 +46,22 @@ class GATConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Tell whether mapped rows are the narrower ones, and travel."""
         return len(self.weight) <= self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
+        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
-
-        Parameters
-        ----------
-        h : float32, bfloat16 or float16, of whose type the result is; scores, weights and sums are float32
-        is_dropped : bool       dropout has been applied to h and counted
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; scores, weights and sums are
+        float32.
         """
         return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: see `forward`."""
         z = self._mapped(graph, h, is_dropped)
         out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h),
                      graph.looped_weight)
@@ -84,7 +70,6 @@ class GATConvolution(nn.Module):
         return add_bias(out, self.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: return inner and halo rows, dropped out, times W."""
         if self._sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
             return graph.halo(linear(h, self.weight), is_scaled=False)

@@ -1,7 +1,8 @@
-"""Graph convolutions on a LocalGraph. Each sends the narrower of its two sides and aggregates with global degrees.
+"""Graph convolutions with a linear aggregation (GCN, SAGE) or a maximum.
 
-A row that is sent as it stands crosses before dropout and the receiver applies the owner's mask; a row that is sent
-after a linear map was masked by its owner.
+A convolution sends rows before or after its linear map, whichever is narrower. Example: from 602 input features to 256
+hidden columns, rows are mapped first, and 256 columns travel. A row sent after the map was dropped out by its owner. A
+row sent before it crosses without dropout, and the receiver applies the owner's mask.
 """
 
 from __future__ import annotations
@@ -17,14 +18,9 @@ from hpcgnn.ops.pointwise import Activation
 
 
 class Convolution(nn.Module):
-    """out = A(x) W_neighbor + x W_self + b with a linear aggregation A, which may come before or after the map.
+    """out = A(x) W_neighbor + x W_self + b, with a linear aggregation A before or after the map.
 
-    Parameters
-    ----------
-    in_dim, out_dim : int
-    dropout : float           on the input
-    reduction : str           see `LocalGraph.aggregate`
-    has_self : bool           whether a row is mapped by itself too, by a weight of its own
+    `reduction` names A, see `LocalGraph.aggregate`; without `has_self` there is no W_self. Dropout is on the input.
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str, has_self: bool):
@@ -36,11 +32,11 @@ class Convolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Tell whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
+        """Whether A(xW) is computed instead of (Ax)W, to send and sum fewer columns."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
+        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
@@ -48,14 +44,14 @@ class Convolution(nn.Module):
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False,
                 activation: Activation | None = None) -> torch.Tensor:
-        """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
+        """Collective: map (num_in, in_dim) to (num_out, out_dim); both are num_inner unless the pass leaves rows out.
 
         Parameters
         ----------
-        h : float32, bfloat16 or float16, of whose type the result is
-        is_dropped : bool       dropout has been applied to h and counted, or is part of the activation
-        activation : Activation or None      of h, to apply before anything else, in a training pass: what is behind it
-            is not kept; h is lost, here where the graph keeps codes of it, or in the backward pass
+        h : float32, bfloat16 or float16; the result has its type
+        is_dropped : bool       h has been dropped out and counted, or the activation does so
+        activation : Activation or None      applied to h first, in training; overwrites h, now if the graph keeps
+                                             codes of h, otherwise in the backward pass
         """
         is_input = graph.is_input(h)
         if not is_input and not is_dropped and activation is None:
@@ -68,8 +64,9 @@ class Convolution(nn.Module):
 
 
 class GCNConvolution(Convolution):
-    """out = D^-1/2 (A + I) D^-1/2 x W + b, with D the global in-degree plus one. Where arcs have weights, they are the
-    entries of A, and D is their sum over the in-neighbors plus one.
+    """out = D^-1/2 (A + I) D^-1/2 x W + b, D the global in-degree plus one.
+
+    With edge weights, these are the entries of A, and D is their sum over the in-neighbors plus one.
 
     Reference: Kipf and Welling, ICLR 2017, Eq. (2).
     """
@@ -80,8 +77,7 @@ class GCNConvolution(Convolution):
 
 
 class SAGEConvolution(Convolution):
-    """out = x W_self + mean of the in-neighbors' x W_neighbor + b. Where arcs have weights the mean is sum of w x over
-    sum of w.
+    """out = x W_self + mean of the in-neighbors' x W_neighbor + b; with edge weights, the weighted mean.
 
     Reference: Hamilton et al., NeurIPS 2017, Algorithm 1 with the mean aggregator.
     """
@@ -95,10 +91,10 @@ class SAGEConvolution(Convolution):
 
 
 class MaxPoolConvolution(nn.Module):
-    """out = x W_self + (column-wise maximum of the in-neighbors' x) W_neighbor + b.
+    """out = x W_self + (column-wise maximum of the in-neighbors' x) W_neighbor + b. Takes no edge weights.
 
     Reference: Hamilton et al., NeurIPS 2017, Eq. (3), as PyTorch Geometric's SAGEConv(aggr="max"): without the map
-    before the maximum. It takes no edge weights.
+    before the maximum.
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
@@ -107,7 +103,6 @@ class MaxPoolConvolution(nn.Module):
         self.neighbor, self.own = nn.Linear(in_dim, out_dim), nn.Linear(in_dim, out_dim, bias=False)
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
         return graph.drops_first
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
@@ -115,7 +110,6 @@ class MaxPoolConvolution(nn.Module):
         return rematerialized(graph, lambda rows: self._pooled(graph, rows, is_dropped), h)
 
     def _pooled(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: see `forward`."""
         h_all = graph.halo(h)
         h_all = h_all if is_dropped else graph.dropout(h_all, self.dropout)
         mapped = linear(graph.aggregate(h_all, "max"), self.neighbor.weight, self.neighbor.bias)

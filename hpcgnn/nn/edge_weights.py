@@ -1,4 +1,4 @@
-"""Which models take the weights of arcs. How they weigh rows is the business of the graph and of each convolution."""
+"""Check that a model can use a graph's edge weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ INTEGERS_REFUSE = ("models of integers take no edge weights, and this graph has 
 
 
 def check_edge_weights(model: nn.Module, name: str, has_weights: bool, is_quantized: bool = False) -> None:
-    """Check that a model takes the weights of a graph's arcs, where it has any.
+    """Raise ConfigError if the graph has edge weights and the model, or its integer form, takes none.
 
-    Parameters
-    ----------
-    model : nn.Module           one that says nothing by `takes_edge_weights` is believed to take them
-    name : str                  what users call it
-    has_weights : bool          of the graph
-    is_quantized : bool         whether it is trained as integers
-
-    Raises
-    ------
-    ConfigError      a model that takes none
+    A model without the attribute `takes_edge_weights` takes them.
     """
     if not has_weights:
         return

@@ -1,4 +1,4 @@
-"""Graph isomorphism convolution on a LocalGraph. Its first linear map commutes with the sum, so rows travel narrow."""
+"""Graph isomorphism convolution (GIN). Its first linear map commutes with the sum, so narrow rows travel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 8192       # of a float32 copy of 16-bit rows
 
 
 class _ScaleRows(torch.autograd.Function):
-    """(1 + epsilon) * rows. The gradient of epsilon is a sum over all elements, so it is taken in float32."""
+    """(1 + epsilon) * rows; the gradient of epsilon sums over all elements, so it is taken in float32."""
 
     @staticmethod
     def forward(ctx, rows, epsilon):
@@ -31,24 +31,16 @@ class _ScaleRows(torch.autograd.Function):
 
 
 class GINConvolution(nn.Module):
-    """out = MLP((1 + epsilon) x + scale * aggregate of the in-neighbors' x), the MLP linear, ReLU, linear.
+    """out = MLP((1 + epsilon) x + scale * aggregate of the in-neighbors' x); MLP is linear, ReLU, linear, out_dim wide.
 
-    Where arcs have weights, the aggregate is the weighted sum, or the weighted mean.
-
-    Parameters
-    ----------
-    in_dim, out_dim : int           out_dim is also the width between the two linear maps
-    dropout : float                 on the input
-    reduction : {"sum", "mean"}
-        sum takes scale = 1 (Xu et al.); mean takes scale = 0.1 and divides by the global in-degree (HalfGNN), which
-        keeps float16 rows of 50,000 neighbors finite
+    `reduction` "sum" has scale 1 (Xu et al.). "mean" has scale 0.1 and divides by the global in-degree (HalfGNN), which
+    keeps float16 rows of 50,000 neighbors finite. With edge weights, the sum or mean is weighted.
 
     Raises
     ------
     ConfigError      an unknown reduction
 
-    Reference: Xu et al., ICLR 2019, Eq. (4.1), with epsilon learned from 0; HalfGNN, Eq. (4)
-    with lambda = 0.1.
+    Reference: Xu et al., ICLR 2019, Eq. (4.1), with epsilon learned from 0; HalfGNN, Eq. (4) with lambda = 0.1.
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str = "sum"):
@@ -61,30 +53,22 @@ class GINConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
+        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
-
-        Parameters
-        ----------
-        h : float32, bfloat16 or float16, of whose type the result is; sums are float32
-        is_dropped : bool       dropout has been applied to h and counted
-        """
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
         mapped = rematerialized(graph, lambda rows: self._mapped(graph, rows, is_dropped), h)
         hidden = torch.relu(add_bias(mapped, self.first.bias))
         return linear(hidden, self.second.weight, self.second.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: return the first linear map of the combined rows, without its bias."""
         weight = self.first.weight
         if self._sends_mapped(graph) and not graph.is_input(h):
             return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight)))
@@ -98,7 +82,6 @@ class GINConvolution(nn.Module):
         return h if is_dropped else graph.dropout(h, self.dropout)
 
     def _combined(self, graph: LocalGraph, h_all: torch.Tensor) -> torch.Tensor:
-        """Return (1 + epsilon) x + scale * aggregate, for inner rows."""
         aggregated = graph.aggregate(h_all, self.reduction)
         own = _ScaleRows.apply(h_all[:graph.num_inner], self.epsilon)
         return torch.add(own, aggregated, alpha=NEIGHBOR_SCALE[self.reduction])

@@ -1,4 +1,4 @@
-"""Linear maps of rows in any storage type under float32 parameters, whose gradients are summed in float32."""
+"""Linear maps of rows of any storage type by float32 parameters; parameter gradients are summed in float32."""
 
 from __future__ import annotations
 
@@ -32,16 +32,9 @@ class _AddBias(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return rows @ weight.T + bias, differentiable in all three.
+    """Return rows @ weight.T + bias, (n, out_dim) of the rows' type, differentiable in all three.
 
-    Parameters
-    ----------
-    rows : (n, in_dim) float32, bfloat16 or float16
-    weight : (out_dim, in_dim) float32, bias : (out_dim,) float32      rounded to the rows' type where they are used
-
-    Returns
-    -------
-    (n, out_dim), as rows
+    Float32 `weight` (out_dim, in_dim) and `bias` (out_dim,) are rounded to the rows' type for use.
     """
     mapped = _Map.apply(rows, weight)
     return mapped if bias is None else add_bias(mapped, bias)

@@ -1,6 +1,7 @@
-"""Models by name. A model's class carries its traits, and its constructor names the settings that it takes.
+"""Models by name: the table of model classes, and how one is built from a `ModelShape`.
 
-None of them knows of training.
+A model names the sizes and options it needs as parameters of its constructor. Class attributes (`reduction`, `attends`,
+...) tell training methods how it sums its neighbors.
 """
 
 from __future__ import annotations
@@ -26,17 +27,16 @@ SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("h
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Gives the name of a model, and the sizes and options of which its constructor takes those that it names.
+    """Name, sizes and options of a model; its constructor takes those that it names.
 
     Attributes
     ----------
     model : str                     a key of MODELS, or MODULE:CLASS
-    in_dim, hidden_dim, out_dim : int
     num_layers : int                convolutions; propagation steps of dagnn, sgc and appnp
     dropout : float                 on the input of every layer
     norm : {"none", "layer"}        after every hidden layer
     heads, has_wide_sums, alpha, theta, jump       see the models that take them
-    arguments : dict                more that a model of one's own is made with, by name
+    arguments : dict                further arguments of a user's model, by name
     """
 
     model: str
@@ -56,14 +56,14 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """Tells methods how a model sums its neighbors' rows.
+    """How a model sums its neighbors' rows.
 
     Attributes
     ----------
-    reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
-    attends : bool                          it weighs rows by a softmax over them
-    num_layers : int                        exchanges of halo rows in a pass
-    weighs_self : bool                      each layer has weights for a row itself, beside those for its neighbors
+    reduction : {"gcn", "mean", "sum"}      attention and a maximum count as means
+    attends : bool                          rows are weighted by a softmax
+    num_layers : int                        exchanges of halo rows per pass
+    weighs_self : bool                      each layer has separate weights for the row itself
     """
 
     reduction: str
@@ -73,12 +73,7 @@ class ModelTraits:
 
 
 def find_model(name: str) -> type[nn.Module]:
-    """Return the class of a model by its name, or by its import path, MODULE:CLASS.
-
-    Raises
-    ------
-    ConfigError      an unknown model; see `hpcgnn.settings.import_class`
-    """
+    """Return the class of a model, by name or MODULE:CLASS; ConfigError if there is none."""
     if ":" in name:
         return import_class(name, "model", nn.Module)
     if name not in MODELS:
@@ -87,29 +82,26 @@ def find_model(name: str) -> type[nn.Module]:
 
 
 def settings_of(model: type[nn.Module]) -> tuple[str, ...]:
-    """Return the attributes of a ModelShape that a model's constructor takes, by their names."""
+    """Return the attributes of a ModelShape that a model's constructor takes."""
     return tuple(name for name in inspect.signature(model).parameters if name in ModelShape.__dataclass_fields__)
 
 
 def traits_of(model: nn.Module, num_layers: int) -> ModelTraits:
-    """Return what a model says of itself; one that says nothing takes means, without attention, in `num_layers` layers.
-    """
+    """Return a model's traits; the default is means without attention in `num_layers` layers."""
     return ModelTraits(getattr(model, "reduction", "mean"), getattr(model, "attends", False),
                        getattr(model, "num_exchanges", num_layers),
                        getattr(model, "weighs_self", False))
 
 
 def build_model(shape: ModelShape) -> nn.Module:
-    """Make a model with fresh weights from torch's generator; one of one's own, named MODULE:CLASS, with `arguments`,
-    and of the sizes those that its constructor names, see `own_arguments`.
+    """Make a model with fresh weights from torch's generator.
 
-    It has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its aggregations, or None where it
-    can't leave out rows that are farther from the loss; and `first_layer_parameters()`.
+    The model has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its number of aggregations, or
+    None if every pass needs all rows; and `first_layer_parameters()`.
 
     Raises
     ------
-    ConfigError      an unknown model; heads that can't share hidden_dim; an unknown jump; arguments that a model of
-                     one's own does not take, or others that it needs
+    ConfigError      an unknown model or jump; heads that can't share hidden_dim; wrong arguments for a user's model
     """
     model = find_model(shape.model)
     if shape.model in MODELS:
@@ -127,9 +119,10 @@ def build_model(shape: ModelShape) -> nn.Module:
 
 
 def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] | None:
-    """Return what a model of one's own is made with, by name: `arguments`, and each size whose usual name, in hpcgnn or
-    in PyTorch Geometric, is one of its constructor's parameters. None where it needs parameters of other names and is
-    given no arguments: then it takes the five sizes by their places.
+    """Return a user's model's constructor arguments by name, or None to pass the five sizes by position.
+
+    Sizes are found by their usual names in hpcgnn or PyTorch Geometric (SIZE_NAMES), and `arguments` are added. None
+    means that the constructor needs other names and no `arguments` are given.
     """
     parameters = inspect.signature(model).parameters.values()
     sizes = {name: getattr(shape, size) for size, names in SIZE_NAMES.items() for name in names}

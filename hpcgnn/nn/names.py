@@ -1,6 +1,6 @@
-"""The names of the built-in models, and where their classes are. A model of the project needs a line here and a file.
+"""Names of the built-in models and their import paths, readable without torch.
 
-Nothing is imported here, so that settings and help know the names without torch.
+A new model needs a line here and a file.
 """
 
 MODEL_PATHS = {

@@ -1,17 +1,15 @@
-"""keep saves rows for a layer's backward pass as its graph stores them, as they are or as codes; KeptRows reads them
-there.
+"""The forward and backward pass of a linear convolution, out = A(x) W_neighbor + x W_self + b, written by hand.
 
-How codes are made is not known here.
+Autograd would keep every intermediate. Here both products end in one buffer, halo rows have their own table, and the
+backward pass draws dropout masks again and recomputes activations instead of keeping them.
 
-Neighborhood: where one linear convolution stands in a pass: how its rows are activated, masked, sent and summed.
+Forward (`AggregateFirst`, rows travel as they are; `MapFirst` maps them before):
+1. `Neighborhood.aggregate` starts to send the boundary rows,
+2. sums central rows, which have no halo neighbor, while messages travel,
+3. waits, then sums the marginal rows from near and halo rows.
+Backward runs in reverse: gradients of halo rows start home first, and gradients of inner rows are computed meanwhile.
 
-Which maps come before or after is the business of `hpcgnn.nn.neighborhood`.
-
-The two orders of a linear convolution as one differentiable step each: forward and backward written by hand.
-
-out = A(x) W_neighbor + x W_self + b. What autograd would copy, add and keep is computed in place here: both products
-of a row end in one buffer, halo rows lie in a table of their own, masks are drawn and rows activated again instead of
-kept.
+`keep` stores what backward needs, as rows or as codes of few bits; `KeptRows` reads it block by block.
 """
 
 from __future__ import annotations
@@ -36,14 +34,10 @@ from hpcgnn.ops.streams import streams_of
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
          before: tuple[torch.Tensor | None, ...] = ()) -> None:
-    """Save rows for the backward pass of a torch.autograd.Function.
+    """Save rows for the backward pass of a torch.autograd.Function, as `graph` stores them (None: unchanged).
 
-    Parameters
-    ----------
-    ctx : of the function
-    graph : LocalGraph or None      which says how rows are stored; None keeps them as they are
     rows : (n, dim) each, of the first n inner nodes, or None
-    before : tensors or None each   that an activation keeps, as they are
+    before : tensors or None        inputs of an activation, kept unchanged
     """
     ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
     ctx.save_for_backward(*(values if store is None else store.encode(values)
@@ -51,12 +45,7 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
 
 
 class KeptRows:
-    """What `keep` saved, taken over by the backward pass, which gives back what it has read.
-
-    Attributes
-    ----------
-    before : tensors or None each      as `keep` was given them
-    """
+    """What `keep` saved, taken over by the backward pass; each part can be freed once read."""
 
     def __init__(self, ctx) -> None:
         saved, self._stores = ctx.saved_tensors, ctx.stores
@@ -65,17 +54,13 @@ class KeptRows:
         ctx.maybe_clear_saved_tensors()
 
     def weight_gradient(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Return gradient.T @ rows, (out_dim, dim) float32, of the rows that `keep` was given at a place.
-
-        Codes are decoded block by block, so that the rows are never there as a whole.
-
-        Parameters
-        ----------
-        gradient : (n, out_dim)      of the first n of the rows
+        """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the first n rows kept at
+        `place`.
         """
         values, store = self._values[place], self._stores[place]
         if store is None:
             return weight_gradient(gradient, values[:len(gradient)])
+        # Codes are decoded block by block, so the whole rows never exist.
         total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
         for span, rows in store.decode(values):
             part = gradient[span]
@@ -83,7 +68,7 @@ class KeptRows:
         return total
 
     def give_back(self, place: int) -> None:
-        """Let go of the rows at a place: their memory is free for what the pass makes next."""
+        """Free the rows at `place`."""
         self._values[place] = None
 
 
@@ -92,15 +77,15 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 @dataclass
 class Neighborhood:
-    """Knows where one convolution stands in a pass, and aggregates for it.
+    """One convolution's place in a pass: activates, masks, sends and sums its rows.
 
     Attributes
     ----------
-    is_input : bool             its rows are the constant input
-    is_dropped : bool           its rows have been dropped out
+    is_input : bool             rows are the constant input
+    is_dropped : bool           rows are dropped out already
     probability : float         of the dropout that comes first
-    activation : Activation or None      what comes before that dropout, where the convolution does it to its rows
-    before : tuple              what the activation keeps, once it is done
+    activation : Activation or None      applied before that dropout
+    before : tuple              inputs of the activation, for backward
     """
 
     graph: LocalGraph
@@ -122,21 +107,21 @@ class Neighborhood:
 
     @property
     def is_constant(self) -> bool:
-        """Tell whether the aggregate is the same in every epoch."""
+        """Whether the aggregate is the same in every epoch."""
         return self.is_input and self.key is None
 
     @property
     def redraws_input(self) -> bool:
-        """Tell whether the masked input is made again in the backward pass, rather than kept: where memory is saved."""
+        """Whether backward masks the input again instead of keeping it, to save memory."""
         return self.is_input and self.graph.stored_bits is not None
 
     @property
     def makes_again(self) -> bool:
-        """Tell whether the backward pass makes the rows again from what is kept of them before their activation."""
+        """Whether backward recomputes the rows from the activation's inputs."""
         return self.activation is not None and self.graph.stored_bits is None
 
     def activated(self, h: torch.Tensor) -> torch.Tensor:
-        """Return the rows that the convolution reads; what the activation keeps is noted as `before`."""
+        """Return activated rows; the activation's inputs go to `before`."""
         if self.activation is None:
             return h
         self.activation = self.graph.stored(self.activation, h)
@@ -144,14 +129,14 @@ class Neighborhood:
         return rows
 
     def take_before(self) -> tuple[torch.Tensor | None, ...]:
-        """Return what the activation keeps, for the backward pass to hold; it is not held here any longer."""
+        """Return `before` and forget it here."""
         before, self.before = self.before, ()
         return before
 
     def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield where a block of rows begins, and the masked rows that the convolution reads there: of `near`, which
-        has them all, or made one block after another where they are made again in the backward pass. What the
-        activation keeps is then noted as `before` at the end.
+        """Yield (start, masked rows) block by block: slices of `near`, or computed one at a time if `near` is None.
+
+        In the second case `before` is set at the end.
         """
         if near is not None:
             yield from ((start, near[start:stop]) for start, stop in self._spans(near))
@@ -163,22 +148,20 @@ class Neighborhood:
         self.before = h, torch.cat(moments)
 
     def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first blocks that `near_blocks` gave once more, from what the activation kept or from the input."""
+        """Yield the first blocks of `near_blocks` once more, from the activation's inputs or the input rows."""
         h = self.graph.x if self.activation is None else before[0]
         return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
-        """Turn the gradient of activated rows into that of rows before, in place; return those of weight and bias."""
+        """Turn gradients of activated rows into those of its inputs, in place; return gradients of its weight and bias.
+        """
         return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
 
     def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
-        """Return the gradients of rows before their activation, of its weight and of its bias. That of the rows lies
-        where these lay, which have been read for the last time: block by block, so that there is no table of both.
+        """Return the gradients of the activation's inputs, weight and bias; the first overwrites the inputs block by
+        block.
 
-        Parameters
-        ----------
-        gradient_of : function      start, stop -> the gradient of the masked rows start .. stop, a new tensor
-        before : tuple              what the activation kept
+        gradient_of : function      start, stop -> gradient of the masked rows start .. stop, a new tensor
         """
         rows, moments = before
         of_rows, of_norm = rows.detach() if rows.device.type == "cpu" else torch.empty_like(rows), []
@@ -190,57 +173,46 @@ class Neighborhood:
         return of_rows, *sums
 
     def mapped(self) -> Neighborhood:
-        """Return the same neighborhood in the pass for rows that were activated and masked before they were mapped."""
+        """Return a copy for rows that were activated and masked before they were mapped."""
         unmasked = copy.copy(self)
         unmasked.key = unmasked.activation = None
         return unmasked
 
     def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
-        """Mask inner rows."""
         return self._drop(h, 0, len(h))
 
     def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
-        """Mask the gradients of inner rows where they lie."""
+        """Mask the gradients of inner rows in place."""
         return self._drop_in_place(of_rows, 0, len(of_rows))
 
     @property
     def is_by_peer(self) -> bool:
-        """Tell whether halo rows are here one peer at a time."""
         return self.hop.by_peer is not None
 
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows of all peers or of one, as their owners do."""
+        """Mask halo rows, of all peers or one, as their owners do."""
         return self._drop(h, *self._halo_places(h, peer))
 
     def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows where they lie, or the gradients of the first ones; see `drop_halo`."""
+        """Mask halo rows, or the first gradients of them, in place."""
         return self._drop_in_place(h, *self._halo_places(h, peer))
 
     def input_halo(self) -> torch.Tensor:
-        """Return the halo rows of the input, which are already here, masked."""
+        """Return the masked halo rows of the input, which every rank holds."""
         return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
 
     def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Each peer and the halo rows of the input that it owns, masked; a peer without any is left out."""
+        """Yield each peer and the masked input rows that it owns; peers without rows are skipped."""
         for peer, (start, stop) in enumerate(self.graph.halo_spans):
             if start < stop:
                 inner = self.graph.num_inner
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor, wants_rows: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: return A(mask h), and the masked inner rows mask h, both before any map, of activated h.
+        """Collective: return A(mask h) and the masked inner rows mask h, h activated first.
 
-        The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
-        Where no mask follows, halo rows of few bits are summed straight from their messages.
-
-        Parameters
-        ----------
-        h : (hop.num_in, dim)
-        wants_rows : bool      whether the caller reads mask h
-
-        Returns
-        -------
-        (hop.num_out, dim), (hop.num_in, dim); of the latter no row where none is wanted and the sums are here without
+        h is (hop.num_in, dim), and the results are (hop.num_out, dim) and (hop.num_in, dim). The second may be empty if
+        the caller wants no rows.
 
         Reference: AdaQP, Section 3.4.
         """
@@ -258,10 +230,12 @@ class Neighborhood:
         arrival = self.graph.start_fetch(rows, self.site)
         near = self._masked(rows)
         del rows                   # they are on their way: while sums are made the masked ones are enough
+        # Without a mask, halo rows can be summed straight from their messages.
         if self.hop.in_place is not None and self.key is None:
             table = arrival.in_place()
             if table is not None:
                 return multiply(self.hop.in_place, near, table), near
+        # Central rows have no halo neighbor, so they are summed while messages travel.
         central_stream, out = streams_of(h.device).central, None
         if self.hop.central or self.has_backward:
             out = self._empty_out(h)
@@ -281,7 +255,6 @@ class Neighborhood:
         return out, near
 
     def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:
-        """Return the masked halo rows once they are here: in their messages, or written to a table."""
         far = arrival.packed() if self.key is None else None
         if far is not None:
             return far
@@ -294,14 +267,12 @@ class Neighborhood:
 
     def aggregate_back(self, gradient: torch.Tensor,
                        then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
-        """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
-        the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
+        """Collective: return the gradient of unmasked inner rows from this rank's sums, and the arrival that adds the
+        others'.
 
-        Parameters
-        ----------
-        gradient : (at least hop.back_out, dim)      of the sums; all others have none
-        then : function or None      changes some rows' gradients (n, dim) where they lie, and returns them, once they
-            are summed and before they are masked; None where rows come a peer at a time
+        gradient : (at least hop.back_out, dim)      of the sums; further rows have none
+        then : function or None      maps summed gradients (n, dim) in place before they are masked; None if rows come
+                                     by peer
         """
         gradient = gradient[:self.hop.back_out]
         arrival = self._start_take_home(gradient, then)
@@ -324,7 +295,7 @@ class Neighborhood:
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: `aggregate`, the sum of one peer's rows added after another's.
+        """Collective: `aggregate`, adding the sums of one peer's rows after another's.
 
         Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
         """
@@ -340,7 +311,7 @@ class Neighborhood:
         return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
 
     def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
-        """Add what each peer's halo rows sum to, to `out` (hop.num_out, dim)."""
+        """Add the sums over each peer's halo rows to `out` (hop.num_out, dim)."""
         for peer, rows in halo_rows:
             add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
         return out
@@ -356,20 +327,16 @@ class Neighborhood:
         return empty((self.hop.num_halo, h.shape[1]), h.dtype, h.device)
 
     def _masked(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return masked inner rows that have been encoded for their way: where they lie if they are this layer's alone,
-        but on a device, whose messages may still be written.
-        """
+        # Rows of this layer alone can be masked in place once encoded; on a device, messages may still be unwritten.
         is_own = self.activation is not None and rows.device.type == "cpu"
         return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
 
     def _made_of(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
-        """Yield where a block of rows begins, its rows activated and masked, and their moments; the next block lies
-        where this one lay.
-        """
         spans = self._spans(h)
         if self.activation is None:
             yield from ((start, self._drop(h[start:stop], start, stop), None) for start, stop in spans)
             return
+        # One buffer for all blocks: each block overwrites the one before.
         room = empty((max(stop - start for start, stop in spans), h.shape[1]), h.dtype, h.device)
         for start, stop in spans:
             rows, (_, moments) = self._activation_of(start, stop).forward(h[start:stop], room[:stop - start])
@@ -379,7 +346,6 @@ class Neighborhood:
         return self.activation.part(start, stop, self.graph.ids(start, stop))
 
     def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
-        """Return the rows in pieces that are never all there, one at least: few on a device."""
         return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h), h.device.type) or [(0, 0)]
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -390,12 +356,12 @@ class Neighborhood:
 
 
 class AggregateFirst(torch.autograd.Function):
-    """(A x) W: rows are sent as they stand, (num_in, in_dim) to (num_out, out_dim)."""
+    """(A x) W: rows are sent unmapped, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
     def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
                 neighborhood: Neighborhood) -> torch.Tensor:
-        """Collective. Keeps the aggregate of the masked rows, and these, or the rows before their activation."""
+        """Collective. Keeps the aggregate, and the masked rows or the activation's inputs."""
         hop, dtype = neighborhood.hop, h.dtype
         h = h[:hop.num_in]
         if neighborhood.is_constant:
@@ -416,11 +382,10 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home. Sums are read, and their memory given back, before the rows of
-        the pass back need as much; the other weight's gradient is made while messages travel, where anything is.
-        """
+        """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         kept, gradient, of_self, of_rows = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
+        # Kept sums are read and freed before the rows of this pass need as much memory.
         of_neighbor = kept.weight_gradient(1, gradient)
         kept.give_back(1)
         is_self_late = ctx.needs_rows and neighborhood.graph.overlaps
@@ -435,6 +400,7 @@ class AggregateFirst(torch.autograd.Function):
                 of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
+                # While messages travel, there is time for the other weight's gradient.
                 if is_self_late:
                     of_self, = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
@@ -444,12 +410,12 @@ class AggregateFirst(torch.autograd.Function):
 
 
 class MapFirst(torch.autograd.Function):
-    """A (x W): rows are sent after the map, (num_in, in_dim) to (num_out, out_dim)."""
+    """A (x W): rows are sent mapped, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
     def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
                 neighborhood: Neighborhood) -> torch.Tensor:
-        """Collective. Keeps the masked rows, or the rows before their activation."""
+        """Collective. Keeps the masked rows or the activation's inputs."""
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         h = h[:hop.num_in]
@@ -482,9 +448,7 @@ class MapFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home. Rows are made again once for both weights, unless one of these
-        has its turn while messages travel.
-        """
+        """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         kept, gradient, of_rows, of_norm = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, (None, None)
         own = [] if weight_self is None else [gradient]
@@ -493,6 +457,7 @@ class MapFirst(torch.autograd.Function):
             of_neighbor += _of_input_halo(ctx, kept, gradient)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
+            # Rows are recomputed once for both weights, unless one weight has its turn while messages travel.
             early, late = (own, []) if neighborhood.graph.overlaps else ([], own)
             of_self = _of_near(ctx, kept, *early)
             arrival.finish(of_mapped)
@@ -514,7 +479,6 @@ class MapFirst(torch.autograd.Function):
 
 
 def _of_input_halo(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
-    """Return what the halo rows of the input add to the gradient of the weight that maps them, which is done here."""
     neighborhood, hop = ctx.neighborhood, ctx.neighborhood.hop
     if neighborhood.is_by_peer:
         return sum(weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
@@ -525,11 +489,9 @@ def _of_input_halo(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _of_near(ctx, kept: KeptRows, *gradients: torch.Tensor) -> list[torch.Tensor]:
-    """Return the gradients of weights that map the first masked rows, (out_dim, in_dim) float32 each, from gradients of
-    what these were mapped to, (n, out_dim) each.
-    """
     if not gradients or not ctx.makes_near_again:
         return [kept.weight_gradient(0, gradient) for gradient in gradients]
+    # Each block of masked rows is recomputed once, for all weights that map it.
     totals = [0.0] * len(gradients)
     for start, rows in ctx.neighborhood.near_again(kept.before, max(map(len, gradients))):
         for place, gradient in enumerate(gradients):
@@ -540,9 +502,6 @@ def _of_near(ctx, kept: KeptRows, *gradients: torch.Tensor) -> list[torch.Tensor
 
 def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_neighbor: torch.Tensor,
               weight_self: torch.Tensor | None, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Map masked rows (hop.num_in, in_dim) block by block: return those that are summed, (hop.num_in, out_dim), and
-    what the rows' own map and the bias add to the sums, (hop.num_out, out_dim); None where there is no such map.
-    """
     mapped = of_self = None
     for start, rows in near_blocks:
         if mapped is None:
@@ -558,7 +517,6 @@ def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    """Return aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
     out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
     out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)
@@ -567,23 +525,19 @@ def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torc
 
 def _combine_in_place(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
                       weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    """Return what `_combine` does, block by block where the aggregate lay: one layer less is in memory."""
     for start, stop in blocks(0, len(aggregated), aggregated.device.type):
+        # Overwrite the aggregate block by block: one layer less in memory.
         rows = aggregated[start:stop]
         rows.copy_(_combine(rows, near[start:stop], weight_neighbor, weight_self, bias))
     return aggregated
 
 
 def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:
-    """Tell whether gradients are mapped once they are summed, which takes a table less than before: where memory is
-    saved, and gradients fit in place.
-    """
     return (neighborhood.graph.stored_bits is not None and not neighborhood.is_by_peer
             and weight.shape[0] == weight.shape[1])
 
 
 def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Turn gradients (n, dim) into gradients @ weight where they lie, block by block."""
     for start, stop in blocks(0, len(gradient), gradient.device.type):
         gradient[start:stop] = map_back(gradient[start:stop], weight)
     return gradient

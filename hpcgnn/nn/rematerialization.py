@@ -1,7 +1,4 @@
-"""Layers that are run again in the backward pass, instead of keeping the halo rows that they read.
-
-How halo rows come is not known here.
-"""
+"""Layers that run again in the backward pass instead of keeping the halo rows they read."""
 
 from __future__ import annotations
 
@@ -14,15 +11,10 @@ from hpcgnn.graph.local_graph import LocalGraph
 
 
 def rematerialized(graph: LocalGraph, layer: Callable[[torch.Tensor], torch.Tensor], h: torch.Tensor) -> torch.Tensor:
-    """Collective: return layer(h), of which a rematerializing graph's training pass keeps h only.
+    """Collective: run `layer`, storing only `h` (num_inner, dim); backward recomputes the rest.
 
-    Backward calls the layer again where it stood in the pass, so that the same rows come, with the same draws of
-    rounding and dropout. Its halo rows cross twice.
-
-    Parameters
-    ----------
-    layer : function       from inner rows to inner rows, by `graph.halo` and any step that autograd knows
-    h : (num_inner, dim)
+    Backward runs the layer at the same place in the pass, so that the same rows arrive, with the same random draws.
+    Halo rows cross twice.
 
     Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
     """
@@ -34,5 +26,5 @@ def rematerialized(graph: LocalGraph, layer: Callable[[torch.Tensor], torch.Tens
         graph.go_back(position)
         return layer(rows)
 
-    # Draws are keyed by their meaning, so torch's generator has no part in them.
+    # Draws are keyed by their place in the pass, so torch's generator needs no saving.
     return checkpoint(run, h, use_reentrant=False, preserve_rng_state=False)

@@ -1,7 +1,4 @@
-"""ConvolutionStack: convolutions one after another, and the five models that are stacks of one kind each.
-
-A model's class carries its traits; finding a model by its name is the business of `models`.
-"""
+"""ConvolutionStack: convolutions one after another, and the five models that stack one kind each."""
 
 from __future__ import annotations
 
@@ -16,24 +13,16 @@ from hpcgnn.nn.normalization import NORMS, layer_norm_of
 
 
 class ConvolutionStack(nn.Module):
-    """dropout → convolution → norm → ReLU, `num_layers` times; the last convolution's output are the logits.
+    """dropout → convolution → norm → ReLU, `num_layers` times; the last convolution returns the logits.
 
-    A subclass says by `convolution` which layers it stacks.
-
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    num_layers : int, at least 1
-    dropout : float                 on the input of every convolution
-    norm : {"none", "layer"}
-    options                         of `convolution`
+    A subclass makes its layers in `convolution`, which gets `options`.
 
     Attributes
     ----------
     reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
-    attends : bool                          it weighs rows by a softmax over them
-    weighs_self : bool                      each layer has weights for a row itself, beside those for its neighbors
-    takes_edge_weights : bool               where arcs have weights it weighs rows by them; else it refuses them
+    attends : bool                          rows are weighted by a softmax
+    weighs_self : bool                      each layer has separate weights for the row itself
+    takes_edge_weights : bool               uses edge weights; else refuses them
     """
 
     reduction = "mean"
@@ -56,20 +45,18 @@ class ConvolutionStack(nn.Module):
 
     @property
     def num_hops(self) -> int | None:
-        """Aggregations between input and logits, where every layer can leave out rows that are farther from the loss;
-        None where one can't.
-        """
+        """Number of aggregations from input to logits; None if a layer can't leave out rows far from the loss."""
         can_leave_out = all(isinstance(convolution, Convolution) for convolution in self.convolutions)
         return len(self.convolutions) if can_leave_out else None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits.
 
-        In a training pass whose reach the graph knows, only the rows of the loss come out; they are its first ones.
+        A training pass may leave rows out: then only the rows of the loss come out, which are the first ones.
         """
         h, before = x, {"is_dropped": False}
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
-            h = convolution(graph, h, **before)      # the rows before go, but where a backward pass needs them
+            h = convolution(graph, h, **before)
             before = {"is_dropped": following.takes_dropped(graph)}
             if isinstance(following, Convolution) and torch.is_grad_enabled():
                 before["activation"] = graph.activation(h, layer_norm_of(norm), following.dropout, **before)
@@ -78,7 +65,7 @@ class ConvolutionStack(nn.Module):
         return self.convolutions[-1](graph, h, **before)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the first convolution, the only ones that Kipf and Welling (2017) decay."""
+        """Return the first convolution's parameters, the only ones that Kipf and Welling (2017) decay."""
         return list(self.convolutions[0].parameters())
 
 
@@ -89,7 +76,6 @@ class GCN(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
-        """Make one layer."""
         return GCNConvolution(in_dim, out_dim, dropout)
 
 
@@ -100,7 +86,6 @@ class SAGE(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
-        """Make one layer."""
         return SAGEConvolution(in_dim, out_dim, dropout)
 
 
@@ -112,21 +97,11 @@ class MaxPoolSAGE(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
-        """Make one layer."""
         return MaxPoolConvolution(in_dim, out_dim, dropout)
 
 
 class GAT(ConvolutionStack):
-    """A stack of `GATConvolution`: heads are concatenated, and averaged in the last layer.
-
-    Parameters
-    ----------
-    heads : int       they share hidden_dim; others as in `ConvolutionStack`
-
-    Raises
-    ------
-    ConfigError       heads that can't share hidden_dim
-    """
+    """A stack of `GATConvolution`: heads, which share hidden_dim, are concatenated, in the last layer averaged."""
 
     attends = True
 
@@ -136,18 +111,11 @@ class GAT(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, heads: int = 4) -> nn.Module:
-        """Make one layer."""
         return GATConvolution(in_dim, out_dim, dropout, heads, "average" if is_last else "concatenate")
 
 
 class GIN(ConvolutionStack):
-    """A stack of `GINConvolution`.
-
-    Parameters
-    ----------
-    has_wide_sums : bool       rows are float32, so that a sum over any number of neighbors is finite; others as in
-                               `ConvolutionStack`
-    """
+    """A stack of `GINConvolution`. With has_wide_sums rows are float32, so that any sum is finite."""
 
     reduction = "sum"
 
@@ -157,6 +125,5 @@ class GIN(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, has_wide_sums: bool = True) -> nn.Module:
-        """Make one layer."""
         # A sum over a hub's neighbors passes float16's largest number; HalfGNN's scaled mean does not.
         return GINConvolution(in_dim, out_dim, dropout, "sum" if has_wide_sums else "mean")

@@ -1,3 +1,5 @@
-"""Models of PyTorch Geometric as they are: halo rows come before their convolutions, and sums over nodes are of all
-ranks. PyTorch Geometric is never imported here, only looked up where a model has brought it.
+"""Unmodified PyTorch Geometric models on several ranks.
+
+Halo rows arrive before each convolution, and statistics over nodes are summed over ranks. PyTorch Geometric is looked
+up where a model has imported it.
 """

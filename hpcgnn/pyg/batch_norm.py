@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics are of the rows of all ranks. No module is known here."""
+"""Batch normalization with statistics over the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Every rank's loss depends on the sum, so its gradient is the sum of the ranks' gradients."""
+    """Sum over ranks. Every rank's loss depends on the sum, so its gradient is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx, values: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
@@ -23,7 +23,7 @@ class _SumOverRanks(torch.autograd.Function):
 def batch_norm(graph: LocalGraph, rows: torch.Tensor, running_mean: torch.Tensor | None,
                running_var: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None,
                momentum: float, eps: float) -> torch.Tensor:
-    """Collective: normalize columns by mean and variance over the rows of all ranks, and move running statistics.
+    """Collective: normalize columns by mean and variance over the rows of all ranks, and update running statistics.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
-"""What is known of PyTorch Geometric's convolutions: by which way each gets halo rows, and which are refused and why.
+"""PyTorch Geometric's convolutions: how each gets halo rows, or why it is refused.
 
-Nothing here runs a model.
+Example: SAGEConv takes a pair (source rows, destination rows) at its call, so halo rows are appended to the sources
+there. GCNConv takes one table of rows and normalizes edges itself, so it gets halo rows and normalized edges inside
+`propagate`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from hpcgnn.errors import ConfigError
 # Their forward takes a pair (source rows, destination rows).
 PAIRED = ("SAGEConv", "GraphConv", "GATConv", "GATv2Conv", "TransformerConv", "GINConv", "GINEConv",
           "ResGatedGraphConv", "LEConv", "GeneralConv", "EdgeConv", "GENConv", "CGConv", "FiLMConv", "SimpleConv")
-# They take one table of rows, and read sources nowhere but in `propagate`.
+# They take one table of rows, and read sources only in `propagate`.
 PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv")
 # They weigh edges by D^-1/2 (A + I) D^-1/2 and take one table of rows.
 NORMALIZED = ("GCNConv", "SGConv", "TAGConv", "SSGConv", "APPNP", "GCN2Conv", "LGConv", "MixHopConv")
@@ -51,18 +53,18 @@ PYG = "torch_geometric."
 
 @dataclass(frozen=True)
 class Way:
-    """Say how a convolution gets halo rows.
+    """How a convolution gets halo rows.
 
     Attributes
     ----------
     kind : {"pair", "plain", "normalized", "own"}
-        at the call, as a pair; in `propagate`; in `propagate`, with normalized edge weights; in `propagate`, for a
-        class of the user's
+        as a pair at the call; in `propagate`; in `propagate`, with normalized edge weights; in `propagate`, for a
+        user's class
     name : str                          the class that it counts as
-    reduction : {"gcn", "mean", "sum"}  how it sums, as methods weigh messages; attention and others count as means
-    attends : bool                      it weighs rows by a softmax over them
-    is_linear : bool                    its sums are linear in the source rows
-    num_exchanges : int                 exchanges of halo rows a forward
+    reduction : {"gcn", "mean", "sum"}  how it sums; attention and others count as means
+    attends : bool                      rows are weighted by a softmax
+    is_linear : bool                    sums are linear in the source rows
+    num_exchanges : int                 exchanges of halo rows per forward
     """
 
     kind: str
@@ -74,15 +76,15 @@ class Way:
 
 
 def is_convolution(module: nn.Module) -> bool:
-    """Tell whether a module is PyTorch Geometric's MessagePassing, without importing it."""
+    """Whether a module is PyTorch Geometric's MessagePassing, without importing it."""
     return any(cls.__name__ == "MessagePassing" and cls.__module__.startswith(PYG) for cls in type(module).__mro__)
 
 
 def way_of(conv: nn.Module, place: str) -> Way:
     """Return how a convolution gets halo rows.
 
-    A class of PyTorch Geometric is known by its name; a subclass that leaves its `forward` alone counts as it. Any
-    other class of the user's gets its rows in `propagate`.
+    A class of PyTorch Geometric is known by its name, and a subclass with the same `forward` counts as it. Any other
+    class of the user's gets its rows in `propagate`.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def way_of(conv: nn.Module, place: str) -> Way:
 
     Raises
     ------
-    ConfigError      a convolution that is not known to be right, or an option of it
+    ConfigError      a convolution, or an option of it, that can't be distributed
     """
     known = next(cls for cls in type(conv).__mro__ if cls.__module__.startswith(PYG))
     name, what = type(conv).__name__, f"{type(conv).__name__} at {place}"
@@ -112,12 +114,12 @@ def way_of(conv: nn.Module, place: str) -> Way:
 
 
 def is_normalizing(conv: nn.Module) -> bool:
-    """Tell whether a convolution of NORMALIZED weighs edges itself, as it does unless told not to."""
+    """Whether a convolution of NORMALIZED weighs edges itself, which is its default."""
     return getattr(conv, "normalize", True)
 
 
 def loop_weight(conv: nn.Module) -> float | None:
-    """Return the weight of the self-loops that a convolution of NORMALIZED adds; None where it adds none."""
+    """Return the weight of the self-loops that a convolution of NORMALIZED adds; None without them."""
     if not getattr(conv, "add_self_loops", False):
         return None
     return 2.0 if getattr(conv, "improved", False) else 1.0
@@ -145,7 +147,6 @@ def _num_exchanges(conv: nn.Module, name: str) -> int:
 
 
 def _check_options(conv: nn.Module, what: str) -> None:
-    """Check what every convolution may be asked."""
     if getattr(conv, "cached", False):
         raise ConfigError(f"{what} can't be distributed with cached=True, which keeps what belongs to one part; "
                           "hpcgnn keeps the normalized weights anyway, so leave cached away")
@@ -161,7 +162,6 @@ def _check_options(conv: nn.Module, what: str) -> None:
 
 
 def is_aggregation(module: nn.Module) -> bool:
-    """Tell whether a module is one of PyTorch Geometric's aggregations."""
     return type(module).__module__.startswith(PYG + "nn.aggr")
 
 
@@ -176,7 +176,7 @@ def _check_known(conv: nn.Module, name: str, what: str) -> None:
 
 
 def _check_own(conv: nn.Module, what: str) -> None:
-    """Check that a class of the user's reads sources in `propagate` only, and by names that can be told apart."""
+    # A user's class must read sources in `propagate` only, by names that tell sources from destinations.
     taken = set(conv.inspector.get_flat_param_names(["message", "aggregate", "update"]))
     found = sorted(taken & {"edge_index", "edge_index_j", "adj_t"})
     if found:

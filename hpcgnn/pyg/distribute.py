@@ -1,7 +1,4 @@
-"""DistributedModel: an unmodified model of PyTorch Geometric as one that hpcgnn trains.
-
-`distribute` makes it; how convolutions get their rows is the other modules' business.
-"""
+"""`distribute`: an unmodified PyTorch Geometric model becomes one that hpcgnn trains on a graph in parts."""
 
 from __future__ import annotations
 
@@ -25,21 +22,20 @@ from hpcgnn.pyg.row_functions import RowFunctions
 
 
 class DistributedModel(nn.Module):
-    """Run a model of PyTorch Geometric on the parts of a graph. Its answers and gradients are those of one process.
+    """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
-    Its weights are the model's own, under the model's own names, so a saved state loads into the plain model.
+    Its state has the plain model's names, so that it loads into the plain model.
 
     Parameters
     ----------
-    module : nn.Module              its forward takes (x, edge_index), and edge_weight or edge_attr where it has them
-    ignores_edge_weights : bool     the weights of the graph are left out
+    module : nn.Module              forward takes (x, edge_index), and edge_weight or edge_attr if it uses them
+    ignores_edge_weights : bool     leave out the graph's edge weights
 
     Attributes
     ----------
-    module : nn.Module                      as it was given
-    reduction : {"gcn", "mean", "sum"}      how its first convolution sums, by which methods weigh messages
-    attends : bool                          a convolution weighs rows by a softmax over them
-    num_exchanges : int                     exchanges of halo rows in a forward, at the most; 0 without convolutions
+    reduction : {"gcn", "mean", "sum"}      how its first convolution sums
+    attends : bool                          a convolution weights rows by a softmax
+    num_exchanges : int                     exchanges of halo rows per forward, at most; 0 without convolutions
 
     Raises
     ------
@@ -57,11 +53,9 @@ class DistributedModel(nn.Module):
         self._edges: GraphEdges | None = None
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the plain model, under its own names."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Take a state of the plain model; see `torch.nn.Module.load_state_dict`."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
@@ -73,7 +67,7 @@ class DistributedModel(nn.Module):
 
         Raises
         ------
-        ConfigError      the model reads edge_index, changes its input, or answers with anything but a row a node
+        ConfigError      the model reads edge_index, changes its input, or returns anything but one row per node
         """
         edges = self._edges_of(graph)
         ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
@@ -98,7 +92,7 @@ class DistributedModel(nn.Module):
 
     @contextmanager
     def _again(self, passing: ForwardPassing) -> Iterator[None]:
-        """Run a part of a forward once more, for torch.utils.checkpoint, within the block."""
+        # torch.utils.checkpoint runs this part a second time, which must not count batches again.
         counts = [buffer for name, buffer in self.module.named_buffers() if name.endswith("num_batches_tracked")]
         kept = [count.clone() for count in counts]
         try:
@@ -109,9 +103,8 @@ class DistributedModel(nn.Module):
                 count.copy_(before)
 
     def _tables(self, num_nodes: int | None) -> dict[int, str]:
-        """Names of the tensors that hold a row for each node of the whole graph, by identity: weights of embeddings,
-        and parameters, buffers and tensors of the user's own modules.
-        """
+        # Tensors with one row per node of the whole graph, found by identity: embeddings, and what the user's own
+        # modules hold.
         tables = {}
         for place, module in self.module.named_modules() if num_nodes is not None else ():
             held = {**module._parameters, **module._buffers, **{
@@ -133,7 +126,7 @@ class DistributedModel(nn.Module):
         return self.module(rows, edges.sealed, **named) if signature.takes_edges else self.module(rows, **named)
 
     def _edges_of(self, graph: LocalGraph) -> GraphEdges:
-        """Collective where the graph is new: return its edges, with the weights that convolutions need."""
+        """Collective for a new graph: return its edges, with normalized weights where convolutions need them."""
         if self._edges is None or self._edges.graph is not graph:
             weight = None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
             self._check_weights(weight is not None)
@@ -145,7 +138,6 @@ class DistributedModel(nn.Module):
         return self._edges
 
     def _check_weights(self, has_weights: bool) -> None:
-        """Check that the model takes the edge weights that the graph has, and needs none where it has none."""
         signature = self._signature
         if not has_weights:
             if signature.needs_weight is not None:
@@ -162,7 +154,6 @@ class DistributedModel(nn.Module):
                                   "an edge; make it for 1 column")
 
     def _edge_columns(self) -> list[tuple[str, int]]:
-        """Name and place of each convolution that takes edge_attr, and the columns that it is made for."""
         found = []
         for place in self._ways:
             conv = self.module.get_submodule(place)
@@ -172,7 +163,7 @@ class DistributedModel(nn.Module):
         return found
 
     def remarks(self, has_weights: bool) -> list[str]:
-        """What a user must know of how the model trains on a graph, with or without edge weights."""
+        """Return what a user should know about training this model on a graph with or without edge weights."""
         if has_weights and not self._ignores_edge_weights:
             return []
         return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and "
@@ -180,7 +171,7 @@ class DistributedModel(nn.Module):
                 for place, columns in self._edge_columns()[:1]]
 
     def check_fits(self, graph: Any) -> None:
-        """Check the model's columns, and whether it takes edge weights, against a graph, where they are known.
+        """Check the model's columns, and whether it takes edge weights, against a graph.
 
         Raises
         ------
@@ -198,19 +189,18 @@ class DistributedModel(nn.Module):
 def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool = False) -> DistributedModel:
     """Return an unmodified model of PyTorch Geometric as one that trains on a graph in parts.
 
-    Each convolution gets the rows of neighbors on other ranks, packed as the training's method says; degrees, batch
+    Each convolution gets the rows of neighbors on other ranks, packed as the training method says. Degrees, batch
     statistics and dropout are those of the whole graph, so answers and gradients equal one process's.
 
     Parameters
     ----------
     model : nn.Module               forward(x, edge_index), with edge_weight or edge_attr, or forward(data)
-    graph : hpcgnn.Graph or None    to check that the model fits it
+    graph : hpcgnn.Graph or None    check that the model fits it
     ignore_edge_weights : bool      train without the graph's edge weights; else a model that takes none is refused
 
     Raises
     ------
-    ConfigError      a convolution or another part that can't be distributed, by name, with the reason; a model that
-                     does not fit the graph
+    ConfigError      a part that can't be distributed, by name, with the reason; a model that does not fit the graph
 
     Examples
     --------

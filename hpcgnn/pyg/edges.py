@@ -1,6 +1,6 @@
-"""GraphEdges: a part's edges as PyTorch Geometric takes them, with weights normalized by degrees of the whole graph.
+"""GraphEdges: the edges of a part in PyTorch Geometric's form, with weights normalized by degrees of the whole graph.
 
-SealedEdges stands for them in a model's forward, which may pass them on and not read them.
+A model's forward gets `SealedEdges` in their place, which it may pass on but not read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tenso
 
 
 class SealedEdges(torch.Tensor):
-    """Hold edges that may be passed to a convolution, and not read: their numbers mean something on this rank only."""
+    """Edges that may be passed to a convolution but not read: their numbers are those of one rank."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Answer what says nothing of nodes, such as the device."""
         if func in READABLE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -31,17 +30,16 @@ class SealedEdges(torch.Tensor):
 
 
 class GraphEdges:
-    """Hold the edges into one rank's nodes. Copies of a model share them.
+    """The edges into one rank's nodes; copies of a model share them.
 
     Parameters
     ----------
-    graph : LocalGraph
     edge_weight : (num_edges,) float32 or None
 
     Attributes
     ----------
     edge_index : (2, num_edges) int64       local sources and destinations
-    sealed : SealedEdges                    what a model's forward is given
+    sealed : SealedEdges                    given to a model's forward
     """
 
     def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None):
@@ -57,7 +55,7 @@ class GraphEdges:
         return type(None), ()      # a file holds no graph
 
     def normalize(self, loop_weight: float | None) -> None:
-        """Collective: prepare `normalized` with these self-loops, with and without edge weights.
+        """Collective: prepare `normalized` for a loop weight, with and without edge weights.
 
         Degrees of halo rows cross once, as input rows do.
         """
@@ -69,7 +67,7 @@ class GraphEdges:
                 self._normalized[loop_weight, True] = self._normalize(self.edge_weight, loop_weight)
 
     def normalized(self, loop_weight: float | None, is_weighted: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the edges of D^-1/2 A D^-1/2, with self-loops where they have a weight, as `normalize` prepared them.
+        """Return the edges of D^-1/2 A D^-1/2, with self-loops if they have a weight; `normalize` prepared them.
 
         Returns
         -------
@@ -98,6 +96,6 @@ class GraphEdges:
         return edge_index, factors[source] * weight * factors[target]
 
     def draw_ids(self, edge_index: torch.Tensor) -> torch.Tensor:
-        """Return (n,) int64 numbers of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""
+        """Return (n,) int64 ids of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""
         ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)
         return ids[edge_index[1]] << 31 | ids[edge_index[0]]

@@ -1,4 +1,4 @@
-"""Whether a model of PyTorch Geometric can be distributed as a whole, and what its forward takes."""
+"""Checks whether a PyTorch Geometric model can be distributed as a whole, and how its forward is called."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential
            "torch_geometric.nn.module_dict")
 
 
-# Names by which a forward gets the number of each of its nodes in the source.
+# Arguments that are given each node's number in the source.
 INDEX_NAMES = ("node_index", "n_id")
 WEIGHT_NAMES = ("edge_weight", "edge_attr")
 
@@ -45,11 +45,11 @@ class Signature:
 
     Attributes
     ----------
-    takes_data : bool            it takes one torch_geometric.data.Data
-    takes_edges : bool           its second argument is edge_index; else it takes rows alone
-    weight_name : str or None    the argument that edge weights are given as, "edge_weight" or "edge_attr"
-    needs_weight : str or None   the argument of edge weights that has no default
-    index_names : tuple of str   arguments that are given the nodes' numbers in the source
+    takes_data : bool            with one torch_geometric.data.Data
+    takes_edges : bool           with (x, edge_index); else with rows alone
+    weight_name : str or None    argument for edge weights, "edge_weight" or "edge_attr"
+    needs_weight : str or None   argument for edge weights without a default
+    index_names : tuple of str   arguments for the nodes' numbers in the source
     """
 
     takes_data: bool
@@ -60,9 +60,7 @@ class Signature:
 
 
 def is_pyg(model: nn.Module) -> bool:
-    """Whether a model is called as PyTorch Geometric's are, with (x, edge_index), rows alone or data, and not with a
-    LocalGraph.
-    """
+    """Whether a model is called as PyTorch Geometric's are: with (x, edge_index), rows alone, or data."""
     named = _named_parameters(model)
     first = next(iter(inspect.signature(model.forward).parameters.values()), None)
     if first is None or first.name == "graph" or "LocalGraph" in str(first.annotation):
@@ -78,7 +76,7 @@ def _named_parameters(model: nn.Module) -> list[inspect.Parameter]:
 
 
 def ways_of(model: nn.Module) -> dict[str, Way]:
-    """Return the way in which each convolution of a model gets halo rows, by its place in the model.
+    """Return how each convolution of a model gets halo rows, by its place in the model.
 
     Raises
     ------
@@ -123,7 +121,7 @@ def signature_of(model: nn.Module) -> Signature:
 
     Raises
     ------
-    ConfigError      it needs what the shards don't hold
+    ConfigError      it needs what shards don't hold
     """
     name, named = type(model).__name__, _named_parameters(model)
     needed = [p.name for p in named if p.default is p.empty]
@@ -151,8 +149,7 @@ def _weight_name(model: nn.Module, names: list[str]) -> str | None:
 
 
 def num_edge_columns(conv: nn.Module) -> int | None:
-    """Number of columns of edge_attr that a convolution is made for; 0 where any number fits, None where it takes none.
-    """
+    """Return the columns of edge_attr that a convolution expects; 0 if any number fits, None if it takes none."""
     for name in ("edge_dim", "in_edge_channels"):
         if isinstance(getattr(conv, name, None), int):
             return getattr(conv, name)

@@ -1,6 +1,7 @@
-"""ForwardPassing: one forward of a model of PyTorch Geometric, whose convolutions get halo rows by hooks.
+"""ForwardPassing: one forward of a PyTorch Geometric model, with hooks that give its convolutions halo rows.
 
-The hooks are there during the forward only, so that the model stays as its user made it.
+Example: before SAGEConv runs, a hook replaces its x by (inner and halo rows, inner rows); the halo rows come by an
+exchange. Rows that two convolutions read are exchanged once. The hooks exist during the forward only.
 """
 
 from __future__ import annotations
@@ -22,21 +23,20 @@ from hpcgnn.pyg.recomputation import HaloAgain, Region
 
 
 class ForwardPassing:
-    """Hold what the convolutions of one forward pass share.
+    """What the convolutions of one forward share.
 
     Parameters
     ----------
-    graph : LocalGraph
-    x : (num_inner, num_features)          the input rows, in the model's type; halo rows of the constant input are here
+    x : (num_inner, num_features)          input rows in the model's type; their halo rows are known
     edges : GraphEdges                     normalized already where a convolution needs it
     ways : dict                            convolution -> Way
-    tables : dict                          id of a tensor that holds a row for each node of the whole graph -> its name
+    tables : dict                          id of a tensor with one row per node of the whole graph -> its name
 
     Attributes
     ----------
-    passed : (2, n) int64 or None          the edges that messages pass along at the moment
-    own : dict                             id of a table -> the rows of this rank's nodes, where they have been taken
-    region : Region or None                the function that is checkpointed at the moment, in its first run
+    passed : (2, n) int64 or None          edges that messages pass along now
+    own : dict                             id of a table -> its rows for this rank's nodes
+    region : Region or None                checkpointed function that runs for the first time now
     replay : iterator or None              what its convolutions got then, while it runs again
     """
 
@@ -47,7 +47,7 @@ class ForwardPassing:
         self.region: Region | None = None
         self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None
         self.own: dict[int, torch.Tensor] = {}
-        # By identity: what was completed before is not sent again. The tensors are held, so no id is given twice.
+        # By identity: completed rows are not sent again. The tensors are held, so that no id is reused.
         self._completed: dict[tuple[int, int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
         self._constant: dict[int, torch.Tensor] = {}
         self._wide: dict[nn.Module, torch.Tensor] = {}
@@ -56,23 +56,23 @@ class ForwardPassing:
         self.keep_constant(x, graph.x_all if x is graph.x else graph.x_all.to(x.dtype))
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
-        """Note inner rows whose halo rows are known without a message."""
+        """Note inner rows with known halo rows, which need no message."""
         self._constant[id(rows)] = rows
         for is_scaled in (False, True):
             self._completed[id(rows), rows._version, is_scaled] = rows, all_rows
 
     def own_rows(self, value: Any) -> Any:
-        """Return the rows of this rank's nodes where a value is a table of all nodes, or has one; else the value."""
+        """Return this rank's rows of a table of all nodes, also inside tuples and lists; other values unchanged."""
         if isinstance(value, (tuple, list)):
             return type(value)(map(self.own_rows, value)) if type(value) in (tuple, list) else value
         if id(value) not in self.tables:
             return value
-        if id(value) not in self.own:      # the same tensor each time, so that its halo rows come once
+        if id(value) not in self.own:      # one tensor for all calls, so that its halo rows come once
             self.own[id(value)] = value.index_select(0, self.graph.node_index)
         return self.own[id(value)]
 
     def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:
-        """Return inner and halo rows where they are known without a message."""
+        """Return inner and halo rows if they are known without a message, else None."""
         return self._completed[id(rows), rows._version, True][1] if self._is_constant(rows) else None
 
     def _is_constant(self, rows: torch.Tensor) -> bool:
@@ -80,7 +80,7 @@ class ForwardPassing:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Have the convolutions get halo rows within the block."""
+        """Within the block, the model's convolutions get halo rows."""
         handles = []
         try:
             for conv in self.ways:
@@ -139,12 +139,12 @@ class ForwardPassing:
         return call.args, call.kwargs
 
     def _begin_normalized(self, conv: nn.Module, way: Way, values: dict) -> None:
-        """Give the convolution no edges to normalize; `propagate` gets normalized ones."""
         weight = values.pop("edge_weight", None)
         if weight is not None and weight is not self.edges.edge_weight:
             raise ConfigError(f"{way.name} was given edge weights that are not those of the graph, and would normalize "
                               "them by degrees that one rank does not know; pass them as they come, or none, or use "
                               "normalize=False")
+        # The convolution gets no edges to normalize; `propagate` gets normalized ones.
         self._normalized[conv] = self.edges.normalized(loop_weight(conv), weight is not None)
         values["edge_index"] = self.edges.edge_index[:, :0]
         x = values["x"]
@@ -169,7 +169,7 @@ class ForwardPassing:
                 values[name] = values[name][keep]
 
     def _present_edges(self, rows: torch.Tensor, way: Way) -> torch.Tensor | None:
-        """Return (num_edges,) bool, the edges whose source rows are here; None is all, as where sums are linear."""
+        # None keeps all edges: sums that are linear take absent rows as zeros.
         if way.is_linear or self._is_constant(rows):
             return None
         present = self.graph.halo_present(rows)
@@ -198,7 +198,6 @@ class ForwardPassing:
 
     def _lifted(self, conv: nn.Module, way: Way,
                 rows: torch.Tensor | tuple) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
-        """Return rows as a pair (source rows, destination rows), and the edges to keep, None where all are."""
         source, target = rows if isinstance(rows, (tuple, list)) else (rows, rows)
         num_inner = self.graph.num_inner
         if way.kind == "pair" or conv in self._mapped_here:
@@ -220,7 +219,6 @@ class ForwardPassing:
 
 
 def _source_names(conv: nn.Module) -> list[str]:
-    """Return the names of rows that a convolution's message reads by an edge's source."""
     return sorted({name[:-2] for name in _taken(conv) if name.endswith("_j")})
 
 
@@ -229,13 +227,11 @@ def _taken(conv: nn.Module) -> list[str]:
 
 
 def _is_of_edges(conv: nn.Module, name: str, value: object, num_edges: int) -> bool:
-    """Tell whether what `propagate` was given is a row an edge."""
     is_of_nodes = {name + "_i", name + "_j"} & set(_taken(conv))
     return isinstance(value, torch.Tensor) and not is_of_nodes and len(value) == num_edges
 
 
 def _in_towers(conv: nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    """Return rows (n, dim) as PNAConv's (n, towers, F_in): each tower's share of the columns, or all columns."""
     if conv.divide_input:
         return rows.view(-1, conv.towers, conv.F_in)
     return rows.view(-1, 1, conv.F_in).repeat(1, conv.towers, 1)

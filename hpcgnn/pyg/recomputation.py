@@ -1,8 +1,8 @@
-"""Gradient checkpointing inside a distributed model: what `torch.utils.checkpoint` computes again in the backward pass.
+"""Gradient checkpointing in a distributed model: functions that `torch.utils.checkpoint` runs again in backward.
 
-A checkpointed function runs twice, the second time when the forward of the model has long ended. Then it stands again
-where it stood in the pass, so dropout draws the same; convolutions get the halo rows that came the first time, so
-nothing is sent twice; and running statistics of batch normalization are left as the first time has moved them.
+The second run happens long after the forward has ended. It starts at the same place in the pass, so dropout draws the
+same masks. Convolutions get the halo rows that came the first time, so nothing is sent twice, and running statistics
+of batch normalization are not updated again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.pyg.edges import SealedEdges
 
-_OPEN: list[Region] = []      # in its first run
+_OPEN: list[Region] = []      # the region in its first run
 REENTRANT, GENERATOR = "CheckpointFunction", "_checkpoint_without_reentrant_generator"
 
 
 class Region:
-    """A function that is checkpointed: what it found the first time, and how it is run again.
+    """A checkpointed function: what it got in its first run, and how to run it again.
 
     Parameters
     ----------
-    graph : LocalGraph
     function : callable
     passing : ForwardPassing of the model's forward; None for a model on LocalGraph
-    again : callable, () -> context     in which the function runs again
+    again : callable, () -> context     for the second run
     """
 
     def __init__(self, graph: LocalGraph, function: Callable, passing: Any = None, again: Callable | None = None):
@@ -42,7 +41,7 @@ class Region:
         self._constants: dict[int, torch.Tensor] = {}
 
     def begin(self, args: tuple = ()) -> None:
-        """Note where the pass stands, and which arguments are constants with known halo rows."""
+        """Note the place in the pass, and arguments with known halo rows."""
         if _OPEN:
             raise ConfigError("torch.utils.checkpoint within a function that is checkpointed itself can't be "
                               "distributed; leave the inner one out")
@@ -56,19 +55,18 @@ class Region:
         self._constants = {number: rows for number, rows in found if rows is not None}
 
     def end(self) -> None:
-        """End the first run."""
         if self not in _OPEN:      # it could not begin
             return
         _OPEN.remove(self)
         if self._passing is not None:
-            # Rows that were taken in here are taken again the second time.
+            # Rows taken within the region are taken again in the second run.
             self._passing.region, self._passing.own = None, dict(self._owned)
         elif self._graph.current_pass.num_halo_calls != self._position.num_halo_calls:
             raise ConfigError("torch.utils.checkpoint can't run graph.halo again, since rows would be sent twice; call "
                               "it outside of the function that is checkpointed")
 
     def first(self, *args: Any) -> Any:
-        """Run for the first time, for the reentrant form; edges come in disguise, since they may not be copied."""
+        """First run in the reentrant form. Edges come disguised as their class, since they must not be copied."""
         args = self._with_edges(args)
         self.begin(args)
         try:
@@ -95,7 +93,7 @@ class Region:
                 self._passing.replay = None
 
     def rows_of(self, args: tuple) -> tuple:
-        """Arguments that may be copied: rows of this rank's nodes in the place of tables."""
+        """Return arguments that may be copied: tables replaced by this rank's rows."""
         return args if self._passing is None else tuple(map(self._passing.own_rows, args))
 
     def _with_edges(self, args: tuple) -> tuple:
@@ -103,7 +101,7 @@ class Region:
 
 
 class HaloAgain(torch.autograd.Function):
-    """Halo rows that have come before, behind the same inner rows; their gradients go home as the first time."""
+    """Append halo rows that came before to the same inner rows; their gradients go home as usual."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, halo: torch.Tensor, graph: LocalGraph, site: ExchangeSite) -> torch.Tensor:
@@ -119,7 +117,7 @@ class HaloAgain(torch.autograd.Function):
 
 
 def checkpoints_on(model: nn.Module, graph: LocalGraph) -> AbstractContextManager:
-    """Return the `checkpoints` of a program's model on LocalGraph; built-in and distributed ones see to themselves."""
+    """Return `checkpoints` for a user's model on LocalGraph; a null context for built-in and distributed models."""
     if type(model).__module__.startswith("hpcgnn."):
         return nullcontext()
     return checkpoints(lambda function: Region(graph, function))
@@ -127,7 +125,7 @@ def checkpoints_on(model: nn.Module, graph: LocalGraph) -> AbstractContextManage
 
 @contextmanager
 def checkpoints(make: Callable[[Callable], Region]) -> Iterator[None]:
-    """Within the block, functions that are checkpointed become regions.
+    """Within the block, checkpointed functions become regions.
 
     make : from a function to its Region
     """

@@ -1,8 +1,8 @@
-"""RowFunctions: torch's functions that look at all nodes, or draw, as they are over several ranks.
+"""RowFunctions: torch functions that look at all nodes, or draw randomly, with their results on one process.
 
-Draws of a row a node or edge are keyed by its id, so they are the same on any number of ranks. Tensors that hold a row
-for each node of the whole graph, such as the weight of `nn.Embedding(num_nodes, dim)`, lie in the order of the source:
-where a forward reads one row by row, beside its own rows, it gets the rows of this rank's nodes.
+Draws for nodes and edges are keyed by global ids, so they don't depend on the number of ranks. A tensor with one row
+per node of the whole graph, such as the weight of `nn.Embedding(num_nodes, dim)`, is in the source's order: a forward
+that reads it row by row gets the rows of this rank's nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcgnn.pyg.passing import ForwardPassing
 
 REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
                  functional.dropout2d, functional.dropout3d, functional.rrelu, functional.gumbel_softmax)
-# Refused where they draw for nodes; what they draw for columns is alike on all ranks.
+# Refused where they draw for nodes; draws for columns are the same on all ranks.
 NODE_DRAWS = (torch.randperm, torch.randint, torch.randint_like, torch.multinomial, torch.poisson, torch.rrelu,
               torch.Tensor.multinomial, torch.Tensor.random_, torch.Tensor.geometric_, torch.Tensor.log_normal_,
               torch.Tensor.cauchy_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
@@ -39,12 +39,8 @@ SAME_ELEMENTS = {"to", "long", "int", "clone", "contiguous", "cuda", "cpu", "det
 
 
 class RowFunctions(TorchFunctionMode):
-    """Within this block, draws are by the ids of nodes or edges, batch normalization is over all ranks, and tables of
-    all nodes give the rows of this rank's.
-
-    Parameters
-    ----------
-    passing : ForwardPassing
+    """Within this block, draws are keyed by node or edge ids, batch normalization runs over all ranks, and tables of
+    all nodes give this rank's rows.
     """
 
     def __init__(self, passing: ForwardPassing):
@@ -62,7 +58,6 @@ class RowFunctions(TorchFunctionMode):
         self._instead |= {func: self._refused for func in NODE_DRAWS}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Call a function, or what stands for it."""
         kwargs = kwargs or {}
         if self._tables and func is not functional.embedding:
             args, kwargs = self._with_own_rows(func, args, kwargs)
@@ -80,7 +75,7 @@ class RowFunctions(TorchFunctionMode):
     # Tables of all nodes
 
     def _with_own_rows(self, func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """Put the rows of this rank's nodes in the place of tables, where a function reads rows."""
+        # Functions that read rows get this rank's rows in the place of tables.
         tables, name = self._tables, getattr(func, "__name__", "")
         found = [one for one in (*args, *kwargs.values()) if id(one) in tables or isinstance(one, (list, tuple))]
         if not found or name in READS:
@@ -101,7 +96,7 @@ class RowFunctions(TorchFunctionMode):
         return tuple(map(own, args)), {key: own(value) for key, value in kwargs.items()}
 
     def _indexed(self, name: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """Take rows of a table: by positions and slices those of this rank's nodes, by numbers those asked for."""
+        # Positions and slices take this rank's rows; node numbers take the rows they name.
         table, *rest = args
         if name == "index_select":
             rest = [rest[0] if rest else kwargs["dim"], rest[1] if len(rest) > 1 else kwargs["index"]]
@@ -118,7 +113,6 @@ class RowFunctions(TorchFunctionMode):
         return self._passing.graph.num_inner, self._passing.graph.num_nodes
 
     def _numbers(self, index: Any) -> Any:
-        """Nodes' numbers in the source for what counts this rank's rows, or is a table of numbers itself."""
         if id(index) in self._positions:
             return self._passing.graph.node_index
         return self._passing.own_rows(index)
@@ -170,17 +164,13 @@ class RowFunctions(TorchFunctionMode):
         return dropout(flat, probability, ids, key).view_as(rows)
 
     def _ids_of(self, num_rows: int):
-        """Return (n,) int64 ids of what so many rows belong to: edges while messages pass, else nodes; None: neither.
-        """
+        # Rows belong to edges while messages pass, otherwise to nodes; other lengths have no ids.
         passing, graph = self._passing, self._passing.graph
         if passing.passed is not None and num_rows == passing.passed.shape[1]:
             return passing.edges.draw_ids(passing.passed).cpu().numpy()
         return graph.ids(0, num_rows) if num_rows in (graph.num_inner, graph.num_rows) else None
 
     def _uniform(self, like: torch.Tensor) -> torch.Tensor | None:
-        """Return numbers in (0, 1) of the shape and place of `like`, by the ids of its rows; None: it has no rows of
-        nodes or edges.
-        """
         ids = self._ids_of(len(like)) if like.dim() else None
         if ids is None:
             return None
@@ -191,7 +181,7 @@ class RowFunctions(TorchFunctionMode):
         return (drawn + 2.0 ** (-2 - DRAW_BITS)).view_as(like)
 
     def _drawn(self, func, *args: Any, **kwargs: Any):
-        """Draw as rand, randn and their likes do; torch's generator moves where the draws are torch's, on all ranks."""
+        # Where torch itself draws, its generator moves on all ranks alike.
         given = {name: value for name, value in kwargs.items() if name != "generator"}
         out = (torch.empty_like if func in (torch.rand_like, torch.randn_like) else torch.empty)(*args, **given)
         uniform = self._uniform(out)
@@ -214,7 +204,6 @@ class RowFunctions(TorchFunctionMode):
         return (_normal_of(uniform) * std + mean).to(out.dtype)
 
     def _refilled(self, func, rows: torch.Tensor, *args: Any, **kwargs: Any):
-        """Draw as the methods do that fill a tensor."""
         uniform = self._uniform(rows)
         if uniform is None:
             return func(rows, *args, **kwargs)

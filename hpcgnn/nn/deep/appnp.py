@@ -1,4 +1,4 @@
-"""APPNP: predictions of a perceptron, propagated by personalized PageRank. Only class-wide rows travel."""
+"""APPNP: a perceptron's predictions, propagated by personalized PageRank. Only class-wide rows travel."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from hpcgnn.nn.deep.propagation import Perceptron, propagate, take_hops
 
 
 class APPNP(nn.Module):
-    """Z_0 = H = perceptron(x), Z_k = (1 - alpha) A Z_{k-1} + alpha H; the last Z are the logits.
+    """Z_0 = H = perceptron(x), Z_k = (1 - alpha) A Z_{k-1} + alpha H; the last of `num_layers` Z is the logits.
 
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    num_layers : int, at least 1    propagation steps
-    dropout : float                 on the input of both linear maps
-    norm : {"none", "layer"}        of the perceptron's hidden rows; the paper has none
-    alpha : float in [0, 1]         teleport probability
+    alpha in [0, 1] is the teleport probability. The paper has no norm.
 
-    Reference: Klicpera et al., ICLR 2019, Eq. (4)-(5). Deviation: no dropout of the adjacency, whose draws would have
-    to be addressed by two global node ids.
+    Reference: Klicpera et al., ICLR 2019, Eq. (4)-(5). Deviation: no dropout of the adjacency, since draws would need
+    two global node ids.
     """
 
     reduction = "gcn"
@@ -42,5 +36,5 @@ class APPNP(nn.Module):
         return z
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the first linear map, the only ones that the paper decays."""
+        """Return the first linear map's parameters, the only ones that the paper decays."""
         return list(self.perceptron.first.parameters())

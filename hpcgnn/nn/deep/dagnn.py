@@ -1,4 +1,4 @@
-"""DAGNN: predictions of a perceptron, propagated to many depths and gated at each. Only class-wide rows travel."""
+"""DAGNN: a perceptron's predictions, propagated to many depths and gated at each. Only class-wide rows travel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from hpcgnn.nn.deep.propagation import Perceptron, propagate, take_hops
 
 
 class DAGNN(nn.Module):
-    """H_0 = perceptron(x), H_k = A H_{k-1}; the logits are the sum over k of sigmoid(H_k s + b) H_k, row by row.
+    """H_0 = perceptron(x), H_k = A H_{k-1}; per row, the logits are the sum over k of sigmoid(H_k s + b) H_k.
 
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    num_layers : int, at least 1    propagation steps, the paper's k
-    dropout : float                 on the input of both linear maps
-    norm : {"none", "layer"}        of the perceptron's hidden rows; the paper has none
+    `num_layers` is the paper's number of propagation steps k. The paper has no norm.
 
     Reference: Liu et al., KDD 2020, Eq. (8). The gate has a bias b, as in the authors' program.
     """
@@ -47,5 +42,4 @@ class DAGNN(nn.Module):
         return torch.sigmoid(self.gate(h)) * h
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the first linear map."""
         return list(self.perceptron.first.parameters())

@@ -1,4 +1,4 @@
-"""GCNII: graph convolutions with a share of the first rows and of the identity, which train at any depth."""
+"""GCNII: graph convolutions that mix in the first rows and the identity, and so train at any depth."""
 
 from __future__ import annotations
 
@@ -16,17 +16,9 @@ from hpcgnn.nn.normalization import NORMS, layer_norm_of
 class GCNII(nn.Module):
     """H_l = ReLU(((1 - alpha) A H_{l-1} + alpha H_0) ((1 - beta_l) I + beta_l W_l)) between two linear maps.
 
-    H_0 = ReLU(x W_in + b_in), the logits are H_L W_out + b_out, and beta_l = log(theta / l + 1). Dropout is on the
-    input of every layer and of both outer maps, but H_0's share is taken before dropout.
-
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    num_layers : int, at least 1    convolutions
-    dropout : float
-    norm : {"none", "layer"}        of each convolution's rows before ReLU; the paper has none
-    alpha : float in [0, 1]
-    theta : float, at least 0       the paper's lambda
+    H_0 = ReLU(x W_in + b_in), the logits are H_L W_out + b_out, and beta_l = log(theta / l + 1), theta the paper's
+    lambda. Dropout is on the input of every layer and of both outer maps; H_0 is mixed in without dropout. The paper
+    has no norm.
 
     Reference: Chen et al., ICML 2020, Eq. (5), and section 3 for beta.
     """
@@ -53,16 +45,15 @@ class GCNII(nn.Module):
         for layer, hop in enumerate(hops):
             mixed = propagate(graph, h, hop, self.dropout, is_dropped, first, self.alpha)
             z = linear(mixed, self._map(layer))
-            # Rows that are sent as they stand are masked by their receivers; none is behind the last layer.
+            # Rows sent unmapped are masked by their receivers. After the last layer nothing is sent.
             is_dropped = graph.drops_first or layer == self.num_hops - 1
             h = graph.activate(z, layer_norm_of(self.norms[layer]), self.dropout, is_dropped)
         return linear(h, self.last.weight, self.last.bias)
 
     def _map(self, layer: int) -> torch.Tensor:
-        """Return (1 - beta) I + beta W, so that rows take one product and no sum."""
+        # (1 - beta) I + beta W is one matrix, so rows take one product and no sum.
         weight = self.weights[layer]
         return torch.eye(len(weight), dtype=weight.dtype, device=weight.device).lerp(weight, self.beta[layer])
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the first linear map."""
         return list(self.first.parameters())

@@ -1,4 +1,4 @@
-"""JKNet: a stack of graph convolutions whose rows of all depths are joined before the last linear map."""
+"""JKNet: graph convolutions with the rows of all depths joined before the last linear map."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ JUMPS = {"concat": lambda rows: torch.cat(rows, dim=1), "max": lambda rows: torc
 class JKNet(nn.Module):
     """H_l = ReLU(A H_{l-1} W_l + b_l), H_0 = x; logits = join(H_1 .. H_L) W + b. Dropout is on the input of every map.
 
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    num_layers : int, at least 1    convolutions
-    dropout : float
-    norm : {"none", "layer"}        of each convolution's rows before ReLU; the paper has none
-    jump : {"concat", "max"}        join columns, or take the largest of each column
+    `jump` "concat" joins columns, "max" takes the largest of each column. The paper has no norm.
 
     Raises
     ------
@@ -52,10 +46,9 @@ class JKNet(nn.Module):
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             h = graph.activate(convolution(graph, h), layer_norm_of(norm), 0.0, is_dropped=False)
             depths.append(h)
-        # A pass that leaves rows out has fewest of them at the last depth.
+        # A pass that leaves rows out has the fewest rows at the last depth.
         joined = JUMPS[self.jump]([rows[:len(h)] for rows in depths])
         return linear(graph.dropout(joined, self.dropout), self.last.weight, self.last.bias)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the first convolution."""
         return list(self.convolutions[0].parameters())

@@ -1,9 +1,7 @@
-"""Two linear maps of rows, with dropout before each: what DAGNN and APPNP predict from, before they propagate.
+"""Propagation without weights, out = A dropout(h) or (1 - alpha) A dropout(h) + alpha h0, and a two-layer perceptron.
 
-Propagation without weights as one differentiable step: forward and backward written by hand.
-
-out = A(dropout(h)), or (1 - alpha) A(dropout(h)) + alpha h0. Halo rows lie in a table of their own or stay packed, and
-masks are drawn again instead of kept, so no row is remembered for the backward pass.
+GCNII, DAGNN, APPNP and SGC are made of these. Forward and backward of a propagation step are written by hand and keep
+no rows: halo rows have their own table or stay packed, and masks are drawn again.
 """
 
 from __future__ import annotations
@@ -20,14 +18,7 @@ from hpcgnn.ops.arena import empty
 
 
 class Perceptron(nn.Module):
-    """dropout → linear → norm → ReLU → dropout → linear.
-
-    Parameters
-    ----------
-    in_dim, hidden_dim, out_dim : int
-    dropout : float
-    norm : {"none", "layer"}        of the hidden rows
-    """
+    """dropout → linear → norm → ReLU → dropout → linear, row by row."""
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str):
         super().__init__()
@@ -36,13 +27,12 @@ class Perceptron(nn.Module):
         self.norm = NORMS[norm](hidden_dim)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Map (n, in_dim) rows, the first n inner ones, to (n, out_dim), as x."""
         h = linear(graph.dropout(x, self.dropout), self.first.weight, self.first.bias)
         h = graph.activate(h, layer_norm_of(self.norm), self.dropout)
         return linear(h, self.second.weight, self.second.bias)
 
 
-REDUCTION = "gcn"     # D^-1/2 (A + I) D^-1/2, which all models that propagate without weights take
+REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
 
 
 class _Propagate(torch.autograd.Function):
@@ -72,7 +62,6 @@ class _Propagate(torch.autograd.Function):
 
 
 def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """Return `rows` followed by zeros."""
     if len(rows) == num_rows:
         return rows
     padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
@@ -81,9 +70,9 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
 
 
 def take_hops(graph: LocalGraph, num_hops: int, begins_at_input: bool = False) -> list[Hop]:
-    """Count the aggregations of a whole pass at once: the rows that the first one needs are known before it.
+    """Return the hops of all aggregations of a pass, so that the rows the first one needs are known before it.
 
-    begins_at_input : bool      the first one is of the graph's input rows
+    begins_at_input : bool      the first hop aggregates the graph's input rows
     """
     return [graph.hop(REDUCTION, begins_at_input and number == 0) for number in range(num_hops)]
 
@@ -92,20 +81,20 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
               first: torch.Tensor | None = None, alpha: float = 0.0) -> torch.Tensor:
     """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
-    A row crosses as it stands, before dropout, and the receiver applies the owner's mask.
+    A row crosses before dropout, and the receiver applies the owner's mask.
 
     Parameters
     ----------
     h : (hop.num_in, dim) float32, bfloat16 or float16, or the graph's input rows
     hop : Hop                       the next of `take_hops`
-    dropout : float                 on h; counted here but where is_dropped
-    is_dropped : bool               dropout has been applied to h and counted; only where `graph.drops_first`
-    first : (at least hop.num_out, dim) as h, or None      rows that have a share in every step
-    alpha : float in [0, 1]         that share
+    dropout : float                 on h; counted here unless is_dropped
+    is_dropped : bool               h has been dropped out and counted; only where `graph.drops_first`
+    first : (at least hop.num_out, dim) as h, or None      rows mixed in at every step
+    alpha : float in [0, 1]         their share
 
     Returns
     -------
-    (hop.num_out, dim), as h
+    (hop.num_out, dim), type of h
     """
     is_input = graph.is_input(h)
     if not is_input and not is_dropped:
@@ -118,7 +107,7 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
 def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
     """Collective: return A^num_steps x of all inner rows, (num_inner, num_features).
 
-    Messages are evaluation's, exact in the rows' storage type, whatever the current pass.
+    Messages are sent as in evaluation, exact in the rows' storage type, whatever the current pass.
     """
     rows, position = graph.input_aggregate(REDUCTION), graph.current_pass
     graph.begin_forward(seed=0, epoch=0, is_training=False)

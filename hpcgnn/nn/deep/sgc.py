@@ -1,4 +1,4 @@
-"""SGC: one linear map of propagated rows. Without dropout the propagated input is constant and nothing travels."""
+"""SGC: one linear map of propagated rows. Without dropout the propagated input is constant, and nothing travels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from hpcgnn.nn.linear import add_bias, linear
 
 
 class SGC(nn.Module):
-    """logits = A^K dropout(x) W + b.
+    """logits = A^K dropout(x) W + b, K = num_layers.
 
-    Without dropout A^K x is the same in every epoch: it is computed once, from messages of full precision that count as
-    evaluation's, and afterwards no message travels, whatever the training method. With dropout rows are mapped before
-    they are propagated where there are fewer classes than features, so that the narrower ones travel.
-
-    Parameters
-    ----------
-    in_dim, out_dim : int
-    num_layers : int, at least 1    propagation steps, the paper's K
-    dropout : float                 on the input; the paper has none
+    Without dropout, as in the paper, A^K x is computed once, from full-precision messages that count as evaluation,
+    whatever the training method. With dropout, rows are mapped before they are propagated if there are fewer classes
+    than features, so that the narrower rows travel.
 
     Reference: Wu et al., ICML 2019, Eq. (8).
     """
@@ -38,7 +32,6 @@ class SGC(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.linear.out_features < self.linear.in_features
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
@@ -59,12 +52,11 @@ class SGC(nn.Module):
         return linear(h, self.linear.weight, self.linear.bias)
 
     def _propagated_input(self, graph: LocalGraph) -> torch.Tensor:
-        """Collective where the graph is another one than last time, which it is on all ranks or on none."""
+        """Collective when the graph has changed, which all ranks see alike."""
         whole, rows = graph.whole
         if self._graph is not whole:
             self._graph, self._constant = whole, propagate_input(whole, self.num_hops)
         return self._constant if rows is None else self._constant.index_select(0, rows)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the only map."""
         return list(self.linear.parameters())
