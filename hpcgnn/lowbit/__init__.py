@@ -12,7 +12,7 @@
 >>> bool((out - exact).abs().mean() < 0.05 * exact.max())
 True
 
-A name is imported when it is first used: storage formats live here too, and they do without torch.
+Names are imported at first use, since the package's storage formats work without torch.
 """
 
 from __future__ import annotations

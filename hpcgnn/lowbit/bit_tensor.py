@@ -1,6 +1,7 @@
-"""BitTensor: a matrix of 1- to 8-bit codes as stacked planes of bits, with the scale that turns codes into values.
+"""BitTensor: a matrix of 1- to 8-bit codes as planes of bits, with the scale that turns codes into values.
 
-No product is computed here.
+Plane b holds bit b of every code. Example: the row of 2-bit codes 1, 2, 3 is 101 in plane 0 and 011 in plane 1. A
+product of two matrices then is a sum of 1-bit products over pairs of planes, each by AND and popcount.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ PACKINGS = ("column", "row")
 class BitTensor:
     """A matrix of codes, packed for one side of a product.
 
-    Packed by "column", 32 neighbouring columns of a row share a word: the left side of a product. Packed by "row", 32
-    neighbouring rows of a column do: the right side. Either way a line, a row or a column, lies contiguously in each
-    plane along the side that is contracted.
+    Packed by "column", 32 neighboring columns of a row share a word: the left side of a product. Packed by "row", 32
+    neighboring rows of a column do: the right side. A line (row or column) is contiguous in each plane along the
+    contracted dimension.
 
     Attributes
     ----------
-    lines : BitLines                 the words, see there
+    lines : BitLines                 the words
     packing : {"column", "row"}
     step, zero_point : (1,) or (num_lines,) float32, or None
-                                     a code stands for zero_point + step * code; None: the codes are the values
+                                     value = zero_point + step * code; None: the codes are the values
     """
 
     lines: BitLines
@@ -62,16 +63,17 @@ class BitTensor:
     @classmethod
     def from_words(cls, words: torch.Tensor, shape: tuple[int, int], packing: str, step: torch.Tensor | None = None,
                    zero_point: torch.Tensor | None = None) -> BitTensor:
-        """Return a BitTensor over words that exist already, without a copy; see `BitLines` for their layout.
+        """Return a BitTensor over existing words, without a copy; `BitLines` has their layout.
 
         Raises
         ------
-        KernelError      words of another type or shape, or with ones where padding must be
+        KernelError      wrong type or shape, or ones in the padding
         """
         num_lines, length = shape if packing == "column" else shape[::-1]
         made = cls(BitLines(words, num_lines, length), packing, step, zero_point)
         bit, word = (torch.arange(number, device=words.device) for number in (WORD_BITS, words.shape[2]))
         bits = bit + WORD_BITS * word[:, None]
+        # Only the last step of words can hold padding.
         is_padding = (bits[-STEP_BITS // WORD_BITS:] >= length).to(torch.int64)
         mask = (is_padding << bit).sum(dim=1)
         if (words[:, :, -len(mask):].to(torch.int64) & mask).any():
@@ -80,12 +82,11 @@ class BitTensor:
 
     @property
     def words(self) -> torch.Tensor:
-        """Return (bit_width, padded lines, words a line) int32, the memory itself."""
+        """(bit_width, padded lines, words per line) int32, the memory itself."""
         return self.lines.words
 
     @property
     def device(self) -> torch.device:
-        """Return the device that the words lie on."""
         return self.words.device
 
     @property
@@ -98,39 +99,27 @@ class BitTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return rows and columns of the matrix, without padding."""
         shape = self.lines.num_lines, self.lines.length
         return shape if self.packing == "column" else shape[::-1]
 
     @property
     def nbytes(self) -> int:
-        """Count the bytes of the planes."""
         return self.words.nbytes
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Sum of the codes of each line, (num_lines,) int64."""
+        """Sum of each line's codes, (num_lines,) int64."""
         return sum_lines(self.lines)
 
     def to_codes(self) -> torch.Tensor:
-        """Return the codes, (rows, columns) uint8; a transposed view of contiguous memory where packed by row."""
+        """Return the codes, (rows, columns) uint8; a transposed view if packed by row."""
         codes = unpack_codes(self.lines)
         return codes if self.packing == "column" else codes.t()
 
     def to_val(self, bit_width: int | None = None) -> torch.Tensor:
-        """Return the matrix that the codes stand for.
+        """Return the matrix: float32 zero_point + step * code, or int32 codes without a scale.
 
-        Parameters
-        ----------
-        bit_width : int      as in QGTC's `to_val(nbits)`; where given it must be the tensor's own
-
-        Returns
-        -------
-        (rows, columns) int32 codes where there is no scale, otherwise float32 zero_point + step * code
-
-        Raises
-        ------
-        KernelError          bit_width is not the tensor's
+        bit_width is QGTC's argument `to_val(nbits)`; KernelError if it is not the tensor's own.
         """
         if bit_width not in (None, self.bit_width):
             raise KernelError(f"a BitTensor of {self.bit_width} bits can't be read as one of {bit_width}")
@@ -144,24 +133,24 @@ class BitTensor:
 def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low: torch.Tensor | float | None = None,
            high: torch.Tensor | float | None = None, rounding: str = "floor", is_per_line: bool = False,
            line_padding: int = PAD8) -> BitTensor:
-    """Pack a matrix into planes of bits, and quantize it first where it holds real values.
+    """Pack a matrix into planes of bits, quantizing real values first.
 
     Parameters
     ----------
-    matrix : (rows, columns)         integers or booleans are codes and are packed as they are; floats are quantized.
-                                     float32, bool and uint8 are not copied, whichever side is contiguous
+    matrix : (rows, columns)         integers and booleans are codes; floats are quantized. float32, bool and uint8 are
+                                     not copied, whichever dimension is contiguous
     bit_width : int, 1 to 8
     packing : {"column", "row"}      for the left or the right side of a product
     low, high : float or (num_lines,) float32
-                                     range of the values, clamped to it; None is the smallest and largest value
+                                     range that values are clamped to; None: smallest and largest value
     rounding : {"floor", "nearest"}  see `hpcgnn.lowbit.scale`; "nearest" keeps `low` exact, as zeros need
-    is_per_line : bool               a range for each row (packed by column) or column (packed by row)
+    is_per_line : bool               a range per row (packed by column) or column (packed by row)
     line_padding : {PAD8, PAD128}
 
     Raises
     ------
-    KernelError                      codes that don't fit, values that are not finite, an empty or infinite range, or
-                                     a width, packing or rounding that does not exist
+    KernelError                      codes that don't fit, non-finite values, an empty or infinite range, or an unknown
+                                     width, packing or rounding
 
     Reference: QGTC, Eq. (2) and Sections 4.2 and 5.
     """
@@ -181,12 +170,12 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
 
 
 def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
-    """Return the matrix that a BitTensor stands for; see `BitTensor.to_val`."""
+    """Return the matrix of a BitTensor; see `BitTensor.to_val`."""
     return bits.to_val(bit_width)
 
 
 def of_codes(lines: BitLines, packing: str, codes: CodeRange) -> BitTensor:
-    """Return codes that a product left, with the scale that they were drawn with."""
+    """Return the codes that a product wrote, with their scale."""
     device = lines.words.device
     step, low = (torch.tensor([value], dtype=torch.float32, device=device) for value in (codes.step, codes.low))
     return BitTensor(lines, packing, step, zero_point_of(CodeRange(codes.bit_width, low, step, codes.offset)))

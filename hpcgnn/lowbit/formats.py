@@ -1,6 +1,7 @@
-"""Other ways to store rows of small codes, beside which Adaptive-Package stands: dense, bitmap, CSR and COO.
+"""Sizes of sparse rows of codes in other formats, to compare with Adaptive-Package: dense, bitmap, CSR and COO.
 
-One width serves all rows here, the largest; nothing is meant for speed.
+These formats store all rows at the largest width. Example: codes 0 3 0 1 at 2 bits take 8 bits dense; as bitmap 0101
+and two values, 4 + 4 bits; as columns 1 and 3 and two values, 4 + 4 bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ IDEAL, PACKAGE, DENSE, BITMAP, CSR, COO = "ideal", "adaptive-package", "dense", 
 
 @dataclass(frozen=True)
 class StoredSize:
-    """Counts the bits that a format stores for values, headers and padding included, and for their positions."""
+    """Bits that a format stores: for values, with headers and padding, and for their positions."""
 
     value_bits: int
     position_bits: int
@@ -37,8 +38,6 @@ class FixedWidthRows:
 
     Attributes
     ----------
-    name : {"dense", "bitmap", "csr", "coo"}
-    shape : (num_rows, dim)
     values : bytes of packed codes, non-zero ones only unless dense, sign and magnitude where signed
     positions : tuple of bytes of packed numbers     by name: (), (bitmap,), (row ends, columns), (rows, columns)
     """
@@ -60,7 +59,7 @@ class FixedWidthRows:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers below 2**width, one after the other, lowest bit first, as bytes."""
+    """Return numbers below 2**width as bytes, one after the other, lowest bit first."""
     bits = (numbers.astype(np.int64).reshape(-1, 1) >> np.arange(width)) & 1
     return np.packbits(bits.astype(np.uint8), bitorder="little")
 
@@ -72,7 +71,7 @@ def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
 
 
 def address_bits(count: int) -> int:
-    """Count the bits of a number below `count`."""
+    """Return the number of bits of numbers below `count`."""
     return max(int(count) - 1, 0).bit_length()
 
 
@@ -83,7 +82,7 @@ def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageForm
     ----------
     name : {"dense", "bitmap", "csr", "coo"}
     codes : (num_rows, dim) uint8, or int8 where form is signed
-    bit_width : int           that holds every code
+    bit_width : int           holds every code
     """
     row, column = np.nonzero(codes)
     values = codes.reshape(-1) if name == DENSE else codes[row, column]
@@ -97,7 +96,7 @@ def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageForm
 
 
 def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dict[str, StoredSize]:
-    """Return the size of rows with `num_values` non-zero codes in each format of one width, not padded to bytes."""
+    """Return the size of rows with `num_values` non-zero codes in each one-width format, without padding to bytes."""
     columns, rows, ends = address_bits(dim), address_bits(num_rows), address_bits(num_values + 1)
     values = num_values * bit_width
     return {DENSE: StoredSize(num_rows * dim * bit_width, 0), BITMAP: StoredSize(values, num_rows * dim),
@@ -106,13 +105,9 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
 
 
 def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
-    """Return the size of the same rows in each format (MEGA, Fig. 4).
+    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize.
 
-    Returns
-    -------
-    sizes : dict name -> StoredSize         "ideal" is the non-zero values at their rows' widths, and nothing else;
-                                            other formats store all rows at the largest width. Packages count every
-                                            bit that is stored, the index and the padding to bytes too
+    "ideal" counts only non-zero values at their rows' widths. Packages count every stored bit, index and padding too.
 
     Raises
     ------

@@ -1,6 +1,7 @@
-"""IntegerModel: a trained network as integer weights and the scales around them. It is neither trained nor run here.
+"""IntegerModel: a trained network as integer weights and the scales around them; the contract of training and
+inference.
 
-A convolution of `kind` computes, for rows h, codes X, in-neighbors N(v) and coefficients r, c of its reduction:
+A convolution computes, for rows h, codes X, in-neighbors N(v) and coefficients r, c of its reduction:
 
     X[i]  = rows.codes(h[i])                      width and step by the in-degree of i
     B[i]  = mapped.codes(X[i] neighbor.codes.T · rows.step[i] · c[i] · neighbor.step)
@@ -10,7 +11,7 @@ A convolution of `kind` computes, for rows h, codes X, in-neighbors N(v) and coe
     gin   z = (S[v] + (1 + epsilon) B[v]) · mapped.step + bias  c = r = 1, then ReLU, `second_rows`, `second`
     gat   z = softmax over N(v) and v of the scores of B, times B · mapped.step, + bias
 
-and then, but for the last one, LayerNorm where there is one, and ReLU.
+Each but the last is followed by LayerNorm, if it has one, and ReLU.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ MAX_BIT_WIDTH = 8
 
 @dataclass(frozen=True)
 class RowScale:
-    """Says how rows become codes by in-degree: code = sign(x) min(floor(|x| / step + 0.5), max_code).
+    """How rows become codes, by in-degree: code = sign(x) min(floor(|x| / step + 0.5), max_code).
 
     Attributes
     ----------
-    step : (num_degrees,) float32, above 0         of in-degree 0, 1, ..; larger in-degrees take the last one
-    bit_width : (num_degrees,) uint8, 1 to 8       every stored bit, a sign included
+    step : (num_degrees,) float32, above 0         of in-degree 0, 1, ..; larger in-degrees take the last entry
+    bit_width : (num_degrees,) uint8, 1 to 8       with the sign
     is_signed : bool                               rows have negative values; then widths are 2 to 8
 
-    Reference: MEGA, Eq. (2). Deviation: rows that are never negative have no sign bit, and
-    2**b - 1 codes above zero.
+    Reference: MEGA, Eq. (2). Deviation: rows without negative values have no sign bit, and 2**b - 1 codes above zero.
     """
 
     step: np.ndarray
@@ -55,22 +55,19 @@ class RowScale:
 
     @property
     def max_code(self) -> np.ndarray:
-        """Return (num_degrees,) int32, the largest code."""
+        """Largest code, (num_degrees,) int32."""
         return (np.int32(1) << (self.bit_width.astype(np.int32) - self.is_signed)) - 1
 
     def entry(self, in_degree: np.ndarray) -> np.ndarray:
-        """Return the entry of the tables that each in-degree takes."""
+        """Return the table entry of each in-degree."""
         return np.minimum(in_degree, len(self.step) - 1)
 
 
 @dataclass(frozen=True)
 class ColumnScale:
-    """Signed codes of mapped rows, one step a column: code in -(2**(b-1) - 1) .. 2**(b-1) - 1.
+    """Signed codes of mapped rows, a step per column: code in -(2**(b-1) - 1) .. 2**(b-1) - 1.
 
-    Attributes
-    ----------
-    step : (dim,) float32, above 0
-    bit_width : int, 2 to 8, the sign included
+    step is (dim,) float32 above 0; bit_width is 2 to 8, with the sign.
     """
 
     step: np.ndarray
@@ -90,13 +87,7 @@ class ColumnScale:
 
 @dataclass(frozen=True)
 class IntegerMap:
-    """Weights of a linear map as signed codes with a step for each output column.
-
-    Attributes
-    ----------
-    codes : (out_dim, in_dim) int8
-    scale : ColumnScale of out_dim steps
-    """
+    """Weights of a linear map: codes (out_dim, in_dim) int8, with a scale per output column."""
 
     codes: np.ndarray
     scale: ColumnScale
@@ -112,7 +103,7 @@ class IntegerMap:
 
     @property
     def num_bits(self) -> int:
-        """Return stored bits of the codes."""
+        """Stored bits of the codes."""
         return self.codes.size * self.scale.bit_width
 
 
@@ -127,22 +118,19 @@ class Normalization:
 
 @dataclass(frozen=True)
 class IntegerConvolution:
-    """One convolution; see the module.
+    """One convolution; the module docstring has its formula.
 
     Attributes
     ----------
     kind : {"gcn", "sage", "gin", "gat"}
     rows : RowScale                       of its input
-    neighbor : IntegerMap                 what is aggregated; gin's first map
-    mapped : ColumnScale                  codes that travel and are summed
+    neighbor : IntegerMap                 applied to rows that are aggregated; gin's first map
+    mapped : ColumnScale                  of the codes that travel and are summed
     bias : (out_dim,) float32             gin: of the first map
     own : IntegerMap or None              sage
-    epsilon : float                       gin
-    second_rows, second, second_bias      gin: its second map
+    epsilon, second_rows, second, second_bias      gin; the last three of its second map
     attention : (2, dim) float32 or None  gat: row 0 scores destinations, row 1 sources
-    heads : int                           gat
-    averages_heads : bool                 gat: the mean of the heads, not their concatenation
-    norm : Normalization or None
+    averages_heads : bool                 gat: mean of the heads instead of concatenation
     """
 
     kind: str
@@ -171,16 +159,12 @@ class IntegerConvolution:
 
 @dataclass(frozen=True)
 class IntegerModel:
-    """A network of integer convolutions, and the graph that its scales were learned on.
+    """A network of integer convolutions, and the graph on which its scales were learned.
 
     Attributes
     ----------
-    convolutions : list of IntegerConvolution
-    dataset : str
-    num_nodes, num_features, num_classes : int
-    is_multi_label : bool
-    scheme : str                  how its scales were found: a scheme of `train --quantize`, or calibrated
-    class_names : tuple of str    in the order of its columns; empty where classes have numbers
+    scheme : str                  scheme of `train --quantize` that found the scales, or "calibrated"
+    class_names : tuple of str    by column; empty where classes have numbers
     """
 
     convolutions: list[IntegerConvolution]
@@ -194,7 +178,7 @@ class IntegerModel:
 
     @property
     def weight_bits(self) -> int:
-        """Return stored bits of all weights, without steps and biases."""
+        """Stored bits of all weights, without steps and biases."""
         return sum(one.num_bits for convolution in self.convolutions for one in convolution.maps)
 
 

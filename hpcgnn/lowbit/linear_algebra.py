@@ -1,11 +1,8 @@
-"""This module builds the `hpcgnn.ops.bit_gemm.Rescaling` that turns integer sums of a product into real values.
+"""Products of two BitTensors: to integers, to real values, and to the codes that the next product takes.
 
-With a = za + sa * A and b = zb + sb * B, where A and B are codes, the product over K columns follows exactly from the
-integer one and the sums of codes: sum a b = sa sb (sum A B) + za sb (sum B) + sa zb (sum A) + K za zb.
-
-Products of two BitTensors: to integers, to real values, and to the codes that the next product takes.
-
-Sparse left sides are in `hpcgnn.lowbit.tiles`.
+With a = za + sa * A and b = zb + sb * B, where A and B are codes, the real product over K columns follows exactly from
+the integer one and from sums of codes: sum a b = sa sb (sum A B) + za sb (sum B) + sa zb (sum A) + K za zb.
+`hpcgnn.lowbit.tiles` has products with a sparse left side.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling, multiply_bits
 
 
 class ProductSide(Protocol):
-    """Stands for one side of a product, a BitTensor or a BitTiles."""
+    """One side of a product: a BitTensor or a BitTiles."""
 
     num_lines: int
     step: torch.Tensor | None
@@ -32,11 +29,9 @@ class ProductSide(Protocol):
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
                  relu: bool, is_by_row: bool = False) -> Rescaling:
-    """Return how sums of left times right become values; gain and bias are (columns,) float32, (rows,) if is_by_row.
+    """Return how integer sums of left times right become values.
 
-    Raises
-    ------
-    KernelError      a gain or bias of another shape or type
+    gain and bias are (columns,) float32, or (rows,) with is_by_row; KernelError for another shape or type.
     """
     num_scaled = left.num_lines if is_by_row else right.num_lines
     for name, vector in (("gain", gain), ("bias", bias)):
@@ -47,7 +42,7 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
 
 
 def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
-    """Return the codes of a range that is known beforehand."""
+    """Return the codes of a known range."""
     step, low = step_of(low, high, bit_width, rounding)
     if len(step) != 1:
         raise KernelError(f"the codes of a product have one range, found {len(step)}")
@@ -87,7 +82,7 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
 
 def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = None,
                     bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
-    """Multiply the values that the codes stand for, in full precision, as a last layer needs.
+    """Multiply the values of the codes in full precision, as a last layer needs.
 
     Parameters
     ----------
@@ -97,7 +92,7 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
 
     Returns
     -------
-    (M, N) float32, equal to a.to_val() @ b.to_val() but for the rounding of float32
+    (M, N) float32, equal to a.to_val() @ b.to_val() up to float32 rounding
 
     Raises
     ------
@@ -110,14 +105,14 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
 def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "column", *, low: float | None = None,
                   high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                   bias: torch.Tensor | None = None, relu: bool = False) -> BitTensor:
-    """Multiply as `bit_mm_to_float`; quantize and pack for the next product while the sums are at hand.
+    """Multiply as `bit_mm_to_float`, and quantize and pack for the next product while the sums are in registers.
 
     Parameters
     ----------
     bit_width : int, 1 to 8
     packing : {"column", "row"}      the next product's left or right side
-    low, high : float                range of the values. Without both, the product is made in full precision first,
-                                     and its own range is taken
+    low, high : float                range of the values; without both, the product is first made in full precision and
+                                     its own range taken
     rounding                         see `to_bit`
 
     Returns
@@ -137,7 +132,7 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
         values = bit_mm_to_float(a, b, gain=gain, bias=bias, relu=relu)
         return to_bit(values, bit_width, packing, low=low, high=high, rounding=rounding)
     codes = fixed_range(bit_width, low, high, rounding)
-    # Packed by row, the transposed product is computed: its lines are the columns.
+    # Packed by row, compute the transposed product: its lines are the columns.
     left, right = (a, b) if packing == "column" else (b, a)
     rescaling = rescaling_of(left, right, gain, bias, relu, is_by_row=packing == "row")
     return of_codes(multiply_bits(left.lines, right.lines, rescaling, codes), packing, codes)

@@ -1,12 +1,11 @@
-"""Positions of the values of packed rows: a bitmap or, where it is short, a list of columns a row, as bits.
+"""Adaptive-Package: rows of small codes as packages of non-zero values and a list of their positions.
 
-Values are not known here.
+A package holds values of one bit width, and has one of three lengths. Its header names the length and the width, so
+rows of different widths share a stream. Zeros are not stored: per row, positions are a bitmap or, if shorter, a list of
+columns. Example: the row 0 3 0 1 at 2 bits stores the values 3 and 1 and the bitmap 0101. An index entry every
+`interval` rows says where reading can start.
 
-Adaptive-Package: rows of small codes as packages of non-zero values and where those stand, and how they are read.
-
-What the codes mean, and where they are kept, is not known here.
-
-Encoding of rows as Adaptive-Package, as they come.
+`PackageWriter` encodes rows as they come, `PackagedRows` decodes them.
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ SLACK_BYTES = 16   # that the kernels may set to zero after what they write
 
 @dataclass
 class PositionWriter:
-    """Encodes positions as rows come; memory: the positions so far, and bitmaps of fewer than `interval` rows.
+    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
 
-    Attributes
-    ----------
-    dim : int
-    interval : int            rows that share a block, which begins where the index says
+    `interval` rows share a block, which starts where an index entry points.
     """
 
     dim: int
@@ -41,20 +37,21 @@ class PositionWriter:
         self._positions, self._index = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
     def append(self, bitmap: np.ndarray) -> None:
-        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8 whose bits past the last column are zero."""
+        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8; bits past the last column are zero."""
         rows = np.concatenate([self._waiting, bitmap]) if len(self._waiting) else bitmap
         num_whole = len(rows) // self.interval * self.interval
         self._num_bits, self._positions, self._index = self._written(rows[:num_whole], self._positions)
         self._waiting = rows[num_whole:].copy()
 
     def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return of all rows: bits, (ceil(bits / 8),) uint8 positions, and (num_blocks,) int64 first bits of blocks."""
-        # To a copy: what waits may get more rows, and is then written again.
+        """Return the number of bits, (ceil(bits / 8),) uint8 positions, and each block's first bit, (num_blocks,)
+        int64.
+        """
+        # Into a copy: the last block may get more rows, and is then written again.
         num_bits, positions, index = self._written(self._waiting, self._positions.copy())
         return num_bits, positions[:-(-num_bits // 8)], index
 
     def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return `positions` so far, and after them those of blocks of rows, of which the last one may be short."""
         num_blocks = -(-len(rows) // self.interval)
         counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
         count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)
@@ -81,7 +78,7 @@ MAX_INTERVAL = 2**31 - 1
 INDEX_BITS = 160    # of an index entry: int64 bit, int32 number of values, int64 bit of positions
 MAX_DIM = 2**30    # sums of columns on the way to a column fit int32
 
-# By the faults of ext/src/package.h; the last one is found here.
+# Numbers as in ext/src/package.h; the last fault is found in Python.
 WASTED_BITS = 13
 FAULTS = {
     1: "a package passes the end of the stream",
@@ -102,11 +99,11 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class PackageFormat:
-    """Says how packages are cut.
+    """How packages are cut.
 
     Attributes
     ----------
-    lengths : (3,) int        bits of values of a short, medium and long package; not descending, in 8 .. 4096
+    lengths : (3,) int        bits of values of a short, medium and long package; ascending, in 8 .. 4096
     is_signed : bool          a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
 
     Reference: MEGA, section V-B: 64, 128 and 192 bits.
@@ -123,7 +120,6 @@ class PackageFormat:
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the type of the codes."""
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
@@ -133,21 +129,17 @@ class PackageFormat:
 
 @dataclass(frozen=True)
 class PackagedRows:
-    """Rows as an Adaptive-Package stream, written by hpcgnn.lowbit.package.
+    """Rows as an Adaptive-Package stream.
 
     Attributes
     ----------
-    format : PackageFormat
-    dim : int
-    num_bits : int                         of the stream; later bits of its last byte are zero
-    num_position_bits : int                of the positions, likewise
+    num_bits, num_position_bits : int      of stream and positions; later bits of the last byte are zero
     stream : (ceil(num_bits / 8),) uint8   packages, one after the other: see ext/src/package.h
-    positions : (ceil(num_position_bits / 8),) uint8    a bitmap or, where it is short, a list of columns a row: see
-                                                        ext/src/package_positions.h
+    positions : (ceil(num_position_bits / 8),) uint8    see ext/src/package_positions.h
     interval : int                         rows from one index entry to the next
-    index_bit : (ceil(num_rows / interval),) int64      where the open package begins as the row begins
-    index_values : the same shape, int32                values that it holds by then
-    index_position : the same shape, int64              where the positions of the row and of those after it begin
+    index_bit : (ceil(num_rows / interval),) int64      first bit of the open package as the row begins
+    index_values : same shape, int32                    values in it so far
+    index_position : same shape, int64                  first position bit of the row's block
     """
 
     format: PackageFormat
@@ -165,7 +157,7 @@ class PackagedRows:
     def __post_init__(self) -> None:
         if not 1 <= self.interval <= MAX_INTERVAL:
             raise KernelError(f"packages have an index entry every {self.interval} rows; expected 1 to {MAX_INTERVAL}")
-        # A row takes a bit of positions at least, so no number of rows is believed that the file does not pay for.
+        # A row takes at least one bit of positions, so a forged row count can't exceed the size of the file.
         if not (0 <= self.num_rows <= max(self.num_position_bits, 0) and 0 <= self.dim <= MAX_DIM):
             raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {self.num_position_bits} "
                               f"bits of positions; expected a bit a row or more and at most {MAX_DIM} columns")
@@ -184,20 +176,14 @@ class PackagedRows:
 
     @property
     def stored_bits(self) -> dict[str, int]:
-        """Count every stored bit of the packages, the positions and the index, padding to bytes included."""
+        """Stored bits of packages, positions and index, padding to bytes included."""
         return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
     def codes(self, first: int = 0, last: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last).
+        """Decode rows [first, last) to (last - first, dim) uint8, or int8 where signed.
 
-        Parameters
-        ----------
-        out : (last - first, dim) uint8, or int8 where signed, to write to, in C order
-
-        Returns
-        -------
-        codes : (last - first, dim) uint8, or int8 where signed; `out` where given
+        `out`, of that shape and type in C order, is written and returned if given.
 
         Raises
         ------
@@ -211,16 +197,9 @@ class PackagedRows:
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) and multiply each by its scale.
+        """Decode rows [first, last) to float32, each multiplied by its scale, (last - first,) float32.
 
-        Parameters
-        ----------
-        scale : (last - first,) float32
-        out : (last - first, dim) float32 to write to, in C order
-
-        Returns
-        -------
-        values : (last - first, dim) float32, `out` where given
+        `out`, (last - first, dim) in C order, is written and returned if given.
 
         Raises
         ------
@@ -234,11 +213,7 @@ class PackagedRows:
         return out
 
     def chosen(self, node: np.ndarray) -> np.ndarray:
-        """Decode the rows `node`, (n,) int64 in any order, each from the index entry before it.
-
-        Returns
-        -------
-        codes : (n, dim) uint8, or int8 where signed
+        """Decode the rows `node`, (n,) int64 in any order, to (n, dim) codes.
 
         Raises
         ------
@@ -248,6 +223,7 @@ class PackagedRows:
         if node.size and (node.min() < 0 or node.max() >= self.num_rows):
             raise KernelError(f"rows {node.min()} to {node.max()} were asked for; "
                               f"rows run from 0 to {self.num_rows - 1}")
+        # Each row is read from the index entry before it.
         codes = np.empty((len(node), self.dim), self.format.dtype)
         self.refuse(*kernels.decode_chosen(self.source, node, codes.view(np.uint8)))
         return codes
@@ -258,7 +234,7 @@ class PackagedRows:
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
     def bitmap(self) -> np.ndarray:
-        """Mark the values, (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set where column j is not zero.
+        """Return (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set if column j is not zero.
 
         Raises
         ------
@@ -269,13 +245,13 @@ class PackagedRows:
         return bitmap
 
     def bit_width(self) -> np.ndarray:
-        """Bit-width of each row, (num_rows,) uint8; 0 for a row of zeros, which has none. Errors as of `codes`."""
+        """Bit width of each row, (num_rows,) uint8; 0 for a row of zeros. Errors as of `codes`."""
         width = np.zeros(self.num_rows, np.uint8)
         self._decode(0, self.num_rows, width=width)
         return width
 
     def check(self) -> PackagedRows:
-        """Read all rows and return self, which then equals what PackageWriter makes of its rows, to the bit.
+        """Read all rows and return self, which then equals PackageWriter's output for these rows, bit by bit.
 
         Raises
         ------
@@ -290,7 +266,6 @@ class PackagedRows:
         return self
 
     def _first_other_row(self, positions: np.ndarray) -> int:
-        """Return the first row of the block where other positions first differ from these."""
         size = min(len(positions), len(self.positions))
         is_same = positions[:size] == self.positions[:size]
         last_bit = 8 * (size if is_same.all() else int(is_same.argmin())) + 7
@@ -298,13 +273,13 @@ class PackagedRows:
 
     @property
     def source(self) -> tuple:
-        """Return the stream as the kernels take it."""
+        """The stream as arguments of the kernels."""
         arrays = (self.stream, self.positions, self.index_bit, self.index_values, self.index_position)
         return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.num_rows, self.dim, self.num_bits,
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
-        """Return rows [first, last), to the end where last is None; raises KernelError where some are not there."""
+        """Return rows [first, last), to the end where last is None; KernelError for missing rows."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")
@@ -315,7 +290,7 @@ class PackagedRows:
         self.refuse(*kernels.decode_rows(self.source, first, last, as_bytes, rows, scale, width))
 
     def refuse(self, fault: int, row: int) -> None:
-        """Raises KernelError where a kernel found a fault, by its number, at a row."""
+        """Raise KernelError for a fault number other than 0 at a row."""
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")
@@ -334,11 +309,7 @@ INTERVAL = 64
 class PackageWriter:
     """Encodes rows as they come; memory: the packages, positions and index so far.
 
-    Attributes
-    ----------
-    dim : int
-    format : PackageFormat
-    interval : int            rows from one index entry to the next
+    `interval` rows lie between index entries.
     """
 
     dim: int
@@ -375,6 +346,7 @@ class PackageWriter:
             values = codes[bad].view(self.format.dtype).astype(int)
             raise KernelError(f"row {self._num_rows + bad} has the code {values[np.abs(values).argmax()]}, and its "
                               f"{width[bad]} bits end at {self.format.max_code(int(width[bad]))}; use more bits")
+        # Measure first, so that the stream has room for all packages.
         self._num_bits = kernels.measure_stream(self._lengths, self._place, counts, width)
         num_rows = self._num_rows + len(codes)
         self._stream = grown(self._stream, self._num_bits // 8 + SLACK_BYTES)
@@ -387,7 +359,6 @@ class PackageWriter:
         self._num_rows = num_rows
 
     def finish(self) -> PackagedRows:
-        """Return all rows so far."""
         num_entries = -(-self._num_rows // self.interval)
         num_position_bits, positions, index_position = self._positions.finish()
         return PackagedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
@@ -409,7 +380,7 @@ class PackageWriter:
 
 
 def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackagedRows:
-    """Encode rows at once; parameters and errors as of PackageWriter.append."""
+    """Encode all rows at once; see `PackageWriter.append`."""
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()

@@ -1,10 +1,6 @@
-"""Quantization of feature rows to the codes, scales and widths of a package stream.
+"""Feature rows quantized for packages, and linear maps of rows that stay packed.
 
-How codes are stored is not known here.
-
-Combination of rows that are stored as packages: read in place, value by value, and never expanded to a matrix.
-
-What codes and sums stand for is not known here.
+A map reads packages value by value and never expands rows to a matrix, so zeros cost neither memory nor products.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from hpcgnn.ops.dispatch import backend_of
 
 
 def check_feature_bits(bits: int, is_signed: bool) -> None:
-    """Raise ConfigError unless `bits` can hold features, which have negative values where is_signed."""
     fewest = 2 if is_signed else 1
     if not fewest <= bits <= MAX_BIT_WIDTH:
         reason = "negative features need one bit for the sign; " if is_signed and bits == 1 else ""
@@ -28,11 +23,11 @@ def check_feature_bits(bits: int, is_signed: bool) -> None:
 
 
 def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Round each row to multiples of a scale of its own.
+    """Round each row to multiples of its own scale.
 
-    A row whose values are whole multiples of its smallest magnitude, and not too large ones, is kept exactly: that
-    magnitude is its scale, and its width the least that holds its codes. So 0/1 features take 1 bit and lose nothing,
-    nor do they once normalized by row. Of any other row, the largest magnitude gets the largest code of `bits` bits.
+    A row of whole multiples of its smallest magnitude, with small enough factors, is kept exactly: that magnitude is
+    its scale, and its width the least that holds its codes. So 0/1 features take 1 bit and lose nothing, also once
+    normalized by row. In any other row, the largest magnitude gets the largest code of `bits` bits.
 
     Parameters
     ----------
@@ -45,9 +40,8 @@ def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple
     scale : (num_rows,) float32    value ~ code * scale; 0 for a row of zeros
     bit_width : (num_rows,) uint8
 
-    Reference: MEGA, Eq. 2: sign(x) min(floor(|x| / scale + 0.5), 2**(bits - 1) - 1). Deviation:
-    without negative values there is no sign bit, and the largest code is 2**bits - 1; the scale is a row's own, and not
-    learned.
+    Reference: MEGA, Eq. 2: sign(x) min(floor(|x| / scale + 0.5), 2**(bits - 1) - 1). Deviation: without negative values
+    there is no sign bit, and the largest code is 2**bits - 1; the scale is per row, and not learned.
     """
     magnitude, largest_code = np.abs(rows), form.max_code(bits)
     largest = magnitude.max(axis=1, initial=0)
@@ -61,7 +55,6 @@ def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple
 
 
 def _are_multiples(magnitude: np.ndarray, smallest: np.ndarray, largest_code: int) -> np.ndarray:
-    """Return which rows are code * smallest in float32, (num_rows,) bool; a row of zeros is not, and needs no scale."""
     unit = np.where(np.isfinite(smallest), smallest, 1)[:, None]
     with np.errstate(over="ignore"):
         multiple = np.rint(magnitude / unit)
@@ -70,7 +63,7 @@ def _are_multiples(magnitude: np.ndarray, smallest: np.ndarray, largest_code: in
 
 
 def _scale_of(largest: np.ndarray, largest_code: int) -> np.ndarray:
-    """Return scales that neither vanish where the row does not nor make the largest code overflow."""
+    # A scale must not vanish unless the row does, nor may the largest code overflow.
     scale = largest / np.float32(largest_code)
     with np.errstate(over="ignore"):
         scale = np.where(np.isfinite(scale * np.float32(largest_code)), scale, np.nextafter(scale, np.float32(0)))
@@ -79,23 +72,17 @@ def _scale_of(largest: np.ndarray, largest_code: int) -> np.ndarray:
 
 def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: int = 0, last: int | None = None, *,
                      weight_bits: int = 8, is_serial: bool = False) -> np.ndarray:
-    """Return rows [first, last) of the codes times weight_codes.T; codes that are zero cost no product.
+    """Return rows [first, last) of the codes times weight_codes.T, (last - first, num_outputs) int32.
 
     Parameters
     ----------
-    packages : PackagedRows of dim columns
     weight_codes : (num_outputs, dim) int8
-    weight_bits : int, 1 to 8       that hold every weight, a sign included
+    weight_bits : int, 1 to 8       hold every weight, with its sign
     is_serial : bool                take codes one bit at a time instead of whole; for comparison
-
-    Returns
-    -------
-    (last - first, num_outputs) int32
 
     Raises
     ------
-    KernelError      the packages of these rows are malformed; weights of another type, shape or width; or sums that
-                     could pass 2^31 - 1, from dim and the bits
+    KernelError      malformed packages; weights of another type, shape or width; or sums that could pass 2^31 - 1
 
     Reference: MEGA, section V-C: decoder, weights indexed by the bitmap, row product.
     """

@@ -1,9 +1,9 @@
-"""This module finds the ranges, steps and zero points that turn real values into codes and back.
+"""Ranges, steps and zero points that turn real values into codes and back.
 
 Rounding "floor" is QGTC's Eq. (2): step = (high - low) / 2^b, code = floor((value - low) / step), clamped. The zero
-point is the middle of the lowest bin, low + step / 2: a value lies within step / 2 of what its code stands for.
-Rounding "nearest" has step = (high - low) / (2^b - 1), code = round((value - low) / step) and the zero point low, so
-that `low` itself, the zeros of a ReLU, comes back exactly.
+point is the middle of the lowest bin, low + step / 2: a value is within step / 2 of its code's value. Rounding
+"nearest" has step = (high - low) / (2^b - 1), code = round((value - low) / step) and zero point low, so that `low`
+itself, such as the zeros of a ReLU, comes back exactly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SMALLEST_STEP = torch.finfo(torch.float32).tiny    # a constant line has no rang
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Return steps and lows for a float32 matrix, of the whole matrix, or with a line_axis for each line.
+    """Return steps and lows of a float32 matrix, one for all or, with a line_axis, per line.
 
     Parameters
     ----------
-    line_axis : {0, 1} or None       the axis along which a line's values lie
+    line_axis : {0, 1} or None       axis along which a line's values lie
     low, high, rounding              see `hpcgnn.lowbit.to_bit`
 
     Raises
     ------
-    KernelError                      values that are not finite, or a range that is not one
+    KernelError                      non-finite values, or an invalid range
     """
     check_bit_width(bit_width)
     found_low, found_high = _extremes(values, line_axis)
@@ -41,7 +41,7 @@ def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float |
 
 def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: int,
             rounding: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Step and low as float32 vectors.
+    """Return step and low as float32 vectors.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: in
 
 
 def zero_point_of(codes: CodeRange) -> torch.Tensor:
-    """Return what code 0 stands for: low where rounding is to the nearest, the middle of the lowest bin otherwise."""
+    """Return the value of code 0: low for "nearest", the middle of the lowest bin for "floor"."""
     return codes.low + (0.5 - codes.offset) * codes.step
 
 

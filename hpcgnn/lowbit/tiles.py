@@ -1,6 +1,7 @@
-"""BitTiles: an adjacency as 1-bit tiles of 8 x 128, and aggregation by bits with the tiles of zeros jumped.
+"""BitTiles: an unweighted adjacency as 1-bit tiles of 8 x 128, and aggregation by bits that skips tiles of zeros.
 
-Weights of edges are not known here; a row may be scaled, as a mean is.
+Example: 300 nodes make 38 x 3 tiles. If rows 0 to 7 have neighbors only among nodes 0 to 127, two of the three tiles in
+their row are jumped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hpcgnn.ops.tiles import TileList, count_entries, multiply_tiles, tiles_of_c
 
 
 class TileProduct(NamedTuple):
-    """A product with tiles, and what became of them."""
+    """A product with tiles, and how many tiles were multiplied and jumped."""
 
     result: torch.Tensor | BitTensor
     num_multiplied: int
@@ -31,10 +32,7 @@ class TileProduct(NamedTuple):
 class BitTiles:
     """A 0/1 matrix in tiles, the left side of an aggregation.
 
-    Attributes
-    ----------
-    tiles : TileList
-    step : (num_rows,) float32 or None      what a row's entries stand for, e.g. 1 / in-degree for a mean; None is 1
+    step, (num_rows,) float32 or None for 1, is the value of a row's entries, such as 1 / in-degree for a mean.
     """
 
     tiles: TileList
@@ -50,25 +48,24 @@ class BitTiles:
     @classmethod
     def from_csr(cls, indptr: np.ndarray, indices: np.ndarray, num_columns: int, dense: bool = False,
                  row_scale: torch.Tensor | None = None, device: torch.device | str = "cpu") -> BitTiles:
-        """Return tiles of an adjacency by destination: row v lists the sources of the arcs into v.
+        """Return tiles of an adjacency by destination: row v lists the sources of the edges into v.
 
         Parameters
         ----------
         indptr : (num_rows + 1,) int64
         indices : (num_entries,) int32
-        dense : bool                        keep the tiles of zeros too
+        dense : bool                        keep the tiles of zeros
         row_scale : (num_rows,) float32
-        device : where the tiles shall lie
 
         Raises
         ------
-        KernelError                         no CSR of such a matrix
+        KernelError                         not the CSR of such a matrix
         """
         return cls(tiles_of_csr(indptr, indices, num_columns, dense, device), row_scale)
 
     @classmethod
     def from_matrix(cls, matrix: torch.Tensor, dense: bool = False, row_scale: torch.Tensor | None = None) -> BitTiles:
-        """Return tiles of a matrix whose entries other than zero are ones."""
+        """Return tiles with a one for each non-zero entry."""
         pattern = scipy.sparse.csr_matrix(matrix.cpu().numpy() != 0)
         return cls.from_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1], dense,
                             row_scale, matrix.device)
@@ -83,22 +80,20 @@ class BitTiles:
 
     @property
     def device(self) -> torch.device:
-        """Return the device that the tiles lie on."""
         return self.tiles.words.device
 
     @property
     def nbytes(self) -> int:
-        """Count the bytes of the tiles and of what finds them."""
         return self.tiles.words.nbytes + self.tiles.column.nbytes + self.tiles.begin.nbytes
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Count the entries of each row, (num_rows,) int64."""
+        """Number of entries per row, (num_rows,) int64."""
         return count_entries(self.tiles)
 
     @cached_property
     def num_zero_tiles(self) -> int:
-        """Count the tiles of zeros among all of the matrix."""
+        """Number of tiles of zeros in the whole matrix."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 
@@ -110,12 +105,12 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
     ----------
     tiles : (M, K) BitTiles
     features : (K, N) BitTensor packed by row
-    jump : bool          leave tiles of zeros out; may be switched off for the dense form only
+    jump : bool          leave out tiles of zeros; False needs the dense form
     reuse : bool         load a tile once for all planes of the features
 
     Returns
     -------
-    (M, N) int32, exact; tiles that were multiplied; tiles of the matrix that were jumped
+    (M, N) int32, exact; numbers of tiles multiplied and jumped
 
     Raises
     ------
@@ -129,9 +124,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
                        bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                        reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_bits`, but the values that the codes stand for: (M, N) float32.
-
-    gain, bias and relu are those of `hpcgnn.lowbit.bit_mm_to_float`.
+    """Sum as `aggregate_bits`, but the values of the codes: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`.
     """
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
     return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
@@ -141,9 +134,8 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
                      high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                      bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                      reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_to_float`; quantize and pack by column, as the left side of the next product.
-
-    bit_width, low, high and rounding are those of `hpcgnn.lowbit.bit_mm_to_bit`.
+    """Sum as `aggregate_to_float`, then quantize and pack by column for the next product; options as in
+    `bit_mm_to_bit`.
     """
     if low is None or high is None:
         values = aggregate_to_float(tiles, features, gain=gain, bias=bias, relu=relu, jump=jump, reuse=reuse)

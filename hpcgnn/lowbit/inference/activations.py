@@ -1,7 +1,7 @@
-"""Activations of an integer model as Adaptive-Packages: the codes that each layer reads, of one part's rows.
+"""Files of Adaptive-Packages: the codes that each layer of an integer model reads, one sealed file per part.
 
-One sealed file a part, `part-RRRR.h5`: groups `layer-0`, `layer-1`, .. as `hpcgnn.shards.packages` lays them out, and
-dataset `node_id`, (num_rows,) int64, the global ids of the rows.
+`part-RRRR.h5` has groups `layer-0`, `layer-1`, .. as `hpcgnn.shards.packages` lays them out, and dataset `node_id`,
+(num_rows,) int64, the global ids of the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, a
 
 
 def activation_path(folder: Path, part: int) -> Path:
-    """Return the file of one part."""
     return folder / f"part-{part:04d}.h5"
 
 
@@ -53,11 +52,11 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
 
 
 def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackagedRows, np.ndarray]]]:
-    """Read what `write_activations` wrote: the rows' global ids, and packages and scales by layer.
+    """Read the rows' global ids, and packages and scales by layer.
 
     Raises
     ------
-    ShardError      missing, damaged, or of shapes that do not fit
+    ShardError      missing, damaged, or shapes that do not fit
     """
     path = activation_path(folder, part)
     with open_sealed(path, KIND, VERSION, advice=ADVICE) as file:

@@ -1,8 +1,7 @@
-"""Signed codes packed at their own width, one behind the other, lowest bit first. Who reads them is not known here.
+"""CodeExchange: sends codes of boundary rows to the ranks that need them, packed at their own width and exact.
 
-CodeExchange: codes of boundary rows to the ranks that need them, packed at their own width and exact.
-
-One message a peer, its rows as the ExchangePlan lists them and nothing else: both sides know width and size.
+One message per peer holds its rows in the order of the ExchangePlan and nothing else, since both sides know width and
+size. Example: 2 rows of 8 codes at 3 bits are 6 bytes: code 0 takes the lowest 3 bits of byte 0, code 1 the next 3.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from hpcgnn.exchange.ring import MAX_TAG, Transfer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.integer_layers import MappedRows
 
-TOGETHER = 8               # codes whose fields fill whole bytes at every width
+TOGETHER = 8               # eight codes fill whole bytes at every width
 BLOCK_CODES = 1 << 20      # packed at a time, a multiple of TOGETHER
 
 
 def packed_bytes(num_codes: int, bit_width: int) -> int:
-    """Count the bytes of so many codes."""
+    """Return the bytes of packed codes."""
     return -(-num_codes * bit_width // 8)
 
 
 def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the low `bit_width` bits of each code, in order.
+    """Return the low `bit_width` bits of each code, in order, lowest bit first.
 
     Parameters
     ----------
     codes : int8 of any shape, of magnitude below 2**(bit_width - 1)
     bit_width : int, 2 to 8
-    out : (packed_bytes,) uint8      written where given
+    out : (packed_bytes,) uint8      written if given
 
     Returns
     -------
-    (packed_bytes,) uint8; bits behind the last code are 0
+    (packed_bytes,) uint8; bits after the last code are 0
     """
     flat = codes.reshape(-1)
     out = np.empty(packed_bytes(flat.size, bit_width), np.uint8) if out is None else out
@@ -49,12 +48,7 @@ def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None)
 
 
 def unpack_codes(packed: np.ndarray, bit_width: int, out: np.ndarray) -> None:
-    """Write the codes that `pack_codes` packed to `out`, int8 and contiguous.
-
-    Raises
-    ------
-    KernelError      packed is not as long as so many codes
-    """
+    """Write the codes that `pack_codes` packed to `out`, int8 and contiguous; KernelError for another length."""
     flat = out.reshape(-1)
     if packed.dtype != np.uint8 or len(packed) != packed_bytes(flat.size, bit_width):
         raise KernelError(f"{flat.size} codes of {bit_width} bits take {packed_bytes(flat.size, bit_width)} bytes, "
@@ -87,22 +81,17 @@ def _unpack_block(packed: np.ndarray, bit_width: int, num_codes: int) -> np.ndar
     fields = np.empty((len(numbers), TOGETHER), np.uint8)
     for place in range(TOGETHER):
         fields[:, place] = numbers >> np.uint64(bit_width * place) & np.uint64(2**bit_width - 1)
-    # Moved to the top of a byte and back, a field keeps its sign.
+    # Shift a field to the top of its byte and back, to extend its sign.
     return ((fields << spare).view(np.int8) >> spare).reshape(-1)[:num_codes]
 
 
 class CodeExchange:
     """Exchanges of one rank, one at a time.
 
-    Parameters
-    ----------
-    comm : MPI communicator with one rank a part
-    plan : ExchangePlan
-
     Attributes
     ----------
     sent_bytes : int             handed to MPI by this rank so far
-    float_bytes : int            what the same rows would take in float32
+    float_bytes : int            bytes of the same rows in float32
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan):
@@ -117,26 +106,24 @@ class CodeExchange:
 
     @property
     def boundary(self) -> tuple[RowList, ...]:
-        """Return the rows that go to each peer."""
+        """Rows that go to each peer."""
         return self._plan.boundary
 
     @property
     def halo(self) -> tuple[RowList, ...]:
-        """Return the halo rows that come from each peer, which are neighbors."""
+        """Halo rows that come from each peer, contiguous per peer."""
         return self._plan.halo
 
     @property
     def blocked_seconds(self) -> float:
-        """Return the seconds that this rank has waited for messages."""
+        """Seconds that this rank has waited for messages."""
         return self._traffic.blocked_seconds
 
     def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
-        """Collective: have the codes of halo rows come.
+        """Collective: start to fetch the codes of halo rows.
 
-        Parameters
-        ----------
-        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1); rows of MappedRows whose bytes
-            hold codes of that width and nothing else are sent as they lie
+        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1). MappedRows that fill their bytes at
+            that width are sent as they are
         """
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
@@ -150,7 +137,7 @@ class CodeExchange:
         return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width, is_whole)
 
     def transfer(self, send: list[np.ndarray], receive: list[np.ndarray], dim: int) -> Transfer:
-        """Collective: begin an exchange of messages that are there; boundary rows have `dim` codes."""
+        """Collective: start an exchange of packed messages; boundary rows have `dim` codes."""
         plan = self._plan
         self.sent_bytes += sum(map(len, send))
         self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
@@ -160,15 +147,12 @@ class CodeExchange:
 
 
 class CodeArrival:
-    """Codes on their way."""
-
     def __init__(self, plan: ExchangePlan, transfer: Transfer, receive: list[np.ndarray], bit_width: int,
                  is_whole: bool):
         self._plan, self._transfer, self._receive = plan, transfer, receive
         self._bit_width, self._is_whole = bit_width, is_whole
 
     def poll(self) -> bool:
-        """Let MPI make progress; whether all has arrived."""
         return self._transfer.poll()
 
     def finish(self, halo: np.ndarray) -> None:
@@ -180,7 +164,7 @@ class CodeArrival:
                 unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])
 
     def finish_into(self, mapped: MappedRows, first: int) -> None:
-        """Wait, and write the codes of halo rows to the rows from `first` on, of the form that was sent."""
+        """Wait, and write the codes of halo rows to `mapped` from row `first` on, in its form."""
         if not self._is_whole:
             halo = np.empty((self._plan.num_halo, mapped.shape[1]), np.int8)
             self.finish(halo)

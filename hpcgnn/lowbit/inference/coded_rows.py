@@ -1,6 +1,7 @@
-"""Rows as codes with a step each, dense or as packages, and how floats, packages and sums become such codes.
+"""Rows as codes with a step per row: as bytes, as bits, or as packages.
 
-No layer is known here.
+Floats, packages and sums become codes here. Example: rows of in-degree 3 have step 0.5 and 2 bits without a sign; then
+(0.4, 1.1, 9.0) has codes (1, 2, 3), which stand for (0.5, 1.0, 1.5).
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ ONE = np.ones(1, np.float32)
 
 
 class LayerRows(Protocol):
-    """Holds the rows that a layer reads as codes: value = code · step of the row.
+    """The rows that a layer reads: value = code · step of the row.
 
-    Attributes
-    ----------
     step : (n,) float32
     """
 
@@ -36,7 +35,7 @@ class LayerRows(Protocol):
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
         """Return codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
 
-        Raises KernelError for so many columns that a sum could pass 32 bits.
+        Raises KernelError if a sum over the columns could pass 32 bits.
         """
 
     def packages(self) -> PackagedRows:
@@ -45,7 +44,7 @@ class LayerRows(Protocol):
 
 @dataclass(frozen=True)
 class CodedRows:
-    """Rows as codes: value = code · step of the row.
+    """Rows as codes of a byte each.
 
     Attributes
     ----------
@@ -61,36 +60,27 @@ class CodedRows:
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
-        """Make room for rows of nodes with these in-degrees, (n,)."""
+        """Allocate rows for nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
                    int(scale.bit_width.max()))
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """See `LayerRows`."""
         return product_of(self.codes[first:stop], self.bit_width, weights)
 
     def packages(self) -> PackagedRows:
-        """See `LayerRows`."""
         is_signed = self.codes.dtype == np.int8
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
 
     def target(self, first: int, stop: int) -> CodeTarget:
-        """Return the target for codes of rows first .. stop - 1."""
+        """Return the place for codes of rows first .. stop - 1."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
 
 
 @dataclass(frozen=True)
 class BitRows:
-    """Rows as bits, each row at the width of its in-degree.
-
-    Attributes
-    ----------
-    bits : RowBits of n rows
-    scale : RowScale
-    in_degree : (n,) integer         in the whole graph
-    """
+    """Rows as bits, each row at the width of its in-degree, (n,) integer in the whole graph."""
 
     bits: RowBits
     scale: RowScale
@@ -98,35 +88,27 @@ class BitRows:
 
     @classmethod
     def of(cls, coded: CodedRows, scale: RowScale, in_degree: np.ndarray) -> BitRows:
-        """Pack the same rows."""
         return cls(RowBits.pack(coded.codes, scale.bit_width[scale.entry(in_degree)]), scale, in_degree)
 
     @property
     def step(self) -> np.ndarray:
-        """See `LayerRows`."""
         return self.scale.step[self.scale.entry(self.in_degree)]
 
     def coded(self) -> CodedRows:
-        """Return the same rows, a byte a code."""
         limit = self.scale.max_code.astype(np.float32)[self.scale.entry(self.in_degree)]
         return CodedRows(self.bits.codes(), self.step, limit, int(self.scale.bit_width.max()))
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """See `LayerRows`."""
         return product_of(self.bits.some(first, stop).codes(), int(self.scale.bit_width.max()), weights)
 
     def packages(self) -> PackagedRows:
-        """See `LayerRows`."""
         return self.coded().packages()
 
 
 @dataclass(frozen=True)
 class PackedCodes:
-    """Rows as Adaptive-Packages, that are multiplied in place: zeros take neither memory nor products.
+    """Rows as Adaptive-Packages, multiplied in place: zeros take neither memory nor products.
 
-    Attributes
-    ----------
-    packed : PackagedRows of n rows
     step : (n,) float32
     """
 
@@ -135,29 +117,21 @@ class PackedCodes:
 
     @classmethod
     def of(cls, coded: CodedRows) -> PackedCodes:
-        """Pack the same rows."""
         return cls(coded.packages(), coded.step)
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """See `LayerRows`."""
         return package_product(self.packed, first, stop, weights)
 
     def packages(self) -> PackagedRows:
-        """See `LayerRows`."""
         return self.packed
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Return codes of float rows.
-
-    Parameters
-    ----------
-    rows : (n, dim) float32
-    in_degree : (n,) integer         in the whole graph
+    """Return codes of float rows (n, dim), for in_degree (n,) in the whole graph.
 
     Raises
     ------
-    KernelError      a value that is NaN, or a negative one where codes have no sign
+    KernelError      NaN, or a negative value where codes have no sign
     """
     coded = CodedRows.empty(scale, in_degree, rows.shape[1])
     rescale(np.ascontiguousarray(rows, np.float32), Epilogue(), coded.target(0, len(rows)))
@@ -165,12 +139,7 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
 
 
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Return codes of packages, equal to those of the floats that they stand for, which are never written.
-
-    Parameters
-    ----------
-    packed : PackagedRows of n rows
-    row_scale : (n,) float32         value = package code · row_scale
+    """Return codes of packages, value = package code · row_scale (n,), equal to the codes of the same floats.
 
     Raises
     ------
@@ -178,27 +147,23 @@ def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, 
     """
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
+        # Block by block, so that the floats never exist.
         codes = packed.codes(first, stop).astype(np.int32)
         rescale(codes, Epilogue(row_scale=row_scale[first:stop]), coded.target(first, stop))
     return coded
 
 
 def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
-    """Return the target for codes of mapped rows that are already divided by the steps of their columns."""
+    """Return the place for codes of mapped rows that are already divided by their columns' steps."""
     return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))
 
 
 def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
-    """Return codes @ weights.codes.T, (n, out_dim) int32.
-
-    Parameters
-    ----------
-    codes : (n, in_dim) int8 or uint8, contiguous
-    code_bits : int                  that hold every code, a sign included
+    """Return codes @ weights.codes.T, (n, out_dim) int32; code_bits hold every code, with its sign.
 
     Raises
     ------
-    KernelError      widths that don't fit, or so many columns that a sum could pass 32 bits
+    KernelError      widths that don't fit, or a sum over the columns could pass 32 bits
     """
     return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
                    weight_bits=weights.scale.bit_width).numpy()
@@ -209,6 +174,6 @@ def package_product(packed: PackagedRows, first: int, stop: int, weights: Intege
 
     Raises
     ------
-    KernelError      a package is malformed, or so many columns that a sum could pass 32 bits
+    KernelError      a package is malformed, or a sum over the columns could pass 32 bits
     """
     return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

@@ -1,7 +1,7 @@
-"""The forward pass of an integer model: integer products and sums, with scales between them, as its contract says.
+"""The forward pass of an integer model, layer by layer in NumPy and small kernels: the reference for the faster passes.
 
-Every float operation is elementwise or within one row, in one order, so that the integers of a row do not depend on the
-rank, the batch or the place that it stands in. Where neighbors are is not known here.
+`hpcgnn.lowbit.integer_model` has the formulas. Each float operation is elementwise or within one row, in a fixed order.
+So the integers of a row do not depend on its rank, its batch or its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcgnn.lowbit.integer_model import IntegerConvolution, IntegerModel, RowSca
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_rows import Epilogue, LayerNorm, OwnPart, rescale
 
-# First row of a block, its sums (m, dim) int32 or float32, and what makes them the convolution's output.
+# First row of a block, its sums (m, dim) int32 or float32, and the epilogue that turns them into the output.
 Block = tuple[int, np.ndarray, Epilogue]
 
 
@@ -34,12 +34,11 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
     Returns
     -------
     logits : (n, num_classes) float32
-    embeddings : (n, hidden) float32       what the last convolution reads, before it is quantized; (n, 0) where the
-                                           model has one convolution
+    embeddings : (n, hidden) float32       unquantized input of the last convolution; (n, 0) if it is the only one
 
     Raises
     ------
-    KernelError      a value that is NaN; negative features where the model's codes have no sign
+    KernelError      NaN; negative features where the model's codes have no sign
     """
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 
@@ -47,13 +46,12 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
 def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: CodeNeighborhood,
                   observe: Callable[[LayerRows], None] | None = None,
                   observe_second: Callable[[int, CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: run the pass of `forward` from the codes of the first convolution's rows.
+    """Collective: run `forward` from the codes of the first convolution's rows.
 
     Parameters
     ----------
-    observe : function or None            is shown the codes that each convolution reads
-    observe_second : function or None     is shown the first row of a block, and the block's codes that the second map
-                                          of gin reads
+    observe : function or None             called with the codes that each convolution reads
+    observe_second : function or None      called with a block's first row and the codes of gin's second map
     """
     embeddings, last = np.empty((len(in_degree), 0), np.float32), len(model.convolutions) - 1
     for number, convolution in enumerate(model.convolutions):
@@ -68,8 +66,6 @@ def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One convolution of a pass and the rows that it reads."""
-
     convolution: IntegerConvolution
     coded: LayerRows
     in_degree: np.ndarray
@@ -77,7 +73,7 @@ class _Layer:
     observe_second: Callable[[int, CodedRows], None] | None = None
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
-        """Collective: return codes of the next convolution's rows, and these rows where they are kept."""
+        """Collective: return the next convolution's codes, and its rows before rounding if keeps_values."""
         norm = self.convolution.norm
         norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
         coded = CodedRows.empty(scale, self.in_degree, self._out_dim)
@@ -100,13 +96,13 @@ class _Layer:
         return len(self.convolution.bias if self.convolution.second is None else self.convolution.second_bias)
 
     def _outputs(self) -> Iterator[Block]:
-        """Collective: blocks of the output's rows in order."""
+        """Collective: yield blocks of the output's rows in order."""
         if self.convolution.kind == "gat":
             return self._attended()
         return self._summed() if self.convolution.second is None else self._second(self._summed())
 
     def _summed(self) -> Iterator[Block]:
-        """Collective: sums over neighbors and what the row itself adds."""
+        """Collective: yield sums over neighbors and the row's own part."""
         convolution, mapped = self.convolution, self._map()
         factor = self.neighborhood.row_factor(REDUCTIONS[convolution.kind])
         for first, sums in self.neighborhood.sums(mapped, convolution.mapped.bit_width):
@@ -117,7 +113,7 @@ class _Layer:
                 epsilon=convolution.epsilon, own=self._own(first, stop))
 
     def _attended(self) -> Iterator[Block]:
-        """Collective: attention over neighbors and the row itself."""
+        """Collective: yield attention over neighbors and the row itself."""
         convolution, step = self.convolution, self.convolution.mapped.step
         vectors = convolution.attention.astype(np.float64) * step
         ending = Epilogue(column_scale=None if convolution.averages_heads else step, bias=convolution.bias)
@@ -127,7 +123,7 @@ class _Layer:
                 else attended, ending
 
     def _map(self) -> np.ndarray:
-        """Return B, (n, mapped_dim) int8: codes of the rows that are summed."""
+        # B of the formulas: mapped rows as codes, as they are sent and summed.
         weights, scale, coded = self.convolution.neighbor, self.convolution.mapped, self.coded
         factor = self.neighborhood.row_factor("gcn") if self.convolution.kind == "gcn" else None
         row_scale = coded.step if factor is None else coded.step * factor
@@ -146,9 +142,9 @@ class _Layer:
         return OwnPart(coded.product(first, stop, own), coded.step[first:stop], own.scale.step)
 
     def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The second map of gin; its rows become codes first."""
         convolution = self.convolution
         for first, sums, epilogue in blocks:
+            # gin's rows between its two maps become codes too.
             between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
             rescale(sums, replace(epilogue, rectifies=True), between.target(0, len(sums)))
             if self.observe_second is not None:
@@ -159,7 +155,7 @@ class _Layer:
 
 
 def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """Map (n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
+    # Heads are added in a fixed order, so that no bit depends on the block.
     by_head = rows.reshape(len(rows), num_heads, -1)
     total = by_head[:, 0].copy()
     for head in range(1, num_heads):

@@ -1,7 +1,7 @@
-"""Convolutions of an integer model as the layers that `hpcgnn.ops.integer_layers` runs. No row is known here.
+"""GraphPass: the fast host pass of an integer model that sums its neighbors, with the bits of `forward`.
 
-GraphPass: an integer model on one rank's rows, a block of rows through all that lies between two exchanges; codes of
-halo rows come while central rows go on. The same bits come from `hpcgnn.lowbit.inference.forward`.
+A block of rows goes through all that lies between two exchanges (sum, scale, norm, ReLU, next map) while it is in the
+cache. Central blocks run while halo codes travel; the rest follows when they have arrived.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from hpcgnn.ops.integer_layers import PADDING, AttentionHeads, DegreeScales, Gra
 from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.partition import Partition
 
-SUMMED_KINDS = ("gcn", "gin", "sage")      # whose neighbors are summed, not weighed
+SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weights
 
 
 def is_summed(model: IntegerModel) -> bool:
-    """Tell whether every convolution sums its neighbors, and reads a column at least."""
+    """Whether every convolution sums its neighbors, and reads at least one column."""
     return all(one.kind in SUMMED_KINDS for one in model.convolutions) and model.num_features > 0
 
 
 def layers_of(model: IntegerModel, factors: Iterable[np.ndarray | None],
               takes_tiles: Iterable[np.ndarray | None] | None = None) -> list[IntegerLayer]:
-    """Return the model's layers.
+    """Return the model's convolutions as layers of `hpcgnn.ops.integer_layers`.
 
-    Parameters
-    ----------
-    factors : (n,) float32 or None      of each convolution's reduction
-    takes_tiles : (num_batches,) uint8 of each convolution, or None       see `IntegerLayer`
+    factors : (n,) float32 or None      per convolution, of its reduction
+    takes_tiles : (num_batches,) uint8 per convolution, or None       see `IntegerLayer`
     """
     choices = [None] * len(model.convolutions) if takes_tiles is None else takes_tiles
     return [_layer(*of_one) for of_one in zip(model.convolutions, factors, choices, strict=True)]
@@ -79,10 +77,8 @@ class GraphPass:
 
     Parameters
     ----------
-    model : IntegerModel                 whose convolutions `hpcgnn.lowbit.inference.graph_pass.is_summed`
-    part : Partition
-    exchange : CodeExchange
-    rows : BitRows                       of the inner nodes, that the first convolution reads
+    model : IntegerModel                 one that `is_summed`
+    rows : BitRows                       inner rows that the first convolution reads
     keeps_codes : bool                   for `observe`
     """
 
@@ -96,15 +92,13 @@ class GraphPass:
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of rows that lie between convolutions."""
+        """Bytes of rows between convolutions."""
         return self._layers.row_bytes
 
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return what `hpcgnn.lowbit.inference.forward.forward_codes` does.
+        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward_codes`.
 
-        Parameters
-        ----------
-        observe : function or None       is shown the codes that each convolution reads
+        observe : function or None       called with the codes that each convolution reads
 
         Raises
         ------
@@ -126,7 +120,7 @@ class GraphPass:
         arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
         done = 0
         for first, stop in blocks(0, part.num_central):
-            if arrival.poll():      # all other rows at once, then
+            if arrival.poll():      # then all other rows go at once
                 break
             self._layers.convolve(number, first, stop, logits, hidden)
             done = stop

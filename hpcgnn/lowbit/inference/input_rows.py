@@ -1,4 +1,5 @@
-"""Input rows as the shards store them, float32 or packages, and how they become a model's first codes."""
+"""Input rows in the form of their shard (floats or packages), and as the codes that a model's first convolution reads.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ class InputRows(Protocol):
 
     Attributes
     ----------
-    form : str                 "float32", "float16", "packages", "codes of 2 to 4 bits" or the like, or "packed codes"
-    num_bytes : int            in memory; of what shards hold, there too, before the shard's own compression
+    form : str                 such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
+    num_bytes : int            in memory, before a shard's own compression
     """
 
     form: str
     num_bytes: int
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
-        """Return codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
+        """Return codes of all rows; KernelError for NaN, or negative values where codes have no sign."""
 
 
 @dataclass(frozen=True)
 class FloatRows:
-    """Rows as floats, (n, dim) float32 or float16."""
+    """(n, dim) float32 or float16 rows."""
 
     rows: np.ndarray
 
@@ -48,13 +49,12 @@ class FloatRows:
         return self.rows.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
-        """See `InputRows`."""
         return code_rows(scale, self.rows, in_degree)
 
 
 @dataclass(frozen=True)
 class PackageRows:
-    """Holds rows as packages; no floats are made of them."""
+    """Rows as packages, coded without making floats."""
 
     packed: PackagedRows
     scale: np.ndarray
@@ -66,24 +66,23 @@ class PackageRows:
         return sum(self.packed.stored_bits.values()) // 8 + self.scale.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
-        """See `InputRows`."""
         return code_packages(scale, self.packed, self.scale, in_degree)
 
 
 @dataclass(frozen=True)
 class BitInput:
-    """Holds the codes that one model's first convolution reads, as bits; the rows they came from are not kept."""
+    """Codes of a model's first convolution, as bits; the original rows are not kept."""
 
     bits: BitRows
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
-        """Encode the same rows for the convolution that reads at this scale; raises what `InputRows.coded` does."""
+        """Encode rows at the convolution's scale; errors as of `InputRows.coded`."""
         return cls(BitRows.of(rows.coded(scale, in_degree), scale, in_degree))
 
     @property
     def form(self) -> str:
-        """Say how wide the scale lets rows be, which is the same on all ranks."""
+        """Widths that the scale allows, the same on all ranks."""
         low, high = self.bits.scale.bit_width.min(), self.bits.scale.bit_width.max()
         return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
 
@@ -92,13 +91,13 @@ class BitInput:
         return self.bits.bits.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> BitRows:
-        """Return the codes, which keep the scale that they were made with; the arguments are not read."""
+        """Return the codes at their own scale; the arguments are ignored."""
         return self.bits
 
 
 @dataclass(frozen=True)
 class PackedInput:
-    """Holds the codes that one model's first convolution reads, in packages; the rows they came from are not kept."""
+    """Codes of a model's first convolution, in packages; the original rows are not kept."""
 
     codes: PackedCodes
 
@@ -106,7 +105,7 @@ class PackedInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
-        """Encode the same rows for the convolution that reads at this scale; raises what `InputRows.coded` does."""
+        """Encode rows at the convolution's scale; errors as of `InputRows.coded`."""
         return cls(PackedCodes.of(rows.coded(scale, in_degree)))
 
     @property
@@ -114,17 +113,12 @@ class PackedInput:
         return sum(self.codes.packed.stored_bits.values()) // 8 + self.codes.step.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> PackedCodes:
-        """Return the codes, which keep the scale that they were made with; the arguments are not read."""
+        """Return the codes at their own scale; the arguments are ignored."""
         return self.codes
 
 
 def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
-    """Return the features of a part in the form that its shard has.
-
-    Raises
-    ------
-    ShardError                as of `hpcgnn.shards.reader.read_packages`
-    """
+    """Return the features of a part in the form of its shard; errors as of `hpcgnn.shards.reader.read_packages`."""
     if info.feature_dtype == PACKAGE:
         return PackageRows(*read_packages(folder, part.part, info))
     return FloatRows(part.features)

@@ -1,8 +1,4 @@
-"""This module checks an integer model: shapes that follow each other, parts that its kinds need, finite numbers.
-
-Widths and codes are checked where they are made, in `hpcgnn.lowbit.integer_model`; files are not known here.
-
-Integer models as sealed HDF5 files. What is read is checked as if somebody had forged it.
+"""Integer models as sealed HDF5 files, and checks of all that is read, as if somebody had forged it.
 
 Format 2. Attributes: `dataset`, `scheme` (str), `fingerprint` (JSON, as in graph.h5), `num_nodes`, `num_features`,
 `num_classes`, `num_convolutions` (int), `is_multi_label` (bool), and `trained_cut` (JSON) where the model was trained
@@ -17,7 +13,7 @@ in clusters. Group `class_names` (`bytes`, `offset`, see `store_texts`) where cl
     bias, second_bias, attention     arrays of float32
     norm                      group: `weight`, `bias` float32; attribute eps
 
-Parts that a convolution does not have are not there. Files of format 1 name no fingerprint; quantize the run again.
+Parts that a convolution lacks are left out. Files of format 1 name no fingerprint; quantize the run again.
 """
 
 from __future__ import annotations
@@ -45,18 +41,17 @@ from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
-# Parts that a kind has beside those of all; no other kind has them.
+# Parts of each kind beyond those that all have.
 PARTS = {"gcn": (), "sage": ("own",), "gin": ("second_rows", "second", "second_bias"), "gat": ("attention",)}
 MAX_HEADS = 4096
 
 
 def check_model(model: IntegerModel) -> IntegerModel:
-    """Check a model and return it.
+    """Check shapes, parts and numbers of a model, and return it.
 
     Raises
     ------
-    KernelError      a part that is missing or too many, shapes that don't follow each other, or a number that is not
-                     finite
+    KernelError      a missing or extra part, shapes that don't fit, or a non-finite number
     """
     if not model.convolutions:
         raise KernelError("an integer model needs at least one convolution, found none")
@@ -79,7 +74,6 @@ def _check_numbered(number: int, convolution: IntegerConvolution, in_dim: int, i
 
 
 def _check_convolution(convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:
-    """Count the columns of the output of a convolution that reads `in_dim` columns."""
     for part in sorted({part for parts in PARTS.values() for part in parts}):
         has, needs = getattr(convolution, part) is not None, part in PARTS[convolution.kind]
         if has != needs:
@@ -154,21 +148,21 @@ SCALARS = {"dataset": str, "scheme": str, "num_nodes": int, "num_features": int,
 CLASS_NAMES = "class_names"
 OPTIONS = {"kind": str, "epsilon": float, "heads": int, "averages_heads": bool}
 REALS = ("bias", "second_bias", "attention")
-# What h5py raises on content that no program of ours has written.
+# h5py's errors on content that hpcgnn did not write.
 MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
-    """Replace the model at `path`; what was there stays if anything fails.
+    """Replace the model at `path`; the old file stays if anything fails.
 
     Parameters
     ----------
     fingerprint : Fingerprint      of the shards that the model was made on
-    cut : ClusterCut or None       that it was trained in; None is the whole graph
+    cut : ClusterCut or None       clusters it was trained in; None is the whole graph
 
     Raises
     ------
-    KernelError          the model is none, see `check_model`
+    KernelError          not a valid model, see `check_model`
     CheckpointError      the folder can't be written or the disk is full
     """
     check_model(model)
@@ -189,11 +183,11 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
 
 
 def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
-    """Read a model, and of what shards it was made.
+    """Read a model, and the fingerprint of the shards that it was made on.
 
     Raises
     ------
-    CheckpointError      missing, truncated, damaged, of another format, or holding what is no model
+    CheckpointError      missing, truncated, damaged, of another format, or not a valid model
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
@@ -207,7 +201,7 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
 
 
 def payload_bytes(model: IntegerModel) -> int:
-    """Count the bytes of all arrays of a model as its file stores them, without names and attributes."""
+    """Return the bytes of a model's arrays in its file, without names and attributes."""
     maps = [one for convolution in model.convolutions for one in convolution.maps]
     tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
     reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]
@@ -264,7 +258,7 @@ def _load_model(file: h5py.File, path: Path) -> IntegerModel:
 
 
 def read_trained_cut(path: Path) -> ClusterCut | None:
-    """Read the clusters that a model was trained in, None where that was the whole graph; errors as of `read_model`."""
+    """Read the clusters that a model was trained in, None for the whole graph; errors as of `read_model`."""
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         if "trained_cut" not in file.attrs:
             return None
@@ -301,7 +295,7 @@ class _Loader:
                 _scalar(norm, "eps", float)))
 
     def optional(self, read, group: h5py.Group, name: str):
-        """Read a part with `read`; None where the file has none."""
+        """Read a part with `read`; None if the file lacks it."""
         return read(group[name]) if name in group else None
 
     def row_scale(self, group: h5py.Group) -> RowScale:

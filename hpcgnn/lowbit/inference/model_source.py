@@ -1,6 +1,7 @@
-"""This module checks whether a model may answer for a graph. It reads neither.
+"""Opens an integer model for some shards, from a model file or from the best checkpoint of a run folder.
 
-This module opens an integer model for some shards, from a file or from the best checkpoint of a run folder.
+A float checkpoint is calibrated on the graph first. A model that was made on another graph is refused unless the user
+passes --other-graph; then a remark says what differs.
 """
 
 from __future__ import annotations
@@ -36,22 +37,19 @@ PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to 
 
 
 def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: GraphInfo, other_graph: bool) -> None:
-    """Check that a model fits a graph; one that it was not made on is refused unless `other_graph`.
+    """Check that a model fits a graph, and was made on it unless `other_graph`.
 
-    Parameters
-    ----------
     source : str              the model, as a sentence names it
-    made_on : Fingerprint     of the shards that it was made on
+    made_on : Fingerprint     of the model's shards
 
     Raises
     ------
-    CheckpointError           another graph, or one with other features; classes or a kind of labels that are others
-                              unless `other_graph`
+    CheckpointError           another graph, other features, or, unless `other_graph`, other classes or kind of labels
     """
     check_dataset(source, model.dataset, info, other_graph)
     for name, found, expected in (("features", model.num_features, info.num_features),
                                   ("classes", model.num_classes, info.num_classes)):
-        if found != expected and not (name == "classes" and other_graph):      # they are compared by name
+        if found != expected and not (name == "classes" and other_graph):      # classes are compared by name
             raise CheckpointError(f"{source} was made for {found} {name}, {info.name} has {expected}; "
                                   "name the shards of the graph that it was made on")
     if model.is_multi_label != info.is_multi_label and not other_graph:
@@ -65,14 +63,14 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
-    """Check a model's name of its graph; parameters and errors as of `check_graph`."""
+    """Check the name of a model's graph; see `check_graph`."""
     if dataset != info.name and not other_graph:
         raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
 
 
 def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """A sentence for a user who passed --other-graph: what differs, and that scores may be of trained nodes; None where
-    nothing differs.
+    """Return a sentence for --other-graph on what differs, and that scores may count trained nodes; None if nothing
+    does.
     """
     found = made_on.differences(info.fingerprint)
     if not found:
@@ -81,7 +79,7 @@ def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str 
             "that it was trained on")
 
 
-# What a model is built and scored from; how it was trained has no say in its answers.
+# Settings that build and score a model; others say how it was trained.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
@@ -90,15 +88,14 @@ ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run folder's model, of the best validation score, and its graph: of the arcs that it was trained on, unless the
-    settings that it is opened under say otherwise.
+    """The model of a run folder with the best validation score, and its graph.
+
+    The graph keeps the edges that the model was trained on, unless `config_of` says otherwise.
 
     Attributes
     ----------
-    session : Session
-    model : ConvolutionStack or QuantizedStack
-    remark : str or None             a sentence where it was trained on another graph
-    cut : ClusterCut or None         that it was trained in; None is the whole graph
+    remark : str or None             a sentence if it was trained on another graph
+    cut : ClusterCut or None         clusters it was trained in; None is the whole graph
     """
 
     session: Session
@@ -114,17 +111,16 @@ class TrainedRun:
 
         Parameters
         ----------
-        config_of : callable(settings, folder) -> TrainConfig      under which the model is made, for another use than
-                                                                   integers; its rows are float32 in any case
-        recipe : Recipe or None                                    what a program brings, its model for one
+        config_of : callable(settings, folder) -> TrainConfig      settings of the model, for uses other than
+                                                                   integers; rows are float32 in any case
+        recipe : Recipe or None                                    what a program brings, such as its model
         device : {"cpu", "cuda"}                                   where the model answers in floats
-        names_classes : bool      classes are those of the training, by their names; the graph may have others, or no
-                                  labels
+        names_classes : bool      match the training's classes by name; the graph may have others, or no labels
 
         Raises
         ------
-        CollectiveError      no checkpoint, or one that is damaged, of a model that can't become integers, or of another
-                             graph; shards that are damaged or cut for another number of ranks
+        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another graph;
+                             shards that are damaged or cut for another number of ranks
         """
         checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
@@ -145,7 +141,7 @@ class TrainedRun:
 
     @property
     def is_quantized(self) -> bool:
-        """Tell whether it was trained as integers, and has widths of its own."""
+        """Whether it was trained as integers, and has widths of its own."""
         return isinstance(self.model, QuantizedStack)
 
     def evaluate(self) -> Evaluation:
@@ -154,16 +150,16 @@ class TrainedRun:
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
-        """Collective: make integers of the model: calibrate a float one on this graph, export one trained as integers.
+        """Collective: calibrate a float model on this graph, or export one trained as integers.
 
         Parameters
         ----------
-        bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or what was trained
+        bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or the trained width
         row_bits : int, 2 to 8, or None      of rows; None is `bits`
 
         Raises
         ------
-        CollectiveError      widths for a model that has its own; input rows that are not finite
+        CollectiveError      widths for a model that has its own; non-finite input rows
         """
         info, model = self.session.info, self.model
         if self.is_quantized:
@@ -178,7 +174,7 @@ class TrainedRun:
 
 
 def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Return settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
+    """Return settings under which a run's model answers: float32 rows, all rows, plain messages.
 
     Raises
     ------
@@ -199,16 +195,16 @@ def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
 
 
 def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Return `integer_config` with all arcs, whatever clusters the run was trained in; errors as there."""
+    """Return `integer_config` with all edges, also for a run trained in clusters."""
     return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
 
 
 def read_best(folder: Path) -> Checkpoint:
-    """Read the checkpoint of a run folder, whose `best_model` holds the weights of the best validation score.
+    """Read the checkpoint of a run folder; `best_model` has the weights of the best validation score.
 
     Raises
     ------
-    CheckpointError      there is none, or it is damaged
+    CheckpointError      missing or damaged
     """
     checkpoint = RunFolder(folder).checkpoint
     if not checkpoint.exists():
@@ -223,12 +219,11 @@ class OpenedModel:
 
     Attributes
     ----------
-    model : IntegerModel
-    num_bytes : int                  of its file, or of its numbers where it has none
-    score : str                      that it is judged by
-    float_seconds : dict             of a run folder: of a pass of a float model of its shape, by the type of its rows,
-                                     "float32" and "bfloat16"; empty for a file
-    remarks : list of str            sentences where the model was made on another graph, or trained on other arcs
+    num_bytes : int                  of its file, or of its numbers without one
+    score : str                      name of its score
+    float_seconds : dict             for a run folder: seconds of a pass of a float model of the same shape, by row type
+                                     ("float32", "bfloat16")
+    remarks : list of str            sentences if it was made on another graph, or trained on other edges
     """
 
     model: IntegerModel
@@ -245,14 +240,14 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     Parameters
     ----------
     bits, row_bits : see `TrainedRun.integer_model`
-    repeat : int                     passes in floats to time
+    repeat : int                     float passes to time
     device : {"cpu", "cuda"}         where they run
-    answered : ClusterCut or None    in which the model is to answer; from the whole graph, None, it is calibrated and
-                                     timed there too, whatever clusters it was trained in
+    answered : ClusterCut or None    clusters in which the model will answer; None calibrates and times it on the whole
+                                     graph, also if it was trained in clusters
 
     Raises
     ------
-    CollectiveError      what is there is no model, or one of another graph; widths for a model that has its own
+    CollectiveError      no model, or one of another graph; widths for a model that has its own
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
@@ -262,7 +257,7 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
         remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
         seconds = {"float32": _float_seconds(run.session, repeat)}
         classes = classes_of(run.session.info)
-        del run      # the rows of one precision are in memory at a time
+        del run      # keep the rows of one precision in memory at a time
         config = replace(config, precision="bf16", quantize="none")
         seconds["bfloat16"] = _float_seconds(Session.open(comm, shards, config, info, Recipe(), classes), repeat)
         return OpenedModel(model, payload_bytes(model), score, seconds, remarks)
@@ -278,16 +273,13 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
 
 
 def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered: ClusterCut | None) -> list[str]:
-    """Return what users must know of the graph that a model was trained on, and of its arcs."""
     of_arcs = None if cut is None else cut.remark(source, answered)
     return [sentence for sentence in (of_graph, of_arcs) if sentence is not None]
 
 
 @torch.no_grad()
 def _float_seconds(session: Session, repeat: int) -> float:
-    """Collective: return seconds of a pass in floats, the median of so many of the slowest rank. The model has the
-    shape that the session's settings say, and drawn weights: seconds do not depend on them.
-    """
+    """Collective: return the median over passes of the slowest rank's seconds in floats, with random weights."""
     floats, seconds = replace(session, config=replace(session.config, quantize="none")), []
     model = floats.new_model(session.config.seed).eval()
     for _ in range(repeat):

@@ -1,8 +1,7 @@
-"""CodeNeighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic.
+"""Sums over in-neighbors for a forward pass on integers, in blocks of rows.
 
-RankNeighborhood sums in-neighbors of one rank's rows; codes of halo rows come while central rows are summed.
-
-It does not know what the sums are for.
+`CodeNeighborhood` is what `forward` asks for; `RankNeighborhood` answers for one rank's rows. It starts the exchange of
+codes, sums central rows, which have no halo neighbor, while halo codes travel, then sums the marginal rows.
 """
 
 from __future__ import annotations
@@ -27,82 +26,58 @@ REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
 class CodeNeighborhood(Protocol):
     """The rows of one pass and their in-neighbors.
 
-    Sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until
-    the next one is asked for.
+    Sums come in blocks (first row, block), which cover rows 0 .. n - 1 in order. A block is valid until the next one.
     """
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """Return (n,) float32, or None for sum: `hpcgnn.graph.reductions.degree_factor` of the rows."""
+        """Return `hpcgnn.graph.reductions.degree_factor` of the rows, (n,) float32, or None for sum."""
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: exact sums over in-neighbors.
+        """Collective: yield exact sums over in-neighbors, (first, (m, dim) contiguous int32).
 
-        Parameters
-        ----------
         codes : (n, dim) int8, of magnitude below 2**(bit_width - 1)
-
-        Yields
-        ------
-        first : int, sums : (m, dim) int32, contiguous
         """
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: attention over in-neighbors and the row itself, see `hpcgnn.ops.code_attention`.
+        """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) contiguous float32).
 
-        Parameters
-        ----------
-        codes, bit_width                as of `sums`
-        vectors : (2, dim) float64      in units of a code
-
-        Yields
-        ------
-        first : int, attended : (m, dim) float32, contiguous
+        codes, bit_width are as in `sums`; vectors, (2, dim) float64, are in units of a code. See
+        `hpcgnn.ops.code_attention`.
         """
 
 
 def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of blocks of about BLOCK_ELEMENTS."""
+    """Yield (first, last + 1) of blocks of about BLOCK_ELEMENTS."""
     step = max(1, BLOCK_ELEMENTS // max(1, dim))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
 
 
 class RankNeighborhood:
-    """See `hpcgnn.lowbit.inference.neighborhood.CodeNeighborhood`.
-
-    Parameters
-    ----------
-    part : Partition
-    exchange : CodeExchange
-    """
-
     def __init__(self, part: Partition, exchange: CodeExchange):
         self._part, self._exchange = part, exchange
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """Return (num_inner,) float32, or None for sum."""
         return degree_factor(self._part.in_degree[:self._part.num_inner], reduction)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: exact sums over in-neighbors, int32."""
+        """See `CodeNeighborhood`. Collective."""
         for first, stop, table in self._readable(codes, bit_width):
             yield first, sum_codes(self._part.indptr[first:stop + 1], self._part.indices, table)
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: attention over in-neighbors and the row itself, float32.
-
-        Halo rows are scored here, from the same codes to the same integers as by their owners.
-        """
+        """See `CodeNeighborhood`. Collective."""
         part, scores = self._part, score_codes(codes, vectors, num_heads)
         for first, stop, table in self._readable(codes, bit_width):
+            # Halo rows are scored here, from the same codes to the same integers as by their owners.
             if len(scores.source) < len(table):
                 scores = _joined(scores, score_codes(table[part.num_inner:], vectors, num_heads))
             yield first, attend_codes(part.indptr[first:stop + 1], part.indices, table, scores, first)
 
     def _readable(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Collective: rows first .. stop - 1 and the table that has their neighbors' codes, central rows first."""
+        """Collective: yield rows first .. stop - 1 and a table with their neighbors' codes, central rows first."""
         part, (num_inner, dim) = self._part, codes.shape
         arrival = self._exchange.start(codes, bit_width)
         for first, stop in row_blocks(0, part.num_central, dim):

@@ -1,4 +1,9 @@
-"""IntegerRun: an integer model on the shards of all ranks, its answers, scores, seconds and bytes."""
+"""IntegerRun: an integer model on the shards of all ranks, with its answers, scores, seconds and bytes.
+
+`open` reads a rank's shard once and turns input rows into the first convolution's codes; floats are not kept. A pass
+runs on the device, through `GraphPass` for models that sum their neighbors, or through `forward_codes` for attention.
+All give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -40,26 +45,21 @@ Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) an
 
 
 def refuse_edge_weights(part: Partition) -> None:
-    """Refuse a part whose arcs have weights.
-
-    Raises
-    ------
-    ConfigError      it has some
-    """
+    """Raise ConfigError for a part with edge weights."""
     if part.edge_weight is not None:
         raise ConfigError(INTEGERS_REFUSE)
 
 
 @dataclass(frozen=True)
 class RowBytes:
-    """Counts the bytes of rows of all ranks.
+    """Bytes of rows of all ranks.
 
     Attributes
     ----------
     stored_form, form : str      of input rows in shards, and in memory
-    stored, kept : int           in shards, and in memory
-    between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer,
-                                 in batches or on a device
+    stored, kept : int           their bytes
+    between : int or None        of rows between convolutions, in memory; None if passes go layer by layer, in batches or
+                                 on a device
     """
 
     stored_form: str
@@ -75,15 +75,10 @@ class IntegerRun:
 
     Attributes
     ----------
-    comm : MPI communicator, one rank a part
-    model : IntegerModel
-    info : GraphInfo
     part : Partition                 without features
-    stored_form : str, stored_bytes : int      of this rank's input rows in its shard
-    rows : InputRows                 as they are kept for passes
-    exchange : CodeExchange
-    objective : Objective
-    device : torch.device or None    where passes run; None is the host
+    stored_form, stored_bytes        of this rank's input rows in its shard
+    rows : InputRows                 as kept for passes
+    device : torch.device or None    None is the host
     """
 
     comm: MPI.Comm
@@ -100,18 +95,14 @@ class IntegerRun:
     @classmethod
     def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
              packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
-        """Collective: read this rank's shard, with labels in the order of the model's classes, by their names.
+        """Collective: read this rank's shard, with labels in the order of the model's classes.
 
-        Parameters
-        ----------
-        packs_features : bool      keep the codes that the first convolution reads as packages, not as bits, and
-                                   multiply from them in every pass
+        packs_features keeps the first convolution's codes as packages instead of bits, and multiplies from them.
 
         Raises
         ------
-        CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
-                             that a rank's processor lacks; features that the model's first codes
-                             can't hold; labels of another task
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; a forced instruction set that
+                             a processor lacks; features that don't fit the first codes; labels of another task
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
@@ -130,11 +121,10 @@ class IntegerRun:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """Return (num_inner,) int32, in the whole graph."""
         return self.part.in_degree[:self.part.num_inner]
 
     def forward(self) -> Answer:
-        """Collective: one pass, from the codes of the first convolution's rows."""
+        """Collective: run one pass, from the first convolution's codes."""
         return self._forward()
 
     def packed_layers(self) -> list[PackagedRows]:
@@ -159,14 +149,14 @@ class IntegerRun:
 
     @cached_property
     def _device_pass(self) -> DeviceGraphPass | None:
-        """Collective, the first time: the model and the rows on the device, None on the host."""
+        """Collective, the first time: the model and the rows on the device; None on the host."""
         if self.device is None:
             return None
         return together(self.comm, lambda: DeviceGraphPass(
             self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
 
     def row_steps(self) -> list[np.ndarray]:
-        """Return the step of each row's codes, (num_inner,) float32 for each convolution."""
+        """Return the steps of rows, (num_inner,) float32 per convolution."""
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
@@ -176,7 +166,7 @@ class IntegerRun:
                 for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
 
     def memory(self, is_in_batches: bool = False) -> RowBytes:
-        """Collective: count the bytes of rows, of all ranks; passes in batches keep theirs elsewhere."""
+        """Collective: return the bytes of rows of all ranks; passes in batches keep theirs elsewhere."""
         is_on_host = self.device is None and not is_in_batches
         is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and is_on_host
         between = self._graph_pass.row_bytes if is_counted else 0
@@ -185,7 +175,8 @@ class IntegerRun:
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: return the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
+    """Collective: return the last answer of `repeat` passes, and the median over passes of the slowest rank's seconds.
+    """
     seconds = []
     for _ in range(repeat):
         comm.Barrier()
@@ -196,12 +187,12 @@ def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[A
 
 
 def peak_bytes(comm: MPI.Comm) -> int:
-    """Collective: return the largest resident set that any rank has had since it started."""
+    """Collective: return the largest resident set of any rank since its start."""
     return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
 
 
 def format_sizes(comm: MPI.Comm, layers: Iterable[PackagedRows]) -> dict[str, StoredSize]:
-    """Collective: sum `hpcgnn.lowbit.formats.sizes` of the rows over all layers and ranks."""
+    """Collective: return `hpcgnn.lowbit.formats.sizes` summed over layers and ranks."""
     total: dict[str, StoredSize] = {}
     for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):
         for one in of_ranks:

@@ -1,1 +1,1 @@
-"""Quantization-aware training: the same convolutions with rounding in every pass, and their export as integers."""
+"""Quantization-aware training: convolutions that round in every pass, and their export as integers."""

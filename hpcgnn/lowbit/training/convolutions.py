@@ -1,7 +1,7 @@
-"""Convolutions whose rows, weights and mapped rows are fake-quantized, in the order of the integer model: A (X W).
+"""Convolutions with fake-quantized rows, weights and mapped rows, computed as A (X W) like the integer model.
 
-They borrow weights from the float convolutions and quantizers from a scheme; see `hpcgnn.lowbit.integer_model` for
-the arithmetic of each kind.
+Weights are those of the float convolutions; quantizers come from a scheme. `hpcgnn.lowbit.integer_model` has the
+formula of each kind.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class QuantizerMaker(Protocol):
     """Makes the quantizers of a scheme."""
 
     def rows(self, dim: int, is_signed: bool) -> nn.Module:
-        """Make the quantizer of a layer's rows; it has quantizer(rows, nodes), num_bits(), scale() and dim."""
+        """Make the quantizer of a layer's rows, with quantizer(rows, nodes), num_bits(), scale() and dim."""
 
     def columns(self, dim: int) -> nn.Module:
-        """Make the quantizer of mapped rows; it has quantizer(rows, nodes) and scale()."""
+        """Make the quantizer of mapped rows, with quantizer(rows, nodes) and scale()."""
 
     def weights(self, out_dim: int) -> nn.Module:
-        """Make the quantizer of weights; it has quantizer(weight) and integers(weight)."""
+        """Make the quantizer of weights, with quantizer(weight) and integers(weight)."""
 
 
 class QuantizedConvolution(nn.Module, ABC):
@@ -44,10 +44,9 @@ class QuantizedConvolution(nn.Module, ABC):
 
     Parameters
     ----------
-    convolution : nn.Module          the float one; its weights are trained and quantized in every pass
-    make : QuantizerMaker
+    convolution : nn.Module          the float one; its weights are trained, and quantized in every pass
     in_dim, mapped_dim : int         columns of its rows, and of the rows that travel
-    is_signed : bool                 its rows have values below zero
+    is_signed : bool                 its rows have negative values
 
     Attributes
     ----------
@@ -64,12 +63,12 @@ class QuantizedConvolution(nn.Module, ABC):
         self._input: SparseInput | None = None
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: map (num_inner, in_dim) float32 rows of the inner nodes to (num_inner, out_dim)."""
+        """Collective: map (num_inner, in_dim) float32 rows to (num_inner, out_dim)."""
         if self.has_sparse_input and graph.is_input(h):
             quantized = self._sparse_input(graph).quantized(self.rows, nodes)
         else:
             quantized = DenseRows(self.rows(h, nodes))
-        # Quantized before dropout, so that inference meets the same rows.
+        # Quantized before dropout, so that inference sees the same rows.
         return self._combine(graph, quantized.dropped_out(graph, self.convolution.dropout), nodes)
 
     def _sparse_input(self, graph: LocalGraph) -> SparseInput:
@@ -79,25 +78,24 @@ class QuantizedConvolution(nn.Module, ABC):
 
     @abstractmethod
     def export(self) -> IntegerConvolution:
-        """Export the convolution as integers, without the normalization that follows."""
+        """Return the convolution as integers, without the normalization after it."""
 
     @abstractmethod
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
-        """Collective: combine quantized rows with their neighbors' as the kind does."""
+        """Collective: combine quantized rows with their neighbors'."""
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Return the quantizers whose codes are stored as features."""
+        """Quantizers with codes that are stored as features."""
         return [self.rows]
 
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """Return B: inner rows, mapped and quantized, as they travel."""
         mapped = x.mapped(self.neighbor(weight))
         return self.mapped(mapped if scale is None else mapped * scale, nodes)
 
 
 class QuantizedGCN(QuantizedConvolution):
-    """z = (sum of B[u] + B[v]) (in-degree + 1)^-1/2 + b, B scaled likewise before it is quantized."""
+    """z = (sum of B[u] + B[v]) (in-degree + 1)^-1/2 + b; B has the same factor before it is quantized."""
 
     kind = "gcn"
 
@@ -110,7 +108,6 @@ class QuantizedGCN(QuantizedConvolution):
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """Export the convolution as integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
                                   self.neighbor.integers(weight), self.mapped.scale(),
@@ -132,7 +129,6 @@ class QuantizedSAGE(QuantizedConvolution):
         return graph.aggregate(graph.halo(mapped), "mean") + own + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """Export the convolution as integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
                                   self.neighbor.integers(weight), self.mapped.scale(),
@@ -140,7 +136,7 @@ class QuantizedSAGE(QuantizedConvolution):
 
 
 class QuantizedGIN(QuantizedConvolution):
-    """z = relu(sum of B[u] + (1 + epsilon) B[v] + b) W_2 + b_2, with the rows between the maps quantized too."""
+    """z = relu(sum of B[u] + (1 + epsilon) B[v] + b) W_2 + b_2; the rows between the maps are quantized too."""
 
     kind = "gin"
 
@@ -151,7 +147,6 @@ class QuantizedGIN(QuantizedConvolution):
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Return the quantizers whose codes are stored as features."""
         return [self.rows, self.second_rows]
 
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
@@ -162,7 +157,6 @@ class QuantizedGIN(QuantizedConvolution):
         return linear(hidden, self.second(second.weight)) + second.bias
 
     def export(self) -> IntegerConvolution:
-        """Export the convolution as integers, without the normalization that follows."""
         first, second = self.convolution.first, self.convolution.second
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(first.weight),
                                   self.mapped.scale(), _array(first.bias),
@@ -188,7 +182,6 @@ class QuantizedGAT(QuantizedConvolution):
         return out + convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """Export the convolution as integers, without the normalization that follows."""
         convolution = self.convolution
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(convolution.weight),
                                   self.mapped.scale(), _array(convolution.bias),

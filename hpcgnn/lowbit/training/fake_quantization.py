@@ -1,7 +1,4 @@
-"""Fake quantization: values rounded to what small integers stand for, with gradients of values, steps and widths.
-
-What a step or a width belongs to, an in-degree, a column or a layer, is not known here.
-"""
+"""Fake quantization: values rounded to those of small integers, with gradients for values, steps and widths."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from hpcgnn.ops.fake_quantization import quantize_values, quantize_values_backwa
 
 
 class _FakeQuantize(torch.autograd.Function):
-    """Keeps the values; backward divides again."""
-
     @staticmethod
     def forward(ctx, values, step, bit_width, is_signed, local_weight):
         values = values.contiguous()
@@ -28,6 +23,7 @@ class _FakeQuantize(torch.autograd.Function):
         values, step, bit_width = ctx.saved_tensors
         is_signed, local_weight = ctx.arguments
         max_code = largest_code(bit_width, is_signed)
+        # Only the values were kept; backward divides again.
         found = quantize_values_backward(values, _by_row_or_column(step, values), max_code, gradient.contiguous(),
                                          local_weight, ctx.needs_input_grad[0])
         of_width = None
@@ -39,30 +35,23 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def _by_row_or_column(step: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Repeat a step that all values share for every row."""
     return step.expand(len(values), 1) if step.numel() == 1 else step
 
 
 def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Tensor, is_signed: bool,
                   local_weight: float | None = None) -> torch.Tensor:
-    """step * sign(x) * min(floor(|x| / step + 0.5), max_code), max_code = 2**(bit_width - is_signed) - 1.
+    """Return step * sign(x) * min(floor(|x| / step + 0.5), max_code), max_code = 2**(bit_width - is_signed) - 1.
 
-    Gradients are straight-through: of a value 1 where it is not clipped, else 0; of its step code - x / step where it
-    is not clipped, else sign(x) * max_code; of its width 0 where it is not clipped, else
-    sign(x) * step * 2**(bit_width - is_signed) * ln 2.
+    Gradients are straight-through: 1 for a value if not clipped, else 0; code - x / step for its step if not clipped,
+    else sign(x) * max_code; 0 for its width if not clipped, else sign(x) * step * 2**(bit_width - is_signed) * ln 2.
 
     Parameters
     ----------
     values : (n, dim) float32
     step : (n, 1), (1, dim) or (1, 1) float32, above 0
-    bit_width : (n, 1) or (1, 1) float32 of whole numbers; without gradient where steps are the columns'
-    is_signed : bool                whether one of the bits is a sign; without it no value is below 0
-    local_weight : float or None
-        where given, steps and widths get the gradient of local_weight * sum of |quantized - x| instead of the loss's
-
-    Returns
-    -------
-    (n, dim) float32
+    bit_width : (n, 1) or (1, 1) float32 of whole numbers; without gradient where steps are by column
+    is_signed : bool                one bit is a sign; without it no value is negative
+    local_weight : float or None    steps and widths get the gradient of local_weight * sum of |quantized - x| instead
 
     Reference: MEGA, Eq. (2); Zhu et al., ICLR 2023 (A2Q), for the local gradient.
     """
@@ -70,7 +59,7 @@ def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Ten
 
 
 def largest_code(bit_width: torch.Tensor, is_signed: bool) -> torch.Tensor:
-    """2**(bit_width - is_signed) - 1, as float32."""
+    """Return 2**(bit_width - is_signed) - 1 as float32."""
     return torch.exp2(bit_width - int(is_signed)).round_() - 1
 
 
@@ -88,8 +77,8 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # In float64 and in order: torch's own scatter adds in whatever order its threads come. On a device index_put_
-        # sorts before it adds.
+        # In float64 and a fixed order: torch's scatter adds in the order of its threads. On a device, index_put_ sorts
+        # before it adds.
         if gradient.device.type == "cpu":
             sums = torch.from_numpy(np.bincount(ctx.entry.numpy(), gradient.double().numpy(), ctx.num_entries))
         else:
@@ -99,7 +88,7 @@ class _LookUp(torch.autograd.Function):
 
 
 def look_up(table: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-    """Return table[entry] for table (num_entries,) and entry (n,) int64; its backward does not depend on threads."""
+    """Return table[entry] for table (num_entries,) and entry (n,) int64; backward is deterministic."""
     return _LookUp.apply(table, entry)
 
 

@@ -1,10 +1,8 @@
-"""This module chooses the widths to start from: it shares bits among layers and in-degrees by errors of a first fit.
+"""QuantizedStack: a stack of convolutions trained as integers, its stored size, and its export to an IntegerModel.
 
-Widths are learned from there on, which is not known here.
-
-QuantizedStack: a stack of convolutions trained as integers, its size, and its way to an IntegerModel.
-
-Schemes say which quantizers it is made of; training is not known here.
+`QuantizedStack.fit` runs the float stack once and fits all steps. If widths are learned, `share_bits` then deals out
+the target size: every in-degree of every layer starts at its least width, and the next bit always goes where it saves
+most error per stored bit. From there on training learns the widths, and `penalty` pulls their total to the target.
 """
 
 from __future__ import annotations
@@ -41,19 +39,19 @@ from hpcgnn.nn.stack import ConvolutionStack
 
 @torch.no_grad()
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
-    """Set the widths of fitted quantizers, so that all rows together take at most `num_bits` and lose least.
+    """Set the widths of fitted quantizers so that all rows take at most `num_bits` and lose least.
 
-    What a layer loses is the energy of its errors relative to that of its rows; a bit more makes an error four times
-    smaller. All in-degrees start at the least width, and bit by bit goes where it saves most for what it costs, as long
-    as it fits: a layer that is narrow, or an in-degree with few nodes, is cheap. A width whose fitted codes needed
-    fewer bits stays there.
+    A layer's loss is the energy of its errors relative to that of its rows; one more bit makes an error four times
+    smaller. A width at which fitted codes needed fewer bits is not raised.
     """
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
     losses = [_losses(quantizer) for quantizer in quantizers]
     costs = [quantizer.counts.cpu().numpy() * quantizer.dim for quantizer in quantizers]
     left = num_bits - sum(float(width @ cost) for width, cost in zip(widths, costs, strict=True))
-    # In order of saving for cost, then of layer and in-degree: the same on all ranks.
+    # Ties are broken by layer and in-degree, so all ranks find the same widths.
+    # Greedy: the next bit goes where it saves most per stored bit, as long as it fits. Narrow layers and rare
+    # in-degrees are cheap.
     queue = [(-losses[layer][entry] / costs[layer][entry], layer, entry)
              for layer, cost in enumerate(costs) for entry in np.flatnonzero(cost)]
     heapq.heapify(queue)
@@ -69,13 +67,12 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
 
 
 def _limits(quantizer: RowQuantizer) -> np.ndarray:
-    """Return (num_entries,) int: the largest useful width."""
+    # The largest useful width: codes that needed fewer bits than were fitted gain nothing from more.
     width = quantizer.whole_width().cpu().numpy().astype(int)
     return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
 
 
 def _losses(quantizer: RowQuantizer) -> np.ndarray:
-    """Return (num_entries,) float64: squared errors at the least width, relative to the sum of squares of the layer."""
     fit = quantizer.fit
     steps_back = quantizer.whole_width().cpu().numpy() - quantizer.least_bits
     return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)
@@ -92,8 +89,8 @@ FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in
 
 
 class StoredBits(NamedTuple):
-    """Bits of a model's codes of weights; of steps (32), widths (4), biases, normalizations and attention (32); and of
-    the same weights, biases and features in float32.
+    """Stored bits of a model: codes of weights; steps, biases, norms and attention (32 each) and widths (4); and the
+    same weights, biases and features in float32.
     """
 
     weights: int
@@ -107,11 +104,10 @@ class QuantizedStack(nn.Module):
     Parameters
     ----------
     stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
-    scheme : QuantizationScheme
     counts : (num_entries,) int64    see `count_in_degrees`
-    comm : MPI communicator          that ranges and magnitudes are agreed on with
-    has_negative_input : bool        input rows have values below zero on some rank
-    has_sparse_input : bool          they are mostly zeros, over all ranks, and mapped value by value
+    comm : MPI communicator          for ranges and magnitudes, which all ranks agree on
+    has_negative_input : bool        input rows have negative values on some rank
+    has_sparse_input : bool          input rows are mostly zeros over all ranks, and mapped value by value
     """
 
     num_hops = None     # every row is computed: sizes and ranges are those of all nodes
@@ -133,13 +129,13 @@ class QuantizedStack(nn.Module):
     @classmethod
     def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm,
             counts: np.ndarray | None = None) -> QuantizedStack:
-        """Collective: quantize a stack, with the steps that fit its rows on this graph best.
+        """Collective: quantize a stack with the steps that fit its rows on this graph best.
 
-        Rows of the pass are exact in float32, whatever the training method; it counts as an evaluation.
+        The pass is exact in float32, whatever the training method, and counts as an evaluation.
 
         Raises
         ------
-        CollectiveError      input rows that are not finite, a target below the least size, or a graph with edge weights
+        CollectiveError      non-finite input rows, a target below the least size, or a graph with edge weights
         """
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
@@ -168,7 +164,7 @@ class QuantizedStack(nn.Module):
 
     @torch.no_grad()
     def _fit(self, graph: LocalGraph, comm) -> None:
-        """Collective: fit all quantizers, first to last, each to what those before it leave."""
+        """Collective: fit all quantizers, first to last, each to the output of those before it."""
         quantizers = [module for module in self.modules() if isinstance(module, Quantizer)]
         for quantizer in quantizers:
             quantizer.fitting_comm = comm
@@ -193,7 +189,6 @@ class QuantizedStack(nn.Module):
         return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Return weights of the first convolution."""
         return list(self.convolutions[0].convolution.parameters())
 
     def scale_parameters(self) -> list[nn.Parameter]:
@@ -203,22 +198,22 @@ class QuantizedStack(nn.Module):
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
 
     def width_parameters(self) -> list[nn.Parameter]:
-        """Return widths, where they are learned."""
+        """Return the learned widths."""
         return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Return the row quantizers of all layers, first to last."""
+        """Row quantizers of all layers, first to last."""
         return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
 
     @property
     def target_kb(self) -> float:
-        """Return the size that widths are pulled to."""
+        """Size in KB to which widths are pulled."""
         return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
 
     @property
     def num_features(self) -> int:
-        """Count the values of all layers' rows of all nodes."""
+        """Number of values in all layers' rows of all nodes."""
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
@@ -227,8 +222,8 @@ class QuantizedStack(nn.Module):
 
     @torch.no_grad()
     def feature_size(self) -> dict[str, Any]:
-        """Return the stored size of features: `feature_kb`, and bits a value over all rows (`mean_feature_bits`) and of
-        each layer's (`feature_bits`, two entries for a layer of gin); every stored bit counts, signs too.
+        """Return the stored size of rows: `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer
+        (`feature_bits`, two entries for a gin layer), signs included.
         """
         bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
         return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
@@ -236,7 +231,7 @@ class QuantizedStack(nn.Module):
                                  for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
 
     def stored_bits(self) -> StoredBits:
-        """Count the bits that are stored beside the rows; `feature_size` counts those of the rows."""
+        """Return the bits that are stored besides the rows."""
         exported = self.export("").convolutions
         maps = [one for convolution in exported for one in convolution.maps]
         num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
@@ -249,20 +244,19 @@ class QuantizedStack(nn.Module):
         return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Tell whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
+        """Whether a size is within TARGET_TOLERANCE of the target."""
         return not self.scheme.learns_width or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
-        """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on
-        every rank; 0 where no width is learned.
+        """Return size_weight (max(p + e, 0)^2 - p^2), the same on every rank; 0 if no width is learned.
 
-        p is 0 until the target is missed by more than its tolerance, and `move_pressure` moves it once a step: so the
-        target is met however much wider rows would lessen their own error, as of sums over thousands of neighbors.
+        e is the relative excess over the target. p, the pressure, is 0 until the target is missed by more than its
+        tolerance; `move_pressure` raises it every step. So the target is met however much error wider rows would save,
+        as in sums over thousands of neighbors.
 
         Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
-        to one graph; as in the authors' program, a size below the target is not pulled up to it, which would spend bits
-        without need; and p is the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization,
-        2006, sec. 17.4).
+        to one graph; as in the authors' program, a size below the target is not pulled up; and p is the multiplier of
+        an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
         """
         if not self.width_parameters():
             return torch.zeros(())
@@ -270,32 +264,23 @@ class QuantizedStack(nn.Module):
         return (self.scheme.size_weight * penalty).float()
 
     def _excess(self) -> torch.Tensor:
-        """Return the stored size beyond the target, relative to it, as () float64; differentiable in the widths."""
         return self.feature_kb() / self.target_kb - 1.0
 
     @torch.no_grad()
     def move_pressure(self) -> None:
-        """Move the pressure on widths by a share of the excess; a training loop does so once a step, after it has read
-        the penalty and before the optimizer moves widths.
-        """
+        """Move the pressure by a share of the excess: once per step, after the penalty is read, before widths move."""
         if self.width_parameters():
             # A new tensor: the penalty's backward pass reads the old one.
             self.pressure = (self.pressure + PRESSURE_RATE * (self._excess() - TARGET_TOLERANCE)).clamp(min=0.0)
 
     def clamp_widths(self) -> None:
-        """Bring learned widths back into their range; a training loop does so after every step of the optimizer."""
+        """Bring learned widths back into their range, after every optimizer step."""
         for quantizer in self.row_quantizers:
             if isinstance(quantizer, RowQuantizer):
                 quantizer.clamp_width()
 
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
-        """Return the model as integers.
-
-        Parameters
-        ----------
-        dataset : str              name of the graph
-        is_multi_label : bool      of its labels
-        """
+        """Return the model as integers; `dataset` and `is_multi_label` describe the graph."""
         convolutions = []
         for number, convolution in enumerate(self.convolutions):
             norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
@@ -308,19 +293,17 @@ class QuantizedStack(nn.Module):
 def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
     """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
 
-    The same on all ranks. Its rows have a step for each in-degree.
+    All ranks get the same model; its rows have a step per in-degree.
 
     Parameters
     ----------
-    stack : ConvolutionStack         of gcn, sage, gin or gat, trained; its weights are shared, not copied
+    stack : ConvolutionStack         trained gcn, sage, gin or gat; its weights are shared, not copied
     graph : LocalGraph               float32 rows
-    comm : MPI communicator, one rank a part
-    bits : int, 2 to 8               of weights and mapped rows
-    row_bits : int, 2 to 8           of rows
+    bits, row_bits : int, 2 to 8     of weights and mapped rows; of rows
 
     Raises
     ------
-    CollectiveError      input rows that are not finite, or a model that can't be quantized
+    CollectiveError      non-finite input rows, or a model that can't be quantized
     """
     convolutions = getattr(stack, "convolutions", [stack])
     unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS

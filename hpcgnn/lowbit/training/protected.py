@@ -1,6 +1,7 @@
-"""Degree-Quant's quantizers: ranges follow running percentiles, and nodes are protected at random while training.
+"""Degree-Quant's quantizers: ranges follow running percentiles, and random nodes are protected while training.
 
-Steps are not parameters here; see `hpcgnn.lowbit.training.quantizer` for those that are learned.
+A protected node's rows are not quantized in that pass. High in-degrees are protected more often, since sums over many
+neighbors make the largest errors.
 """
 
 from __future__ import annotations
@@ -21,14 +22,7 @@ DRAW_BITS = 16
 
 
 class TrackedRange(Quantizer):
-    """The magnitude above which values are clipped: a running mean of their percentile over all ranks.
-
-    Parameters
-    ----------
-    comm : MPI communicator
-    bits : int
-    is_signed : bool
-    """
+    """Clips at a running mean, over all ranks, of a percentile of the magnitudes."""
 
     def __init__(self, comm, bits: int, is_signed: bool):
         super().__init__()
@@ -37,14 +31,13 @@ class TrackedRange(Quantizer):
 
     @property
     def step(self) -> torch.Tensor:
-        """Return (1,) float32."""
         return self.largest / (2 ** (self.bits - self.is_signed) - 1)
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: return (n, dim) float32, quantized but for protected rows; a training pass moves the range."""
+        """Collective: return (n, dim) float32, quantized except protected rows; training moves the range."""
         if self.fitting_comm is not None or self.training:
             self._follow(rows.detach(), 1.0 if self.fitting_comm is not None else MOMENTUM)
-        # A copy: the range moves before the backward pass of a layer that is run twice.
+        # A copy, since the range moves before the backward pass of a layer that runs twice.
         step, width = self.step.clone()[:, None], torch.full((1, 1), float(self.bits), device=rows.device)
         quantized = fake_quantize(rows, step, width, self.is_signed)
         if nodes.is_protected is None:
@@ -52,7 +45,7 @@ class TrackedRange(Quantizer):
         return torch.where(nodes.is_protected[:, None], rows, quantized)
 
     def _follow(self, rows: torch.Tensor, momentum: float) -> None:
-        """Collective: the percentile of counted magnitudes, so that it is the same for any number of ranks."""
+        """Collective: move the range to the percentile of counted magnitudes, the same for any number of ranks."""
         bins = rows.contiguous().view(torch.int32).reshape(-1).bitwise_and(0x7FFFFFFF).bitwise_right_shift(16)
         counts = self._shared.comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
         counts[0] = 0
@@ -64,26 +57,18 @@ class TrackedRange(Quantizer):
 
 
 class TrackedRowQuantizer(TrackedRange):
-    """Rows of a layer at one width and one step.
-
-    Parameters
-    ----------
-    comm : MPI communicator
-    dim, num_nodes : int          columns, and nodes of the whole graph
-    bits : int
-    is_signed : bool              rows have values below zero
-    """
+    """Rows of a layer at one width and step; num_nodes counts the whole graph."""
 
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_signed: bool):
         super().__init__(comm, bits, is_signed)
         self.dim, self.num_nodes = dim, num_nodes
 
     def num_bits(self) -> torch.Tensor:
-        """Return the stored bits of the rows of all nodes of all ranks, () float64."""
+        """Return the stored bits of the rows of all nodes, () float64."""
         return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
 
     def scale(self) -> RowScale:
-        """Return the integer model's table, which has one entry."""
+        """Return the integer model's table, with one entry."""
         return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
 
 
@@ -95,25 +80,22 @@ class TrackedColumnQuantizer(TrackedRange):
         self.dim = dim
 
     def scale(self) -> ColumnScale:
-        """Return the steps of the integer model."""
         return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
 
 
 class LargestWeightQuantizer(Quantizer):
-    """Weights whose step is that of each output's largest magnitude."""
+    """Weights with a step from each output's largest magnitude."""
 
     def __init__(self, bits: int):
         super().__init__()
         self.bits = bits
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return (out_dim, in_dim) float32, quantized."""
         width = torch.full((1, 1), float(self.bits), device=weight.device)
         return fake_quantize(weight, self._step(weight), width, is_signed=True)
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
-        """Return the weights of the integer model."""
         weight = weight.cpu()
         step = self._step(weight)
         codes = codes_of(weight, step, torch.tensor(2.0 ** (self.bits - 1) - 1))
@@ -126,8 +108,9 @@ class LargestWeightQuantizer(Quantizer):
 
 
 def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.Tensor:
-    """(num_entries,) float32, the probability of protection by in-degree: low plus (high - low) times the share of
-    nodes with this in-degree or a lower one.
+    """Return the probability of protection by in-degree, (num_entries,) float32.
+
+    It is low + (high - low) * share of nodes with this in-degree or a lower one.
 
     Reference: Tailor et al., ICLR 2021, Section 3.2.
     """
@@ -135,12 +118,10 @@ def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.T
 
 
 def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor:
-    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability, (num_inner,).
-
-    All layers protect the same nodes; draws are addressed by global ids, so that any number of ranks draws alike.
-    """
+    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability, (num_inner,)."""
     current = graph.current_pass
     key = CounterKey(current.seed, current.epoch, PROTECT, 0)
     device, num_inner = graph.x.device, graph.num_inner
+    # Draws are keyed by global id without the layer: all layers, and any number of ranks, protect the same nodes.
     coins = dropout(torch.ones(num_inner, DRAW_BITS, device=device), 0.5, graph.ids(0, num_inner), key) > 0
     return coins.float() @ 0.5 ** torch.arange(1.0, DRAW_BITS + 1, device=device) < probability

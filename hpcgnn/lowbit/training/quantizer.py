@@ -1,10 +1,7 @@
-"""This module finds steps before training: those of least squared error, over a grid, the same on all ranks.
+"""Quantizers with learned steps: for rows by in-degree, for mapped rows by column, for weights by output.
 
-It knows groups of values, whether they are in-degrees, columns or rows of weights.
-
-These quantizers learn their steps: for rows by in-degree, for mapped rows by column, for weights by output.
-
-Each is fitted to the values of a first pass, then trained; none knows a convolution.
+Each is first fitted to the values of one pass: `search_steps` tries a grid of steps for each group of values and takes
+the one of least squared error, summed over all ranks. Training then moves the step as a factor on the fitted one.
 """
 
 from __future__ import annotations
@@ -29,9 +26,7 @@ VALUES_AT_ONCE = 1 << 20
 
 
 class StepFit(NamedTuple):
-    """Holds for each group (num_groups,) float32 steps, and float64 squared errors with them and sums of squares, over
-    all ranks.
-    """
+    """Per group over all ranks: (num_groups,) float32 step, its float64 squared error, and the sum of squares."""
 
     step: np.ndarray
     error: np.ndarray
@@ -49,11 +44,11 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.n
 
     Returns
     -------
-    StepFit      a group without values other than zero takes the step of the nearest that has some; 1 where none has
+    StepFit      a group of zeros takes the step of the nearest other group, or 1
 
     Raises
     ------
-    CollectiveError      values that are not finite
+    CollectiveError      non-finite values
     """
     magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
     is_kept = magnitude != 0
@@ -72,7 +67,9 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.n
 
 
 def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
-    """The table with its unknown entries replaced by the nearest known one, the lower of two; `default` without any."""
+    """Return the table with unknown entries replaced by the nearest known one, the lower of two; `default` if none is
+    known.
+    """
     known = np.flatnonzero(is_known)
     if not len(known):
         return np.full_like(table, default)
@@ -83,9 +80,7 @@ def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.
 
 
 def _divisors(max_code: np.ndarray) -> np.ndarray:
-    """(num_candidates, num_groups): codes that the largest value is given, ascending: whole numbers, every one up to 8
-    and a fifth more each time, at most max_code, and then clipped.
-    """
+    # Largest value over step: whole numbers up to 8, then a fifth more each time, up to max_code, then clipped values.
     whole = np.union1d(np.arange(1, 9), np.round(1.2 ** np.arange(64)))
     whole = whole[whole < 2 * max_code.max(initial=1)]
     return np.concatenate([np.minimum(whole[:, None], max_code), np.multiply.outer(CLIPPED, max_code)])
@@ -97,7 +92,6 @@ def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) 
 
 
 def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
-    """Return (num_steps + 1, num_groups) float64: squared errors of each step, and the sum of squares."""
     index, num_groups = group.numpy(), steps.shape[1]
     limit = torch.from_numpy(max_code.astype(np.float32))[group]
     of_steps = []
@@ -110,22 +104,23 @@ def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max
 
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
 BITS_A_KB = 8 * 1024    # the paper's eta
-# On fitted steps of mapped rows: those are multiples of one unit, many of which would lie on the edge of two codes.
+# Factor on fitted steps of mapped rows: their values are multiples of a unit, and many would fall between two codes.
 OFF_EDGES = 1 + 2 ** -10
-SMALLEST_MEAN = 1e-8    # of an output whose weights are zeros
+SMALLEST_MEAN = 1e-8    # of an output with zero weights
 MOMENTUM = 0.1          # weight of the newest value in a running mean
 
 
 def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
-    """Collective: nodes of the whole graph by in-degree, (largest in-degree + 1,) int64, at most MAX_DEGREES long."""
+    """Collective: return the number of nodes of the whole graph by in-degree, (largest in-degree + 1,) int64."""
+    # In-degrees from MAX_DEGREES - 1 on share the last entry.
     degree = np.minimum(graph.in_degree[:graph.num_inner], MAX_DEGREES - 1)
     counts = comm.allreduce(np.bincount(degree, minlength=MAX_DEGREES))
     return counts[:np.flatnonzero(counts).max(initial=0) + 1]
 
 
 class Nodes(NamedTuple):
-    """Describes the nodes whose rows are quantized: (n,) int64 in-degrees in the whole graph, and (n,) bool, True where
-    rows are left as they are in this pass, or None where none are.
+    """Nodes of the rows to quantize: (n,) int64 in-degrees, and (n,) bool protected rows, which stay unquantized, or
+    None.
     """
 
     in_degree: torch.Tensor
@@ -134,7 +129,7 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedComm:
-    """A communicator that copies of a module have in common: most can't be copied."""
+    """A communicator shared by copies of a module, since most can't be copied."""
 
     comm: Any
 
@@ -143,13 +138,7 @@ class SharedComm:
 
 
 class Quantizer(nn.Module):
-    """A quantizer of some kind.
-
-    Attributes
-    ----------
-    fitting_comm : MPI communicator or None
-        where set, the next values that come are fitted first, which is collective
-    """
+    """Base of quantizers; while `fitting_comm` is set, the next values are fitted first, which is collective."""
 
     def __init__(self):
         super().__init__()
@@ -157,25 +146,21 @@ class Quantizer(nn.Module):
 
 
 class RowQuantizer(Quantizer):
-    """Rows of a layer as codes, with a step and a width that a node's in-degree chooses.
+    """Rows of a layer as codes, with step and width chosen by a node's in-degree.
 
-    What is learned beside a width is the largest magnitude that is not clipped, as a factor on the fitted one: where a
-    width changes, the step follows, and codes grow coarser instead of clipped.
+    Beside the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
+    changes, the step follows, and codes grow coarser instead of clipped.
 
     Parameters
     ----------
-    comm : MPI communicator              that magnitudes are agreed on with
+    comm : MPI communicator              for magnitudes, which all ranks agree on
     dim : int                            columns of the rows
-    counts : (num_entries,) int64        nodes of the whole graph by in-degree; larger ones belong to the last entry
-    bits : int                           width that steps are fitted for
-    is_signed : bool                     rows have values below zero
+    counts : (num_entries,) int64        nodes of the whole graph by in-degree; the last entry has all larger ones
+    bits : int                           width for which steps are fitted
+    is_signed : bool                     rows have negative values
     learns_width : bool                  widths are parameters
     shrinks : bool                       widths start at the fewest bits that hold the fitted codes
     is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
-
-    Attributes
-    ----------
-    fit : StepFit or None                of the last fitting
     """
 
     def __init__(self, comm, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
@@ -196,12 +181,11 @@ class RowQuantizer(Quantizer):
 
     @property
     def least_bits(self) -> int:
-        """Return the smallest width."""
         return 1 + self.is_signed
 
     @property
     def step(self) -> torch.Tensor:
-        """(num_entries,) float32, differentiable in the range; the gradient of a width is that of clipped values."""
+        """(num_entries,) float32, differentiable in the range; a width's gradient comes from clipped values."""
         return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
@@ -213,13 +197,11 @@ class RowQuantizer(Quantizer):
         return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self._error_weight(rows.detach()))
 
     def _error_weight(self, rows: torch.Tensor) -> float | None:
-        """Collective: return the weight of the rows' own error, None without one.
-
-        Where widths follow it, the error is relative to the rows, so that a layer of large values doesn't take the bits
-        of the others; the rate of steps does not depend on it.
-        """
+        """Collective: return the weight of the rows' own error, or None."""
         if self.local_weight is None or not (self.learns_width and self.training):
             return self.local_weight
+        # Where widths follow the error, it is relative to the rows, so that a layer of large values doesn't take all
+        # bits.
         return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
@@ -228,12 +210,12 @@ class RowQuantizer(Quantizer):
 
     @torch.no_grad()
     def clamp_width(self) -> None:
-        """Bring learned widths back between `least_bits` and 8, which a step of the optimizer may have left."""
+        """Bring learned widths back between `least_bits` and 8."""
         if self.learns_width:
             self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
 
     def num_bits(self) -> torch.Tensor:
-        """Return the stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
+        """Return the stored bits of the rows of all nodes, () float64, differentiable in the widths."""
         return (self.whole_width().double() * self.counts).sum() * self.dim
 
     @torch.no_grad()
@@ -262,7 +244,7 @@ class RowQuantizer(Quantizer):
 
     @torch.no_grad()
     def scale(self) -> RowScale:
-        """Return the tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
+        """Return the integer model's tables; an in-degree without nodes takes the nearest one's entry."""
         is_known = self.counts.cpu().numpy() > 0
         step = take_nearest(self.step.cpu().numpy(), is_known, 1.0)
         width = take_nearest(self.whole_width().cpu().numpy(), is_known, MAX_BIT_WIDTH)
@@ -270,18 +252,12 @@ class RowQuantizer(Quantizer):
 
 
 class ColumnQuantizer(Quantizer):
-    """Mapped rows as signed codes of one width, with a step for each column: a learned multiple of the mean magnitude
-    that the column has had lately.
+    """Mapped rows as signed codes of one width; a column's step is a learned multiple of its recent mean magnitude.
 
-    Mapped rows grow faster than the weights that map them. With steps that were multiples of the weights' magnitudes,
-    most of the last layer's values were clipped from the first epochs on, and the loss kept them so.
+    Mapped rows grow faster than the weights that map them. With steps as multiples of the weights' magnitudes, most
+    values of the last layer were clipped from the first epochs on, and the loss kept them so.
 
-    Parameters
-    ----------
-    comm : MPI communicator  that magnitudes are agreed on with
-    dim, num_nodes : int     columns, and nodes of the whole graph
-    bits : int, 2 to 8
-    is_local : bool          steps follow the mapped rows' own error, see `fake_quantize`
+    `bits` are 2 to 8; with is_local, steps follow the mapped rows' own error, see `fake_quantize`.
     """
 
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
@@ -293,11 +269,10 @@ class ColumnQuantizer(Quantizer):
 
     @property
     def step(self) -> torch.Tensor:
-        """Return (dim,) float32, differentiable in the multiples."""
         return self.log_step.exp() * self.magnitude
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: return (n, dim) float32, quantized without regard to `nodes`; training moves the magnitudes."""
+        """Collective: return (n, dim) float32, quantized, protected rows too; training moves the magnitudes."""
         if self.fitting_comm is not None:
             self._fit(rows.detach())
         elif self.training:
@@ -312,7 +287,7 @@ class ColumnQuantizer(Quantizer):
         column, max_code = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape), _max_code(self.bits)
         fit = search_steps(self.fitting_comm, rows.reshape(-1), column.reshape(-1), np.full(rows.shape[1], max_code))
         step, mean = torch.from_numpy(fit.step).to(rows.device) * OFF_EDGES, self._mean_magnitude(rows)
-        # A column of zeros waits with a step like its neighbor's for values of about half its largest code.
+        # A column of zeros takes its neighbor's step, and expects values of about half its largest code.
         self.magnitude = torch.where(mean > 0, mean, step * max_code / 2)
         self.log_step.copy_((step / self.magnitude).log())
 
@@ -323,20 +298,13 @@ class ColumnQuantizer(Quantizer):
 
     @torch.no_grad()
     def scale(self) -> ColumnScale:
-        """Return the steps of the integer model."""
         return ColumnScale(self.step.cpu().numpy(), self.bits)
 
 
 class WeightQuantizer(Quantizer):
-    """Weights as signed codes of one width, with a step for each output: a learned multiple of the mean magnitude of
-    its weights.
+    """Weights as signed codes of one width (2 to 8 bits); an output's step is a learned multiple of its mean magnitude.
 
-    Weights grow tenfold within some epochs of Adam; so anchored, steps keep up with them, and their rate is relative.
-
-    Parameters
-    ----------
-    dim : int                outputs
-    bits : int, 2 to 8
+    Weights grow tenfold within some epochs of Adam. Anchored to their mean, steps keep up, and their rate is relative.
     """
 
     def __init__(self, dim: int, bits: int):
@@ -349,7 +317,6 @@ class WeightQuantizer(Quantizer):
         return self.log_step.exp() * _mean_weight(weight)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return (out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
             self._fit(weight)
         width = torch.full((1, 1), float(self.bits), device=weight.device)
@@ -357,14 +324,12 @@ class WeightQuantizer(Quantizer):
 
     @torch.no_grad()
     def _fit(self, weight: torch.Tensor) -> None:
-        """Start from the steps of least squared error, the same on all ranks as the weights are."""
         output = torch.arange(len(weight), device=weight.device)[:, None].expand(weight.shape)
         fit = search_steps(None, weight.reshape(-1), output.reshape(-1), np.full(len(weight), _max_code(self.bits)))
         self.log_step.copy_((torch.from_numpy(fit.step).to(weight.device) / _mean_weight(weight)).log())
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
-        """Return the weights of the integer model."""
         weight, step = weight.cpu(), self.step(weight).cpu()
         codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))

@@ -1,7 +1,4 @@
-"""Schemes of quantization, and the quantizers that each is made of.
-
-A new scheme is a new maker; layers don't know which one made their quantizers.
-"""
+"""Quantization schemes, and the maker of each scheme's quantizers. A new scheme is a new maker."""
 
 from __future__ import annotations
 
@@ -14,20 +11,20 @@ from hpcgnn.lowbit.training.protected import LargestWeightQuantizer, TrackedColu
 from hpcgnn.lowbit.training.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
 LEARNS_WIDTHS = ("degree-aware", "layer-aware")
-SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # schemes by which rows of fewer codes have fewer bits
-BY_LAYER = ("layer-aware", "uniform")         # schemes by which all rows of a layer are coded alike
+SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # rows with fewer codes get fewer bits
+BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step and width
 
 
 @dataclass(frozen=True)
 class QuantizationScheme:
-    """Says how a stack is quantized.
+    """How a stack is quantized.
 
     Attributes
     ----------
     name : {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
     bits : int                    of weights and mapped rows
-    row_bits : int                of rows; the width to start from where widths are learned
-    target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
+    row_bits : int                of rows; the starting width where widths are learned
+    target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
     size_weight : float           lambda of Eq. (5)
     is_local : bool               steps and widths of rows and mapped rows follow their own error, not the loss
     protection : (low, high)      probabilities, of degree-quant
@@ -43,30 +40,27 @@ class QuantizationScheme:
 
     @property
     def learns_width(self) -> bool:
-        """Tell whether widths of rows are learned, so that all rows fit the target."""
+        """Whether widths of rows are learned, to fit the target."""
         return self.name in LEARNS_WIDTHS
 
 
 class LearnedMaker:
-    """Quantizers of the schemes that learn steps; by in-degree, or by layer, whose tables have one entry."""
+    """Quantizers with learned steps, by in-degree or, with tables of one entry, by layer."""
 
     def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
         self._scheme, self._comm = scheme, comm
         self._counts = counts.sum(keepdims=True) if scheme.name in BY_LAYER else counts
 
     def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
-        """See `QuantizerMaker`."""
         scheme = self._scheme
         return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.learns_width,
                             scheme.name in SHRINKING, scheme.is_local)
 
     def columns(self, dim: int) -> ColumnQuantizer:
-        """See `QuantizerMaker`."""
         scheme = self._scheme
         return ColumnQuantizer(self._comm, dim, int(self._counts.sum()), scheme.bits, scheme.is_local)
 
     def weights(self, out_dim: int) -> WeightQuantizer:
-        """See `QuantizerMaker`."""
         return WeightQuantizer(out_dim, self._scheme.bits)
 
 
@@ -77,24 +71,18 @@ class TrackedMaker:
         self._scheme, self._num_nodes, self._comm = scheme, int(counts.sum()), comm
 
     def rows(self, dim: int, is_signed: bool) -> TrackedRowQuantizer:
-        """See `QuantizerMaker`."""
         return TrackedRowQuantizer(self._comm, dim, self._num_nodes, self._scheme.row_bits, is_signed)
 
     def columns(self, dim: int) -> TrackedColumnQuantizer:
-        """See `QuantizerMaker`."""
         return TrackedColumnQuantizer(self._comm, dim, self._scheme.bits)
 
     def weights(self, out_dim: int) -> LargestWeightQuantizer:
-        """See `QuantizerMaker`."""
         return LargestWeightQuantizer(self._scheme.bits)
 
 
 def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerMaker:
     """Return the maker of a scheme's quantizers.
 
-    Parameters
-    ----------
-    counts : (num_entries,) int64    nodes of the whole graph by in-degree
-    comm : MPI communicator          that what is tracked is agreed on with
+    counts, (num_entries,) int64, has the nodes of the whole graph by in-degree; comm is for tracked values.
     """
     return (TrackedMaker if scheme.name == "degree-quant" else LearnedMaker)(scheme, counts, comm)

@@ -1,6 +1,7 @@
-"""Constant input rows that are mostly zeros, as counts of words are: quantized, dropped out and mapped value by value.
+"""Constant input rows that are mostly zeros, such as word counts: quantized, dropped out and mapped value by value.
 
-What is done with the others, `DenseRows`, reads and writes every zero; both are used alike.
+`DenseRows` has the same methods for other rows. Example: 2,708 rows of 1,433 columns with 49,216 values; a dense layer
+reads 3.9 million numbers, a sparse one 49,216.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import dropout
 
-SPARSE_SHARE = 0.25      # of values other than zero, up to which rows are sparse
+SPARSE_SHARE = 0.25      # rows with at most this share of non-zero values are sparse
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,10 @@ class DenseRows:
 
 
 class SparseInput:
-    """The places of the values that are not zero, and those values.
+    """The non-zero values of (n, dim) float32 rows, and their places.
 
-    Parameters
-    ----------
-    rows : (n, dim) float32
-    node_id : (n,) int64        global ids, by which values are dropped out alike on any number of ranks
-
-    Attributes
-    ----------
-    rows : (n, dim) float32
-    values : (num_values, 1) float32, row after row
+    node_id, (n,) int64, are global ids, so that dropout does not depend on the number of ranks. `values` is
+    (num_values, 1) float32, row after row.
     """
 
     def __init__(self, rows: torch.Tensor, node_id: np.ndarray):
@@ -63,7 +57,7 @@ class SparseInput:
         self.value_id = resident(node_id[row] * dim + column)
 
     def quantized(self, quantizer: nn.Module, nodes: Nodes) -> SparseValues:
-        """Each value quantized as a row of one column of its node; any step stands for the zeros."""
+        """Quantize each value as a one-column row of its node; zeros fit any step."""
         is_protected = None if nodes.is_protected is None else nodes.is_protected[self._row]
         return SparseValues(self, quantizer(self.values, Nodes(nodes.in_degree[self._row], is_protected)))
 
@@ -76,14 +70,12 @@ class SparseValues:
     values: torch.Tensor
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> SparseValues:
-        """Return the rows after one counted dropout."""
         key = graph.next_dropout(probability)
         if key is None:
             return self
         return SparseValues(self.entries, dropout(self.values, probability, self.entries.value_id, key))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return _SparseMap.apply(self.values, weight, self.entries)
 
 

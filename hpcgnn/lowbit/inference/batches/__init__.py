@@ -1,1 +1,1 @@
-"""Inference in batches of METIS clusters: cut, dealt out to ranks, and answered by tiles or by gathering."""
+"""Inference in batches of METIS clusters: cut, dealt out to ranks, and summed by bit tiles or by gathering."""

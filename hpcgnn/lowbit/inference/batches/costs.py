@@ -1,7 +1,8 @@
-"""The choice between bit tiles and gathering for each batch: seconds of both, predicted from its size and density.
+"""The choice between bit tiles and gathering for each batch, from predicted seconds.
 
-QGTC leaves open when tiles pay. Here a linear model of either side's seconds is fitted once on the machine; what it
-predicts decides, so that a choice follows from the fit and the batch alone.
+QGTC leaves open when tiles pay. Here a linear model of each method's seconds is fitted once per process: some random
+batches are timed with both, and seconds of each term (rows, entries, tiles, ..) follow by non-negative least squares.
+The choice depends only on that fit and on a batch's size and density.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, DegreeScales, Inte
 from hpcgnn.ops.tiles import tiles_of_csr
 
 AGGREGATIONS = ("auto", "tiles", "gather")
-PANEL_COLUMNS = 16      # that a tile meets at once
-GATHER_COLUMNS = 32     # that an entry adds at once
-# Products of the fit: rows of a batch, entries of a row, and rows of a cluster, in which entries lie.
+PANEL_COLUMNS = 16      # multiplied with a tile at once
+GATHER_COLUMNS = 32     # added for an entry at once
+# Timed products: rows per batch, entries per row, and rows per cluster.
 FITTED_BATCHES = ((32, 4, 32), (128, 4, 128), (128, 48, 128), (384, 12, 384), (384, 160, 384), (2048, 6, 128))
 FITTED_DIMS, FITTED_WIDTHS = (16, 64), (2, 8)
 BATCHES_A_PRODUCT, REPETITIONS = 16, 4
-LEAST_SHARE = 1 / 20            # of a convolution's other seconds: less than these can't be told from chance
+LEAST_SHARE = 1 / 20            # of a convolution's other seconds: anything smaller is noise
 
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """Counts what takes time in an aggregation, each (num_batches,) int64: rows, entries, tiles with an entry."""
+    """Per batch, (num_batches,) int64: rows, entries, and tiles with an entry."""
 
     num_rows: np.ndarray
     num_entries: np.ndarray
@@ -44,13 +45,13 @@ class BatchShapes:
         return cls(np.diff(tiles.row_begin), np.diff(tiles.indptr[tiles.row_begin]), tiles.num_tiles)
 
     def gather_terms(self, dim: int) -> np.ndarray:
-        """Return (num_batches, 4): rows, and entries, once and for each vector of columns."""
+        """Return (num_batches, 4): rows and entries, once and for each vector of columns."""
         vectors = -(-dim // GATHER_COLUMNS)
         return np.stack([self.num_rows, self.num_rows * vectors, self.num_entries, self.num_entries * vectors],
                         axis=1).astype(np.float64)
 
     def tile_terms(self, dim: int, bit_width: int) -> np.ndarray:
-        """(num_batches, 4): a batch, its sums, the codes that are packed, the panels that tiles meet in each plane."""
+        """Return (num_batches, 4): a batch, its sums, packed codes, and panels that tiles meet in each plane."""
         sums, panels = self.num_rows * dim, -(-dim // PANEL_COLUMNS)
         return np.stack([np.ones_like(sums), sums, sums * bit_width, self.num_tiles * panels * bit_width],
                         axis=1).astype(np.float64)
@@ -58,35 +59,30 @@ class BatchShapes:
 
 @dataclass(frozen=True)
 class AggregationCosts:
-    """Seconds of each term of either side.
-
-    Attributes
-    ----------
-    gather, tiles : (4,) float64, 0 or more, of `BatchShapes.gather_terms` and `tile_terms`
-    """
+    """Seconds per term of `BatchShapes.gather_terms` and `tile_terms`, (4,) float64 each, 0 or more."""
 
     gather: np.ndarray
     tiles: np.ndarray
 
     def takes_tiles(self, shapes: BatchShapes, dim: int, bit_width: int) -> np.ndarray:
-        """Tell whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
+        """Whether tiles are predicted to be faster, (num_batches,) bool."""
         return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
 
 
 def check_aggregation(aggregation: str) -> None:
-    """Raises ConfigError unless the word is one of AGGREGATIONS."""
+    """Raise ConfigError unless the word is one of AGGREGATIONS."""
     if aggregation not in AGGREGATIONS:
         raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
 
 
 def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
            costs: AggregationCosts | None = None) -> np.ndarray:
-    """Return which batches tiles aggregate, (num_batches,) bool.
+    """Return the batches to sum by tiles, (num_batches,) bool.
 
     Parameters
     ----------
     aggregation : {"auto", "tiles", "gather"}
-    dim, bit_width : int                 columns and bits of the codes that are summed
+    dim, bit_width : int                 of the codes that are summed
     costs : AggregationCosts or None     None is this machine's
 
     Raises
@@ -100,15 +96,13 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
 
 
 def machine_costs() -> AggregationCosts:
-    """Return this machine's, at the instruction set in use; measured once a process, in some milliseconds."""
+    """Return this machine's costs at the instruction set in use; measured once per process, in some milliseconds."""
     return _measured(simd_level())
 
 
 def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Return non-negative seconds of each term that come nearest to what was measured, in relative error.
+    """Return non-negative seconds per term, of least relative error.
 
-    Parameters
-    ----------
     terms : (num_products, num_terms) float64
     seconds : (num_products,) float64, above 0
     """
@@ -124,7 +118,8 @@ def _measured(level: str) -> AggregationCosts:
         made, no_arc = (_random_batches(num_rows, of_rows, cluster_rows, rng) for of_rows in (degree, 0))
         shapes = BatchShapes.of(made[0])
         for dim in FITTED_DIMS:
-            rest = _layer_seconds(*no_arc, dim, FITTED_WIDTHS[0], by_tiles=False)      # whatever sums neighbors
+            # Seconds without edges, which both methods spend, are subtracted.
+            rest = _layer_seconds(*no_arc, dim, FITTED_WIDTHS[0], by_tiles=False)
             gather[0].append(shapes.gather_terms(dim).sum(axis=0))
             least = LEAST_SHARE * rest
             gather[1].append(max(least, _layer_seconds(*made, dim, FITTED_WIDTHS[0], by_tiles=False) - rest))
@@ -135,7 +130,6 @@ def _measured(level: str) -> AggregationCosts:
 
 
 def _layer_seconds(batches: BatchTiles, indices: np.ndarray, dim: int, bit_width: int, by_tiles: bool) -> float:
-    """Seconds of a convolution that maps one column, by the kernel that answers in batches."""
     num_rows, columns = int(batches.row_begin[-1]), np.ones(padded(dim, PADDING), np.float32)
     one = DegreeScales(np.ones(1, np.float32), np.ones(1, np.float32))
     layer = IntegerLayer(
@@ -149,7 +143,6 @@ def _layer_seconds(batches: BatchTiles, indices: np.ndarray, dim: int, bit_width
 
 def _random_batches(num_rows: int, degree: int, cluster_rows: int,
                     rng: np.random.Generator) -> tuple[BatchTiles, np.ndarray]:
-    """Batches whose rows have so many entries anywhere in their cluster; their tiles and the indices of their CSR."""
     first = np.sort(rng.permuted(np.tile(np.arange(cluster_rows), (num_rows, 1)), axis=1)[:, :degree], axis=1)
     first += cluster_rows * (np.arange(num_rows) // cluster_rows)[:, None]
     indptr = np.arange(BATCHES_A_PRODUCT * num_rows + 1, dtype=np.int64) * degree

@@ -1,9 +1,8 @@
-"""ClusterCut: the batches of clusters that a graph is cut into, as settings of a run or flags of infer.
+"""Batches of METIS clusters of a graph, and the edges that they keep.
 
-Batches: METIS clusters of a graph, several a batch, with the arcs that a batch keeps. No rank is known here.
-
-A batch's adjacency is block-diagonal, one block a cluster, as in QGTC: an arc between two clusters is left out even
-where both are in one batch. Cluster-GCN keeps those; `keeps_all` does so too.
+As in QGTC, a batch's adjacency is block-diagonal, one block per cluster: an edge between two clusters is left out even
+if both are in one batch. Cluster-GCN keeps those edges, and `keeps_all` does so too. Example: clusters 0, 1, 2, 3 in
+batches of two; an edge from cluster 0 to 1 is kept only with `keeps_all`, one from 1 to 2 never.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Hold what decides which arcs batches keep.
+    """Settings that decide which edges batches keep.
 
     Attributes
     ----------
-    clusters, batch_size : int       of the whole graph, and of a batch
-    between_clusters : bool          arcs between clusters of one batch are kept
+    clusters, batch_size : int       clusters of the whole graph, and per batch
+    between_clusters : bool          keep edges between clusters of one batch
 
     Raises
     ------
@@ -47,17 +46,12 @@ class ClusterCut:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> ClusterCut | None:
-        """Return the cut that a run was trained in, None where that was the whole graph.
-
-        Parameters
-        ----------
-        settings : dict      of a run, by name; those of an earlier version name no clusters
-        """
+        """Return the cut that a run was trained in, from its settings by name; None for the whole graph."""
         return cls(**{name: settings[name] for name in NAMES}) if settings.get("clusters") else None
 
     @property
     def flags(self) -> str:
-        """Return the flags of `hpcgnn infer` that answer from the same arcs."""
+        """Flags of `hpcgnn infer` that answer from the same edges."""
         words = [f"--clusters {self.clusters}"]
         if self.between_clusters:
             words += [f"--batch-size {self.batch_size}"] if self.batch_size != CLUSTERS_A_BATCH else []
@@ -65,14 +59,12 @@ class ClusterCut:
         return " ".join(words)
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:
-        """Return a sentence where a model answers from other arcs than it was trained on, else None.
+        """Return a sentence if a model answers from other edges than it was trained on, else None.
 
-        Parameters
-        ----------
         source : str                         the model, as users call it
         answered : ClusterCut or None        None is the whole graph
         """
-        # Without arcs between clusters, a batch's size changes no arc.
+        # Without edges between clusters, the batch size changes no edge.
         if answered is not None and answered.flags == self.flags:
             return None
         here = "the whole graph" if answered is None else f"other arcs, those of {answered.flags}"
@@ -82,13 +74,13 @@ class ClusterCut:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of nodes, one after the other, as one CSR without arcs between batches.
+    """Batches of nodes, one after the other, as one CSR without edges between batches.
 
     Attributes
     ----------
     node_id : (num_rows,) int64             of each row, in the whole graph
     row_begin : (num_batches + 1,) int64    batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
-    indptr : (num_rows + 1,) int64          row v lists the sources of the arcs into v
+    indptr : (num_rows + 1,) int64          row v lists the sources of the edges into v
     indices : (num_entries,) int32          rows, ascending within a row
     """
 
@@ -107,21 +99,21 @@ class Batches:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """Count the in-degree of each row within its batch, (num_rows,) int64."""
+        """In-degree of each row within its batch, (num_rows,) int64."""
         return np.diff(self.indptr)
 
     def adjacency(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (indptr, indices) of one batch, whose rows count from 0."""
+        """Return (indptr, indices) of one batch, with rows counted from 0."""
         first, end = self.row_begin[batch], self.row_begin[batch + 1]
         indptr = self.indptr[first:end + 1]
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
 
     def joined(self) -> Batches:
-        """Join the same rows and arcs to one batch."""
+        """Return the same rows and edges as one batch."""
         return replace(self, row_begin=np.array([0, self.num_rows], np.int64))
 
     def chosen(self, batches: np.ndarray) -> Batches:
-        """Return some of the batches, in that order."""
+        """Return some of the batches, in the given order."""
         counts = np.diff(self.row_begin)[batches]
         row_begin = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = _ranges(self.row_begin[batches], counts)
@@ -133,7 +125,7 @@ class Batches:
 
 
 def runs_of_batches(row_begin: np.ndarray, most_rows: int) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of runs of batches, in order, of at most so many rows together, or of one batch."""
+    """Yield (first, last + 1) of consecutive batches with at most `most_rows` rows together, or of one batch."""
     first = 0
     while first < len(row_begin) - 1:
         end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + most_rows, "right")) - 1)
@@ -143,13 +135,13 @@ def runs_of_batches(row_begin: np.ndarray, most_rows: int) -> Iterator[tuple[int
 
 def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int, *, keeps_all: bool = False,
                 name: str = "the graph") -> Batches:
-    """Cut a graph into METIS clusters of about equally many nodes, and take `batch_size` neighboring ones a batch.
+    """Cut a graph into METIS clusters of about equally many nodes, `batch_size` neighboring clusters per batch.
 
     Parameters
     ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, no arc twice
-    num_clusters, batch_size : int       clusters of the graph, and clusters a batch
-    keeps_all : bool                     keep the arcs between clusters of one batch
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, without duplicate edges
+    num_clusters, batch_size : int       clusters of the graph, and per batch
+    keeps_all : bool                     keep edges between clusters of one batch
     name : str                           of the graph, for messages
 
     Raises
@@ -174,7 +166,7 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """start, start + 1 .. start + count - 1 of each, one after the other."""
+    # All ranges, one after the other.
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - counts), counts)

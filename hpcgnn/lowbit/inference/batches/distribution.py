@@ -1,7 +1,7 @@
-"""DealtBatches: batches of the whole graph dealt to ranks, rows on their way to them, and a model's pass over them.
+"""Batches of the whole graph, dealt out to ranks: batch b goes to rank b mod P.
 
-Rank 0 sees the arcs of all parts and cuts them, so that the batches do not depend on how the graph was partitioned, and
-which rank computes a batch changes no integer of it.
+Rank 0 gathers the edges of all parts and cuts them, so batches do not depend on the partition. Rows travel to the ranks
+of their batches, and answers back to the owners. No integer depends on the rank that computes a batch.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ Counts = TypeVar("Counts")
 
 @dataclass(frozen=True)
 class DealtBatches:
-    """The batches of one rank: batch b goes to rank b mod P.
+    """The batches of one rank.
 
     Attributes
     ----------
-    comm : MPI communicator with one rank a part
-    batches : Batches                            of this rank
-    sent : list of (n,) int64, one a rank        inner rows that its batches have, ascending
-    received : list of (n,) int64, one a rank    rows of the batches that it owns, in the order in which it sends them
-    num_inner, num_arcs : int                    of this rank's part
+    sent : list of (n,) int64, one per rank        inner rows in its batches, ascending
+    received : list of (n,) int64, one per rank    rows of this rank's batches that it owns, in the order it sends them
+    num_inner, num_arcs : int                      rows and edges of this rank's part
     """
 
     comm: MPI.Comm
@@ -52,7 +50,7 @@ class DealtBatches:
 
         Raises
         ------
-        CollectiveError      on all ranks, where rank 0 can't cut the graph
+        CollectiveError      rank 0 can't cut the graph
         """
         arcs = gather_arcs(comm, part)
         cut = together(comm, lambda: None if arcs is None else cut_batches(
@@ -67,19 +65,20 @@ class DealtBatches:
         return cls(comm, batches, sent, received, part.num_inner, part.num_edges)
 
     def to_batches(self, rows: np.ndarray) -> np.ndarray:
-        """Collective: return rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
+        """Collective: send inner rows (num_inner, ...) to their batches; return (batches.num_rows, ...)."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.sent]), self.received, rows,
                           self.batches.num_rows)
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
-        """Collective: return inner rows (num_inner, ...) from those of the batches."""
+        """Collective: send rows of batches to their owners; return (num_inner, ...)."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
                           self.num_inner)
 
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """Counts batches, the arcs that they keep (`num_entries` of `num_arcs`), and bytes of their packed objects."""
+    """Numbers of batches, of edges that they keep (`num_entries` of `num_arcs`), and of bytes of their packed objects.
+    """
 
     num_batches: int
     num_entries: int
@@ -88,16 +87,14 @@ class BatchTotals:
 
 
 class DealtRun:
-    """Collective: an integer model on the batches of all ranks; each rank computes those that it was dealt.
+    """Collective: an integer model on the batches of all ranks.
 
     Parameters
     ----------
-    dealt : DealtBatches
-    model : IntegerModel
     codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
     in_degree : (num_inner,) integer                     in the whole graph
     aggregation : {"auto", "tiles", "gather"}
-    device : torch.device or None                        where batches are answered; None is the host
+    device : torch.device or None                        None is the host
 
     Raises
     ------
@@ -115,12 +112,12 @@ class DealtRun:
         self._totals = BatchTotals(dealt.batches.num_batches, len(dealt.batches.indices), dealt.num_arcs, packed.nbytes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: logits (num_inner, num_classes) and embeddings (num_inner, hidden) of inner rows, float32."""
+        """Collective: return logits (num_inner, num_classes) and embeddings (num_inner, hidden), float32."""
         return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
 
     @property
     def copied(self) -> tuple[int, int]:
-        """Return the copies to this rank's device so far, and their bytes."""
+        """Copies to this rank's device so far, and their bytes."""
         return self._run.copies, self._run.copied_bytes
 
     def counts(self) -> AggregationCounts:

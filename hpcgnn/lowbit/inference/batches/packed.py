@@ -1,6 +1,6 @@
-"""PackedBatches: adjacency, tiles and features of batches as one contiguous object of low-bit data (QGTC Section 4.6).
+"""PackedBatches: adjacency, tiles and features of batches in one contiguous buffer (QGTC Section 4.6).
 
-It is built once and read in place: the arrays of a loaded object are views of its bytes. No file is known here.
+The buffer is written once and read in place: arrays are views of its bytes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ class PackedBatches:
 
     Attributes
     ----------
-    buffer : (num_bytes,) uint8          header, then the sections in the order of `_sections`, each on 64 bytes
-    batches : Batches
-    tiles : BatchTiles
-    in_degree : (num_rows,) int64        in the whole graph: it chooses steps and widths
+    buffer : (num_bytes,) uint8          header, then the sections of `_places`, each on 64 bytes
+    in_degree : (num_rows,) int64        in the whole graph; chooses steps and widths
     features : BitTensor                 codes of the rows by column, shifted by 2**(bit_width - 1) where signed
-    is_signed : bool
     """
 
     buffer: np.ndarray
@@ -53,11 +50,11 @@ class PackedBatches:
         ----------
         codes : (num_rows, num_features) uint8, or int8 with a sign
         in_degree : (num_rows,) integer
-        bit_width : int, 1 to 8              of the codes, a sign included
+        bit_width : int, 1 to 8              of the codes, with the sign
 
         Raises
         ------
-        KernelError      codes that don't fit the width, or not a row of codes and a degree a row of the batches
+        KernelError      codes that don't fit the width, or numbers of rows that differ
         """
         is_signed = codes.dtype == np.int8
         if codes.ndim != 2 or len(codes) != batches.num_rows or len(in_degree) != batches.num_rows:
@@ -85,15 +82,11 @@ class PackedBatches:
 
     @classmethod
     def load(cls, buffer: np.ndarray) -> PackedBatches:
-        """Return the object that lies in a buffer, without a copy.
-
-        Parameters
-        ----------
-        buffer : (num_bytes,) uint8, contiguous, on 8 bytes
+        """Return the object in a contiguous uint8 buffer that starts on 8 bytes, without a copy.
 
         Raises
         ------
-        KernelError      no such object, one of another version, cut short, or with arrays that contradict each other
+        KernelError      no such object, another version, cut short, or arrays that contradict each other
         """
         counts = _header(buffer)
         places, _ = _places(counts)
@@ -135,7 +128,6 @@ def _header(buffer: np.ndarray) -> dict[str, int]:
 
 
 def _places(counts: dict[str, int]) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
-    """Return (start, type, shape) of each section, and the bytes of all."""
     num_rows, num_batches, num_tiles = counts["num_rows"], counts["num_batches"], counts["num_tiles"]
     planes = counts["bit_width"], padded(num_rows, PAD8), words_of(counts["num_features"])
     sections = (("node_id", np.int64, (num_rows,)), ("row_begin", np.int64, (num_batches + 1,)),
@@ -157,7 +149,7 @@ def _view(buffer: np.ndarray, start: int, dtype: type, shape: tuple[int, ...]) -
 
 
 def _check(arrays: dict[str, np.ndarray], counts: dict[str, int]) -> None:
-    """Refuse arrays that would be read past their ends: every bound rises to its total, every place exists."""
+    # Kernels trust these arrays: every bound must rise to its total, and every place must exist.
     totals = {"row_begin": counts["num_rows"], "indptr": counts["num_entries"],
               "tile_row_begin": counts["num_tile_rows"], "tile_begin": counts["num_tiles"]}
     for name, total in totals.items():

@@ -1,10 +1,7 @@
-"""BatchNeighborhood sums in-neighbors of packed batches, by bit tiles or by gathering, batch by batch.
+"""BatchedRun: passes of an integer model over packed batches on the host.
 
-It does not know what the sums are for.
-
-BatchedRun: an integer model on packed batches, as layers that run batch by batch where they can.
-
-How batches are cut, packed and summed is not known here.
+If all convolutions sum and there are many batches, each batch runs through all layers at once. Otherwise the pass goes
+layer by layer, and `BatchNeighborhood` sums each batch by bit tiles or by gathering, whichever is predicted faster.
 """
 
 from __future__ import annotations
@@ -31,17 +28,17 @@ from hpcgnn.ops.code_aggregation import sum_codes
 from hpcgnn.ops.code_attention import attend_codes, score_codes
 from hpcgnn.ops.integer_layers import BatchedLayers
 
-BLOCK_ELEMENTS = 1 << 18     # of sums that are in memory at a time: they stay in the caches
+BLOCK_ELEMENTS = 1 << 18     # sums in memory at a time, few enough for the caches
 
 
 @dataclass
 class AggregationCounts:
-    """Counts how batches were summed and how many of their tiles were left out, over all sums so far.
+    """How batches were summed so far.
 
     Attributes
     ----------
-    by_tiles, by_gather : int        batches that were summed so
-    num_jumped, num_places : int     tiles of zeros that were left out, and all tiles, of the batches by tiles
+    by_tiles, by_gather : int        batches
+    num_jumped, num_places : int     for batches by tiles, skipped tiles of zeros, and all tiles
     """
 
     by_tiles: int = 0
@@ -51,13 +48,12 @@ class AggregationCounts:
 
 
 class BatchNeighborhood:
-    """See `hpcgnn.lowbit.inference.neighborhood.CodeNeighborhood`.
+    """Sums of packed batches; see `CodeNeighborhood`.
 
     Parameters
     ----------
-    packed : PackedBatches
     aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     that auto chooses by; None is this machine's
+    costs : AggregationCosts or None     for auto; None is this machine's
 
     Raises
     ------
@@ -80,13 +76,12 @@ class BatchNeighborhood:
         return self._factors[reduction]
 
     def takes_tiles(self, dim: int, bit_width: int) -> np.ndarray:
-        """Return which batches tiles aggregate, (num_batches,) bool."""
+        """Return the batches to sum by tiles, (num_batches,) bool."""
         if (dim, bit_width) not in self._takes_tiles:
             self._takes_tiles[dim, bit_width] = choose(self._aggregation, self._shapes, dim, bit_width, self._costs)
         return self._takes_tiles[dim, bit_width]
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Exact sums over in-neighbors, int32."""
         row_begin, takes_tiles = self._batches.row_begin, self.takes_tiles(codes.shape[1], bit_width)
         self.count(codes.shape[1], bit_width)
         for first, end in self._blocks(codes.shape[1]):
@@ -99,7 +94,7 @@ class BatchNeighborhood:
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Attention over in-neighbors and the row itself, float32; its entries are weighed, so tiles can't do it."""
+        # Tiles can't weigh entries, so attention always gathers.
         row_begin, scores = self._batches.row_begin, score_codes(codes, vectors, num_heads)
         for first, end in self._blocks(codes.shape[1]):
             start, stop = int(row_begin[first]), int(row_begin[end])
@@ -114,11 +109,10 @@ class BatchNeighborhood:
         sum_codes(self._batches.indptr[rows[first]:rows[end] + 1], self._batches.indices, codes, out)
 
     def _blocks(self, dim: int) -> Iterator[tuple[int, int]]:
-        """(first, last + 1) of batches whose sums have about BLOCK_ELEMENTS."""
         return runs_of_batches(self._batches.row_begin, max(1, BLOCK_ELEMENTS // max(1, dim)))
 
     def count(self, dim: int, bit_width: int) -> None:
-        """Count sums of all batches' codes of so many columns and bits."""
+        """Count one aggregation of all batches."""
         takes_tiles = self.takes_tiles(dim, bit_width)
         places = self._tiles.num_places[takes_tiles].sum()
         self.counts.by_tiles += int(takes_tiles.sum())
@@ -128,13 +122,13 @@ class BatchNeighborhood:
 
 
 def _runs(takes_tiles: np.ndarray, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """(low, high) of neighboring batches that are summed alike."""
+    # Neighboring batches that are summed alike form a run.
     changes = np.flatnonzero(np.diff(takes_tiles[first:end])) + first + 1
     bounds = [first, *changes.tolist(), end]
     yield from pairwise(bounds)
 
 
-LEAST_BATCHES = 16      # fewer could leave threads without work
+LEAST_BATCHES = 16      # with fewer, threads could be idle
 
 
 class BatchedRun:
@@ -142,10 +136,9 @@ class BatchedRun:
 
     Parameters
     ----------
-    model : IntegerModel
     packed : PackedBatches               codes of the model's first convolution
     aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     that auto chooses by; None is this machine's
+    costs : AggregationCosts or None     for auto; None is this machine's
     """
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
@@ -160,19 +153,20 @@ class BatchedRun:
 
     @property
     def counts(self) -> AggregationCounts:
-        """Return the counts of all passes so far."""
+        """Counts of all passes so far."""
         return self._neighborhood.counts
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of the features' codes and of the rows that lie between convolutions on all threads."""
+        """Bytes of the features' codes and of rows between convolutions on all threads."""
         if self._layers is not None:
             return self._packed.features.words.nbytes + self._layers.space_bytes
         dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
         return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches.
+        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
+        batches.
 
         Raises
         ------
@@ -186,19 +180,19 @@ class BatchedRun:
 
 
 def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:
-    """Batches with the codes of their rows' features, (num_rows, num_features) float32, in the order of the batches."""
+    """Return batches with codes of their rows' features, (num_rows, num_features) float32 in the order of the batches.
+    """
     scale = model.convolutions[0].rows
     coded = code_rows(scale, features, in_degree)
     return PackedBatches.pack(batches, coded.codes, in_degree, int(scale.bit_width.max()))
 
 
 def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Tell whether every convolution sums its neighbors, and batches are many enough."""
+    """Whether every convolution sums its neighbors, and there are enough batches."""
     return is_summed(model) and packed.batches.num_batches >= LEAST_BATCHES
 
 
 def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNeighborhood) -> BatchedLayers:
-    """Return the model's layers over packed batches; their sums are taken as the neighborhood chooses."""
     factors = [neighborhood.row_factor(REDUCTIONS[one.kind]) for one in model.convolutions]
     choices = [neighborhood.takes_tiles(len(one.neighbor.codes), one.mapped.bit_width).astype(np.uint8)
                for one in model.convolutions]

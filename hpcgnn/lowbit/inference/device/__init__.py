@@ -1,1 +1,1 @@
-"""Passes of integer models on a device, over a rank's rows of the whole graph, or over packed batches."""
+"""Passes of integer models on a device, over a rank's rows of the whole graph or over packed batches."""

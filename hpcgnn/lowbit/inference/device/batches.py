@@ -1,8 +1,7 @@
-"""DeviceBatchedRun: an integer model on packed batches, that cross to a device group by group as they are packed.
+"""DeviceBatchedRun: an integer model on packed batches, copied to a device group by group.
 
-A group is as many batches as fit a budget of rows: one buffer in pinned memory, one copy that runs while the group
-before is computed, and one launch a step of a layer for all batches of the group (QGTC, Section 4.6). How batches are
-cut is not known here.
+A group is as many batches as fit a budget of rows. It is one buffer in pinned memory, crosses in one copy while the
+group before is computed, and takes one launch per step of a layer (QGTC, Section 4.6).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles, s
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
 
-GROUP_ROWS = 1 << 17      # of a group: what its layers make of them is some hundreds of MB
+GROUP_ROWS = 1 << 17      # rows per group: its layers take some hundreds of MB
 KEPT_GROUPS = 2
-LEAST_ENTRIES = 3         # of a tile and plane, from which on tiles are the faster sums
+LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by tiles are faster
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class GroupBuffer:
     Attributes
     ----------
     memory : (num_bytes,) uint8 tensor, pinned
-    places : dict      of each section its first byte, type and shape
+    places : dict      section -> first byte, type and shape
     first, stop : int      rows of the packed batches
     """
 
@@ -71,35 +70,23 @@ class GroupBuffer:
 
 
 def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
-    """Tell whether sums by tiles of bits take less time than by rows of packed codes.
-
-    A tile meets every plane, however few arcs it has; a packed code is read once. On an H200, with 8.8 arcs a tile,
-    tiles took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35 at 8
-    (data/benchmarks/gpu.md).
-    """
+    """Whether sums by tiles of bits are faster than by rows of packed codes."""
+    # A tile is multiplied in every plane, however few edges it has; a packed code is read once. On an H200, with 8.8
+    # edges per tile, tiles took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35
+    # at 8 (data/benchmarks/gpu.md).
     return num_entries >= LEAST_ENTRIES * num_tiles * num_planes
 
 
 class DeviceBatchedRun:
     """Passes of one model over the same batches.
 
-    Parameters
-    ----------
-    model : IntegerModel
-    packed : PackedBatches                       codes of the model's first convolution
-    device : torch.device
-    aggregation : {"auto", "tiles", "gather"}    auto is what `tiles_are_faster` says, and gather for attention, which
-                                                 weighs rows one by one
-
-    Attributes
-    ----------
-    counts : AggregationCounts      of all passes so far
-    copies, copied_bytes : int      from pinned memory to the device so far
+    `aggregation` "auto" asks `tiles_are_faster`, and gathers for attention, which weighs rows one by one. `copies` and
+    `copied_bytes` count what crossed from pinned memory so far.
 
     Raises
     ------
     ConfigError      tiles for a model that attends
-    KernelError      a layer or a row of arcs that is too long for the kernels
+    KernelError      a layer, or a row of edges, that is too long for the kernels
     """
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, device: torch.device, aggregation: str = "auto",
@@ -122,11 +109,12 @@ class DeviceBatchedRun:
 
     @property
     def group_bytes(self) -> list[int]:
-        """Return the bytes of each group's buffer."""
+        """Bytes of each group's buffer."""
         return [one.memory.numel() for one in self._groups]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches.
+        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
+        batches.
 
         Raises
         ------
@@ -138,18 +126,17 @@ class DeviceBatchedRun:
         for number, group in enumerate(self._groups):
             streams_of(self._device).message.join()
             layers = self._layers_of(number, memory)
-            # The copy of the next group waits for nothing that this one computes.
+            # Start the next group's copy before this group is computed.
             memory = self._copy(number + 1) if number + 1 < len(self._groups) else None
             layers.forward(*(rows[group.first:group.stop] for rows in results))
         return tuple(rows.numpy() for rows in results)
 
     def resident(self) -> ResidentRun:
-        """Copy all groups to the device, for passes that bring nothing and leave there what they find."""
+        """Copy all groups to the device, for passes that copy nothing."""
         return ResidentRun([self._layers_over(group, group.views(group.memory.to(self._device)))
                             for group in self._groups])
 
     def _copy(self, number: int) -> torch.Tensor:
-        """Queue the copy of a group to memory of the device, which it returns."""
         streams, group = streams_of(self._device), self._groups[number]
         with streams.message.after_computing():
             memory = self._kept[number][0] if number < len(self._kept) else torch.empty(
@@ -161,7 +148,6 @@ class DeviceBatchedRun:
         return memory
 
     def _group(self, first_batch: int, end_batch: int) -> GroupBuffer:
-        """Pack the batches first_batch .. end_batch - 1 for one copy."""
         packed, batches, tiles = self._packed, self._packed.batches, self._packed.tiles
         row_begin = batches.row_begin[first_batch:end_batch + 1]
         first, stop = int(row_begin[0]), int(row_begin[-1])
@@ -223,18 +209,13 @@ class DeviceBatchedRun:
 
 
 class ResidentRun:
-    """Passes over groups of batches that all lie on the device, where logits and embeddings stay.
-
-    Parameters
-    ----------
-    groups : list of DeviceLayers
-    """
+    """Passes over groups of batches (DeviceLayers) that stay on the device, as their results do."""
 
     def __init__(self, groups: list[DeviceLayers]):
         self._groups = groups
 
     def queue(self) -> None:
-        """Have the device compute a pass; the host waits for nothing."""
+        """Start a pass on the device without waiting."""
         for layers in self._groups:
             layers.queue()
 
@@ -249,5 +230,5 @@ class ResidentRun:
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        """Bytes of the rows on the device in all their forms, after a pass."""
         return sum(layers.row_bytes for layers in self._groups)

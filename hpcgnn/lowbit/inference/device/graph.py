@@ -1,7 +1,7 @@
-"""FieldExchange: rows of packed codes of a device to the ranks that need them, by pinned memory.
+"""DeviceGraphPass: an integer model on one rank's rows on a device, with the bits of `hpcgnn.lowbit.inference.forward`.
 
-DeviceGraphPass: an integer model on one rank's rows on a device; codes of halo rows come, packed as they are summed,
-while central rows are summed. The same bits come from `hpcgnn.lowbit.inference.forward`.
+Rows, edges and weights stay on the device. Packed codes of boundary rows cross to pinned memory and on to other ranks
+(`FieldExchange`), while the device sums central rows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from hpcgnn.partition.partition import Partition
 
 
 class FieldExchange:
-    """Exchanges of one rank's rows, one at a time, as the kernels have them.
+    """Exchanges of packed codes of one rank's rows, one at a time.
 
-    Parameters
-    ----------
-    exchange : CodeExchange      whose plan, communicator and counters these are
-    num_inner : int
-    device : torch.device
+    exchange : CodeExchange      has plan, communicator and counters
     """
 
     def __init__(self, exchange: CodeExchange, num_inner: int, device: torch.device):
@@ -41,17 +37,15 @@ class FieldExchange:
         self._boundary = torch.from_numpy(boundary).to(device)
 
     def start(self, fields: torch.Tensor, dim: int) -> FieldArrival:
-        """Collective: bring the boundary rows to pinned memory, behind all that the device has to do for them.
+        """Collective: copy the boundary rows to pinned memory, after the device has computed them.
 
-        Parameters
-        ----------
-        fields : (num_inner + num_halo, field_words) int32      whose halo rows are written when the exchange finishes
-        dim : int                                               codes of a row
+        fields : (num_inner + num_halo, field_words) int32      halo rows are written when the exchange finishes
+        dim : int                                               codes per row
         """
         streams, row_bytes = self._streams, 4 * fields.shape[1]
         send = streams.pinned(len(self._boundary) * row_bytes)
         receive = streams.pinned(self._exchange.num_halo * row_bytes)
-        # Halo rows are written behind this too, when all that reads what they were has been computed.
+        # Also orders the later write of halo rows after all kernels that read their old values.
         with streams.message.after_computing():
             gathered = fields.index_select(0, self._boundary)
         if send.numel():
@@ -70,7 +64,7 @@ class FieldExchange:
         self._exchange.transfer(*messages, arrival.dim).wait()
         first, begin = self._num_inner, 0
         for rows, num_bytes in zip(self._exchange.halo, sizes[1], strict=True):
-            if len(rows):      # those of one peer are neighbors
+            if len(rows):      # a peer's rows are contiguous
                 place = fields[first + int(rows.index[0]):first + int(rows.index[-1]) + 1]
                 self._streams.message.copy(place.view(torch.uint8).flatten(), arrival.receive[begin:begin + num_bytes])
             begin += num_bytes
@@ -78,15 +72,13 @@ class FieldExchange:
 
 
 class FieldArrival:
-    """Rows on their way, and the pinned memory that they travel by."""
-
     def __init__(self, exchange: FieldExchange, fields: torch.Tensor, dim: int, send: torch.Tensor,
                  receive: torch.Tensor, sent):
         self._exchange, self.fields, self.dim = exchange, fields, dim
         self.send, self.receive, self.sent = send, receive, sent
 
     def finish(self) -> None:
-        """Collective: have the halo rows among the fields before anything that the device computes from here on."""
+        """Collective: put the halo rows in place before anything that the device computes from here on."""
         self._exchange.finish(self)
 
 
@@ -96,19 +88,13 @@ def _cut(memory: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 
 
 class DeviceGraphPass:
-    """Passes of one model over the same rows, whose bits, arcs and weights stay on the device.
+    """Passes of one model over the same rows; their bits, edges and weights stay on the device.
 
-    Parameters
-    ----------
-    model : IntegerModel
-    part : Partition
-    exchange : CodeExchange
-    rows : CodedRows           of the inner nodes, that the first convolution reads
-    device : torch.device
+    rows : CodedRows           inner rows that the first convolution reads
 
     Raises
     ------
-    KernelError      a layer or a row of arcs that is too long for the kernels
+    KernelError      a layer, or a row of edges, that is too long for the kernels
     """
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
@@ -126,7 +112,7 @@ class DeviceGraphPass:
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return what `hpcgnn.lowbit.inference.forward.forward` does.
+        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward`.
 
         Raises
         ------
@@ -138,7 +124,7 @@ class DeviceGraphPass:
         return tuple(rows.numpy() for rows in results)
 
     def queue(self) -> None:
-        """Collective: have the device compute a pass; the host waits for nothing but messages of other ranks."""
+        """Collective: start a pass on the device; the host waits only for messages of other ranks."""
         part, layers = self._part, self._layers
         if self._exchange is None:
             layers.queue()
@@ -162,26 +148,26 @@ class DeviceGraphPass:
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        """Bytes of the rows on the device in all their forms, after a pass."""
         return self._layers.row_bytes
 
 
 def planes_of(rows: CodedRows) -> torch.Tensor:
-    """Return rows as planes of bits, (bit_width, padded rows, words) int32, with half the range added where signed."""
+    """Return rows as planes of bits, (bit_width, padded rows, words) int32; signed codes get half the range added."""
     offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
     codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
     return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
 
 
 def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Make room for float32 results (num_rows, dim) of each dim, in memory that the device writes by itself."""
+    """Allocate float32 results (num_rows, dim) for each dim, in pinned memory that the device writes."""
     memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
     return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
                  for one, dim in zip(memory, dims, strict=True))
 
 
 def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
-    """Copy arrays to a device; equal ones share a copy."""
+    """Copy arrays to a device; equal arrays share a copy."""
     copies: list[tuple[np.ndarray, torch.Tensor]] = []
     found: list[torch.Tensor | None] = []
     for array in arrays:
