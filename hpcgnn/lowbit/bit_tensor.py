@@ -35,17 +35,11 @@ class BitTensor:
     Packed by "column", 32 neighboring columns of a row share a word: the left side of a product. Packed by "row", 32
     neighboring rows of a column do: the right side. A line (row or column) is contiguous in each plane along the
     contracted dimension.
-
-    Attributes
-    ----------
-    lines : BitLines                 the words
-    packing : {"column", "row"}
-    step, zero_point : (1,) or (num_lines,) float32, or None
-                                     value = zero_point + step * code; None: the codes are the values
     """
 
-    lines: BitLines
-    packing: str
+    lines: BitLines  # the words
+    packing: str     # {"column", "row"}
+    # (1,) or (num_lines,) float32: value = zero_point + step * code; None: the codes are the values
     step: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
 

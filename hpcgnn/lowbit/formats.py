@@ -36,8 +36,6 @@ class StoredSize:
 class FixedWidthRows:
     """Rows of codes in a format of one width.
 
-    Attributes
-    ----------
     values : bytes of packed codes, non-zero ones only unless dense, sign and magnitude where signed
     positions : tuple of bytes of packed numbers     by name: (), (bitmap,), (row ends, columns), (rows, columns)
     """

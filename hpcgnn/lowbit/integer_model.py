@@ -30,18 +30,12 @@ MAX_BIT_WIDTH = 8
 class RowScale:
     """How rows become codes, by in-degree: code = sign(x) min(floor(|x| / step + 0.5), max_code).
 
-    Attributes
-    ----------
-    step : (num_degrees,) float32, above 0         of in-degree 0, 1, ..; larger in-degrees take the last entry
-    bit_width : (num_degrees,) uint8, 1 to 8       with the sign
-    is_signed : bool                               rows have negative values; then widths are 2 to 8
-
     Reference: MEGA, Eq. (2). Deviation: rows without negative values have no sign bit, and 2**b - 1 codes above zero.
     """
 
-    step: np.ndarray
-    bit_width: np.ndarray
-    is_signed: bool
+    step: np.ndarray  # (num_degrees,) float32, above 0, of in-degree 0, 1, ..; larger in-degrees take the last entry
+    bit_width: np.ndarray  # (num_degrees,) uint8, 1 to 8, with the sign
+    is_signed: bool        # rows have negative values; then widths are 2 to 8
 
     def __post_init__(self) -> None:
         if self.step.shape != self.bit_width.shape or self.step.ndim != 1 or not len(self.step):
@@ -118,34 +112,22 @@ class Normalization:
 
 @dataclass(frozen=True)
 class IntegerConvolution:
-    """One convolution; the module docstring has its formula.
+    """One convolution; the module docstring has its formula."""
 
-    Attributes
-    ----------
-    kind : {"gcn", "sage", "gin", "gat"}
-    rows : RowScale                       of its input
-    neighbor : IntegerMap                 applied to rows that are aggregated; gin's first map
-    mapped : ColumnScale                  of the codes that travel and are summed
-    bias : (out_dim,) float32             gin: of the first map
-    own : IntegerMap or None              sage
-    epsilon, second_rows, second, second_bias      gin; the last three of its second map
-    attention : (2, dim) float32 or None  gat: row 0 scores destinations, row 1 sources
-    averages_heads : bool                 gat: mean of the heads instead of concatenation
-    """
-
-    kind: str
-    rows: RowScale
-    neighbor: IntegerMap
-    mapped: ColumnScale
-    bias: np.ndarray
-    own: IntegerMap | None = None
+    kind: str                            # {"gcn", "sage", "gin", "gat"}
+    rows: RowScale                       # of its input
+    neighbor: IntegerMap                 # applied to rows that are aggregated; gin's first map
+    mapped: ColumnScale                  # of the codes that travel and are summed
+    bias: np.ndarray                     # (out_dim,) float32, gin: of the first map
+    own: IntegerMap | None = None        # sage
+    # gin; the last three of its second map
     epsilon: float = 0.0
     second_rows: RowScale | None = None
     second: IntegerMap | None = None
     second_bias: np.ndarray | None = None
-    attention: np.ndarray | None = None
+    attention: np.ndarray | None = None  # (2, dim) float32, gat: row 0 scores destinations, row 1 sources
     heads: int = 1
-    averages_heads: bool = False
+    averages_heads: bool = False         # gat: mean of the heads instead of concatenation
     norm: Normalization | None = None
 
     def __post_init__(self) -> None:
@@ -161,8 +143,6 @@ class IntegerConvolution:
 class IntegerModel:
     """A network of integer convolutions, and the graph on which its scales were learned.
 
-    Attributes
-    ----------
     scheme : str                  scheme of `train --quantize` that found the scales, or "calibrated"
     class_names : tuple of str    by column; empty where classes have numbers
     """

@@ -101,16 +101,12 @@ FAULTS = {
 class PackageFormat:
     """How packages are cut.
 
-    Attributes
-    ----------
-    lengths : (3,) int        bits of values of a short, medium and long package; ascending, in 8 .. 4096
-    is_signed : bool          a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
-
     Reference: MEGA, section V-B: 64, 128 and 192 bits.
     """
 
+    # (3,) int, bits of values of a short, medium and long package; ascending, in 8 .. 4096
     lengths: tuple[int, int, int] = (64, 128, 192)
-    is_signed: bool = False
+    is_signed: bool = False  # a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
 
     def __post_init__(self) -> None:
         lengths = (MIN_LENGTH, *self.lengths, MAX_LENGTH)
@@ -129,30 +125,20 @@ class PackageFormat:
 
 @dataclass(frozen=True)
 class PackagedRows:
-    """Rows as an Adaptive-Package stream.
-
-    Attributes
-    ----------
-    num_bits, num_position_bits : int      of stream and positions; later bits of the last byte are zero
-    stream : (ceil(num_bits / 8),) uint8   packages, one after the other: see ext/src/package.h
-    positions : (ceil(num_position_bits / 8),) uint8    see ext/src/package_positions.h
-    interval : int                         rows from one index entry to the next
-    index_bit : (ceil(num_rows / interval),) int64      first bit of the open package as the row begins
-    index_values : same shape, int32                    values in it so far
-    index_position : same shape, int64                  first position bit of the row's block
-    """
+    """Rows as an Adaptive-Package stream."""
 
     format: PackageFormat
     num_rows: int
     dim: int
+    # of stream and positions; later bits of the last byte are zero
     num_bits: int
     num_position_bits: int
-    stream: np.ndarray
-    positions: np.ndarray
-    interval: int
-    index_bit: np.ndarray
-    index_values: np.ndarray
-    index_position: np.ndarray
+    stream: np.ndarray          # (ceil(num_bits / 8),) uint8, packages, one after the other: see ext/src/package.h
+    positions: np.ndarray       # (ceil(num_position_bits / 8),) uint8, see ext/src/package_positions.h
+    interval: int               # rows from one index entry to the next
+    index_bit: np.ndarray       # (ceil(num_rows / interval),) int64, first bit of the open package as the row begins
+    index_values: np.ndarray    # same shape, int32, values in it so far
+    index_position: np.ndarray  # same shape, int64, first position bit of the row's block
 
     def __post_init__(self) -> None:
         if not 1 <= self.interval <= MAX_INTERVAL:

@@ -27,49 +27,32 @@ SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("h
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Name, sizes and options of a model; its constructor takes those that it names.
+    """Name, sizes and options of a model; its constructor takes those that it names."""
 
-    Attributes
-    ----------
-    model : str                     a key of MODELS, or MODULE:CLASS
-    num_layers : int                convolutions; propagation steps of dagnn, sgc and appnp
-    dropout : float                 on the input of every layer
-    norm : {"none", "layer"}        after every hidden layer
-    heads, has_wide_sums, alpha, theta, jump       see the models that take them
-    arguments : dict                further arguments of a user's model, by name
-    """
-
-    model: str
+    model: str                                               # a key of MODELS, or MODULE:CLASS
     in_dim: int
     hidden_dim: int
     out_dim: int
-    num_layers: int
-    dropout: float
-    norm: str = "none"
+    num_layers: int                                          # convolutions; propagation steps of dagnn, sgc and appnp
+    dropout: float                                           # on the input of every layer
+    norm: str = "none"                                       # {"none", "layer"}, after every hidden layer
+    # see the models that take them
     heads: int = 4
     has_wide_sums: bool = True
     alpha: float = 0.1
     theta: float = 0.5
     jump: str = "concat"
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name
 
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """How a model sums its neighbors' rows.
+    """How a model sums its neighbors' rows."""
 
-    Attributes
-    ----------
-    reduction : {"gcn", "mean", "sum"}      attention and a maximum count as means
-    attends : bool                          rows are weighted by a softmax
-    num_layers : int                        exchanges of halo rows per pass
-    weighs_self : bool                      each layer has separate weights for the row itself
-    """
-
-    reduction: str
-    attends: bool
-    num_layers: int
-    weighs_self: bool = False
+    reduction: str             # {"gcn", "mean", "sum"}, attention and a maximum count as means
+    attends: bool              # rows are weighted by a softmax
+    num_layers: int            # exchanges of halo rows per pass
+    weighs_self: bool = False  # each layer has separate weights for the row itself
 
 
 def find_model(name: str) -> type[nn.Module]:

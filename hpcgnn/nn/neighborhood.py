@@ -77,25 +77,16 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 @dataclass
 class Neighborhood:
-    """One convolution's place in a pass: activates, masks, sends and sums its rows.
-
-    Attributes
-    ----------
-    is_input : bool             rows are the constant input
-    is_dropped : bool           rows are dropped out already
-    probability : float         of the dropout that comes first
-    activation : Activation or None      applied before that dropout
-    before : tuple              inputs of the activation, for backward
-    """
+    """One convolution's place in a pass: activates, masks, sends and sums its rows."""
 
     graph: LocalGraph
     hop: Hop
-    is_input: bool
-    is_dropped: bool
+    is_input: bool                                # rows are the constant input
+    is_dropped: bool                              # rows are dropped out already
     reduction: str
-    probability: float
-    activation: Activation | None = None
-    before: tuple[torch.Tensor | None, ...] = ()
+    probability: float                            # of the dropout that comes first
+    activation: Activation | None = None          # applied before that dropout
+    before: tuple[torch.Tensor | None, ...] = ()  # inputs of the activation, for backward
 
     def __post_init__(self) -> None:
         self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)

@@ -16,19 +16,13 @@ class ConvolutionStack(nn.Module):
     """dropout → convolution → norm → ReLU, `num_layers` times; the last convolution returns the logits.
 
     A subclass makes its layers in `convolution`, which gets `options`.
-
-    Attributes
-    ----------
-    reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
-    attends : bool                          rows are weighted by a softmax
-    weighs_self : bool                      each layer has separate weights for the row itself
-    takes_edge_weights : bool               uses edge weights; else refuses them
     """
 
+    # {"gcn", "mean", "sum"}, how it sums its neighbors' rows; attention and a maximum count as means
     reduction = "mean"
-    attends = False
-    weighs_self = False
-    takes_edge_weights = True
+    attends = False            # rows are weighted by a softmax
+    weighs_self = False        # each layer has separate weights for the row itself
+    takes_edge_weights = True  # uses edge weights; else refuses them
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  **options):

@@ -53,26 +53,16 @@ PYG = "torch_geometric."
 
 @dataclass(frozen=True)
 class Way:
-    """How a convolution gets halo rows.
+    """How a convolution gets halo rows."""
 
-    Attributes
-    ----------
-    kind : {"pair", "plain", "normalized", "own"}
-        as a pair at the call; in `propagate`; in `propagate`, with normalized edge weights; in `propagate`, for a
-        user's class
-    name : str                          the class that it counts as
-    reduction : {"gcn", "mean", "sum"}  how it sums; attention and others count as means
-    attends : bool                      rows are weighted by a softmax
-    is_linear : bool                    sums are linear in the source rows
-    num_exchanges : int                 exchanges of halo rows per forward
-    """
-
+    # {"pair", "plain", "normalized", "own"}, as a pair at the call; in `propagate`; in `propagate`, with normalized
+    # edge weights; in `propagate`, for a user's class
     kind: str
-    name: str
-    reduction: str
-    attends: bool
-    is_linear: bool
-    num_exchanges: int
+    name: str           # the class that it counts as
+    reduction: str      # {"gcn", "mean", "sum"}, how it sums; attention and others count as means
+    attends: bool       # rows are weighted by a softmax
+    is_linear: bool     # sums are linear in the source rows
+    num_exchanges: int  # exchanges of halo rows per forward
 
 
 def is_convolution(module: nn.Module) -> bool:

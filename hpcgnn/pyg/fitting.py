@@ -41,22 +41,13 @@ WEIGHT_NAMES = ("edge_weight", "edge_attr")
 
 @dataclass(frozen=True)
 class Signature:
-    """How a model's forward is called.
+    """How a model's forward is called."""
 
-    Attributes
-    ----------
-    takes_data : bool            with one torch_geometric.data.Data
-    takes_edges : bool           with (x, edge_index); else with rows alone
-    weight_name : str or None    argument for edge weights, "edge_weight" or "edge_attr"
-    needs_weight : str or None   argument for edge weights without a default
-    index_names : tuple of str   arguments for the nodes' numbers in the source
-    """
-
-    takes_data: bool
-    takes_edges: bool = True
-    weight_name: str | None = None
-    needs_weight: str | None = None
-    index_names: tuple[str, ...] = ()
+    takes_data: bool                   # with one torch_geometric.data.Data
+    takes_edges: bool = True           # with (x, edge_index); else with rows alone
+    weight_name: str | None = None     # argument for edge weights, "edge_weight" or "edge_attr"
+    needs_weight: str | None = None    # argument for edge weights without a default
+    index_names: tuple[str, ...] = ()  # arguments for the nodes' numbers in the source
 
 
 def is_pyg(model: nn.Module) -> bool:

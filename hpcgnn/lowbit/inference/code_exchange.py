@@ -88,8 +88,6 @@ def _unpack_block(packed: np.ndarray, bit_width: int, num_codes: int) -> np.ndar
 class CodeExchange:
     """Exchanges of one rank, one at a time.
 
-    Attributes
-    ----------
     sent_bytes : int             handed to MPI by this rank so far
     float_bytes : int            bytes of the same rows in float32
     """
@@ -122,8 +120,8 @@ class CodeExchange:
     def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
         """Collective: start to fetch the codes of halo rows.
 
-        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1). MappedRows that fill their bytes at
-            that width are sent as they are
+        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1). MappedRows that fill their
+            bytes at that width are sent as they are
         """
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]

@@ -44,19 +44,13 @@ class LayerRows(Protocol):
 
 @dataclass(frozen=True)
 class CodedRows:
-    """Rows as codes of a byte each.
+    """Rows as codes of a byte each."""
 
-    Attributes
-    ----------
-    codes : (n, dim) int8, or uint8 without a sign
-    step, limit : (n,) float32       limit is the largest code
-    bit_width : int                  of the widest rows
-    """
-
-    codes: np.ndarray
+    codes: np.ndarray  # (n, dim) int8, or uint8 without a sign
+    # (n,) float32, limit is the largest code
     step: np.ndarray
     limit: np.ndarray
-    bit_width: int
+    bit_width: int     # of the widest rows
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:

@@ -48,8 +48,6 @@ def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, 
                   observe_second: Callable[[int, CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Collective: run `forward` from the codes of the first convolution's rows.
 
-    Parameters
-    ----------
     observe : function or None             called with the codes that each convolution reads
     observe_second : function or None      called with a block's first row and the codes of gin's second map
     """

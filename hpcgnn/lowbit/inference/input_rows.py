@@ -21,8 +21,6 @@ from hpcgnn.shards.schema import GraphInfo
 class InputRows(Protocol):
     """Rows of one rank.
 
-    Attributes
-    ----------
     form : str                 such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
     num_bytes : int            in memory, before a shard's own compression
     """

@@ -92,8 +92,6 @@ class TrainedRun:
 
     The graph keeps the edges that the model was trained on, unless `config_of` says otherwise.
 
-    Attributes
-    ----------
     remark : str or None             a sentence if it was trained on another graph
     cut : ClusterCut or None         clusters it was trained in; None is the whole graph
     """
@@ -119,8 +117,8 @@ class TrainedRun:
 
         Raises
         ------
-        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another graph;
-                             shards that are damaged or cut for another number of ranks
+        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another
+                             graph; shards that are damaged or cut for another number of ranks
         """
         checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
@@ -215,22 +213,14 @@ def read_best(folder: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that fits the shards.
-
-    Attributes
-    ----------
-    num_bytes : int                  of its file, or of its numbers without one
-    score : str                      name of its score
-    float_seconds : dict             for a run folder: seconds of a pass of a float model of the same shape, by row type
-                                     ("float32", "bfloat16")
-    remarks : list of str            sentences if it was made on another graph, or trained on other edges
-    """
+    """A model that fits the shards."""
 
     model: IntegerModel
-    num_bytes: int
-    score: str
+    num_bytes: int      # of its file, or of its numbers without one
+    score: str          # name of its score
+    # for a run folder: seconds of a pass of a float model of the same shape, by row type ("float32", "bfloat16")
     float_seconds: dict[str, float]
-    remarks: list[str]
+    remarks: list[str]  # sentences if it was made on another graph, or trained on other edges
 
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,

@@ -52,45 +52,33 @@ def refuse_edge_weights(part: Partition) -> None:
 
 @dataclass(frozen=True)
 class RowBytes:
-    """Bytes of rows of all ranks.
+    """Bytes of rows of all ranks."""
 
-    Attributes
-    ----------
-    stored_form, form : str      of input rows in shards, and in memory
-    stored, kept : int           their bytes
-    between : int or None        of rows between convolutions, in memory; None if passes go layer by layer, in batches or
-                                 on a device
-    """
-
+    # of input rows in shards, and in memory
     stored_form: str
     form: str
+    # their bytes
     stored: int
     kept: int
+    # of rows between convolutions, in memory; None if passes go layer by layer, in batches or on a device
     between: int | None = None
 
 
 @dataclass(frozen=True)
 class IntegerRun:
-    """A rank's part and the model that answers for it.
-
-    Attributes
-    ----------
-    part : Partition                 without features
-    stored_form, stored_bytes        of this rank's input rows in its shard
-    rows : InputRows                 as kept for passes
-    device : torch.device or None    None is the host
-    """
+    """A rank's part and the model that answers for it."""
 
     comm: MPI.Comm
     model: IntegerModel
     info: GraphInfo
-    part: Partition
+    part: Partition                     # without features
+    # of this rank's input rows in its shard
     stored_form: str
     stored_bytes: int
-    rows: InputRows
+    rows: InputRows                     # as kept for passes
     exchange: CodeExchange
     objective: Objective
-    device: torch.device | None = None
+    device: torch.device | None = None  # None is the host
 
     @classmethod
     def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
@@ -101,8 +89,8 @@ class IntegerRun:
 
         Raises
         ------
-        CollectiveError      a shard that is missing, damaged or for another number of ranks; a forced instruction set that
-                             a processor lacks; features that don't fit the first codes; labels of another task
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; a forced instruction set
+                             that a processor lacks; features that don't fit the first codes; labels of another task
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))

@@ -17,26 +17,15 @@ BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step a
 
 @dataclass(frozen=True)
 class QuantizationScheme:
-    """How a stack is quantized.
+    """How a stack is quantized."""
 
-    Attributes
-    ----------
-    name : {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
-    bits : int                    of weights and mapped rows
-    row_bits : int                of rows; the starting width where widths are learned
-    target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
-    size_weight : float           lambda of Eq. (5)
-    is_local : bool               steps and widths of rows and mapped rows follow their own error, not the loss
-    protection : (low, high)      probabilities, of degree-quant
-    """
-
-    name: str
-    bits: int
-    row_bits: int
-    target_kb: float = 0.0
-    size_weight: float = 1.0
-    is_local: bool = False
-    protection: tuple[float, float] = (0.0, 0.0)
+    name: str  # {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
+    bits: int                                     # of weights and mapped rows
+    row_bits: int                                 # of rows; the starting width where widths are learned
+    target_kb: float = 0.0  # of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
+    size_weight: float = 1.0                      # lambda of Eq. (5)
+    is_local: bool = False  # steps and widths of rows and mapped rows follow their own error, not the loss
+    protection: tuple[float, float] = (0.0, 0.0)  # (low, high), probabilities, of degree-quant
 
     @property
     def learns_width(self) -> bool:

@@ -25,19 +25,15 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 class ClusterCut:
     """Settings that decide which edges batches keep.
 
-    Attributes
-    ----------
-    clusters, batch_size : int       clusters of the whole graph, and per batch
-    between_clusters : bool          keep edges between clusters of one batch
-
     Raises
     ------
     ConfigError      numbers below 1, or another type
     """
 
+    # clusters of the whole graph, and per batch
     clusters: int
     batch_size: int = CLUSTERS_A_BATCH
-    between_clusters: bool = False
+    between_clusters: bool = False  # keep edges between clusters of one batch
 
     def __post_init__(self):
         counts = (self.clusters, self.batch_size)
@@ -74,20 +70,12 @@ class ClusterCut:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of nodes, one after the other, as one CSR without edges between batches.
+    """Batches of nodes, one after the other, as one CSR without edges between batches."""
 
-    Attributes
-    ----------
-    node_id : (num_rows,) int64             of each row, in the whole graph
-    row_begin : (num_batches + 1,) int64    batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
-    indptr : (num_rows + 1,) int64          row v lists the sources of the edges into v
-    indices : (num_entries,) int32          rows, ascending within a row
-    """
-
-    node_id: np.ndarray
-    row_begin: np.ndarray
-    indptr: np.ndarray
-    indices: np.ndarray
+    node_id: np.ndarray    # (num_rows,) int64, of each row, in the whole graph
+    row_begin: np.ndarray  # (num_batches + 1,) int64, batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
+    indptr: np.ndarray     # (num_rows + 1,) int64, row v lists the sources of the edges into v
+    indices: np.ndarray    # (num_entries,) int32, rows, ascending within a row
 
     @property
     def num_batches(self) -> int:

@@ -27,19 +27,14 @@ Counts = TypeVar("Counts")
 
 @dataclass(frozen=True)
 class DealtBatches:
-    """The batches of one rank.
-
-    Attributes
-    ----------
-    sent : list of (n,) int64, one per rank        inner rows in its batches, ascending
-    received : list of (n,) int64, one per rank    rows of this rank's batches that it owns, in the order it sends them
-    num_inner, num_arcs : int                      rows and edges of this rank's part
-    """
+    """The batches of one rank."""
 
     comm: MPI.Comm
     batches: Batches
-    sent: list[np.ndarray]
+    sent: list[np.ndarray]  # (n,) int64 per rank, inner rows in its batches, ascending
+    # (n,) int64 per rank, rows of this rank's batches that it owns, in the order it sends them
     received: list[np.ndarray]
+    # rows and edges of this rank's part
     num_inner: int
     num_arcs: int
 

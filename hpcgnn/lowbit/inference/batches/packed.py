@@ -26,20 +26,13 @@ HEADER_BYTES = 128
 
 @dataclass(frozen=True)
 class PackedBatches:
-    """Batches with all that a pass needs, in one buffer.
+    """Batches with all that a pass needs, in one buffer."""
 
-    Attributes
-    ----------
-    buffer : (num_bytes,) uint8          header, then the sections of `_places`, each on 64 bytes
-    in_degree : (num_rows,) int64        in the whole graph; chooses steps and widths
-    features : BitTensor                 codes of the rows by column, shifted by 2**(bit_width - 1) where signed
-    """
-
-    buffer: np.ndarray
+    buffer: np.ndarray     # (num_bytes,) uint8, header, then the sections of `_places`, each on 64 bytes
     batches: Batches
     tiles: BatchTiles
-    in_degree: np.ndarray
-    features: BitTensor
+    in_degree: np.ndarray  # (num_rows,) int64, in the whole graph; chooses steps and widths
+    features: BitTensor    # codes of the rows by column, shifted by 2**(bit_width - 1) where signed
     is_signed: bool
 
     @classmethod

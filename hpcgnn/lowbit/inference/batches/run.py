@@ -35,8 +35,6 @@ BLOCK_ELEMENTS = 1 << 18     # sums in memory at a time, few enough for the cach
 class AggregationCounts:
     """How batches were summed so far.
 
-    Attributes
-    ----------
     by_tiles, by_gather : int        batches
     num_jumped, num_places : int     for batches by tiles, skipped tiles of zeros, and all tiles
     """

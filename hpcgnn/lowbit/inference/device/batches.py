@@ -33,17 +33,11 @@ LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by ti
 
 @dataclass(frozen=True)
 class GroupBuffer:
-    """One group of batches in one buffer.
+    """One group of batches in one buffer."""
 
-    Attributes
-    ----------
-    memory : (num_bytes,) uint8 tensor, pinned
-    places : dict      section -> first byte, type and shape
-    first, stop : int      rows of the packed batches
-    """
-
-    memory: torch.Tensor
-    places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]
+    memory: torch.Tensor                                         # (num_bytes,) uint8 tensor, pinned
+    places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]  # section -> first byte, type and shape
+    # rows of the packed batches
     first: int
     stop: int
 
