@@ -7,17 +7,14 @@ from __future__ import annotations
 from functools import partial
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import assign, bits, combination, environment, host, kernels, packages
+from hpcgnn.bench import bits, environment, host, kernels, packages
 
 environment.run_in = lambda wanted: None
 host.HostPlace = partial(host.HostPlace, num_rows=64, stream_bytes=1 << 20)
 kernels.KernelBenchmark = partial(kernels.KernelBenchmark, width=9)
 bits.BitsBenchmark = partial(bits.BitsBenchmark, sizes=(128,), dims=(32,), widths=(1, 3))
-assign.AssignBenchmark = partial(assign.AssignBenchmark, sizes=(2000,), group_size=300)
 packages.PackageBenchmark = partial(packages.PackageBenchmark, num_rows=100, dim=20, widths=(4, packages.MIXED),
                                     densities=(0.5,))
-combination.CombinationBenchmark = partial(combination.CombinationBenchmark, num_rows=64, dim=70, num_outputs=8,
-                                           widths=(2, 8), densities=(0.1, 1.0))
 
 if __name__ == "__main__":
     main()

@@ -57,13 +57,16 @@ def allocator_name(environment: Mapping[str, str] | None = None) -> str:
     return "glibc, memory kept" if "glibc.malloc" in environment.get("GLIBC_TUNABLES", "") else "glibc"
 
 
-def run_in(environment: Mapping[str, str]) -> None:
-    """Start this program anew in the environment, unless it already runs in it."""
+def run_in(environment: Mapping[str, str], program: tuple[str, ...] = ("-m", "hpcgnn")) -> None:
+    """Start this program anew in the environment, unless it already runs in it.
+
+    `program` is what Python runs: a module or a script.
+    """
     if all(os.environ.get(name) == value for name, value in environment.items()):
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "hpcgnn", *sys.argv[1:]], dict(environment))
+    os.execve(sys.executable, [sys.executable, *program, *sys.argv[1:]], dict(environment))
 
 
 def set_environment(environment: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.message_error import error_line, filling, squared_errors
 from hpcgnn.bench.peers.torch_messages import TorchMessage
 from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, open_topology
 from hpcgnn.bench.products import measure_products
@@ -23,8 +22,12 @@ from hpcgnn.ops.host.simd import multiplies_bfloat16
 from hpcgnn.ops.pointwise import activate, dropout
 from hpcgnn.ops.quantization import (
     CODES,
+    NO_BAD_ROW,
+    Buffer,
     MessageLayout,
     dequantize_rows,
+    quantize_rows,
+    start_quantizing,
 )
 
 WIDTH = 256             # columns of messages, of pointwise work and of weights
@@ -100,10 +103,9 @@ def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple
 
 
 def measure_messages(place: Place, width: int, peers: tuple[str, ...], code: str = "affine") -> list[Measurement]:
-    """Quantize and pack one message and read it back, at each bit-width. Rates count both rows and message; a remark
-    says what a row takes and loses.
+    """Quantize and pack one message and read it back, at each bit-width.
 
-    Torch has affine codes alone.
+    Rates count the bytes of the rows and of the message. torch takes part with affine codes only.
     """
     num_rows = place.num_rows
     rows, received = place.random_rows(num_rows, width), place.empty_rows(num_rows, width)
@@ -119,14 +121,18 @@ def measure_messages(place: Place, width: int, peers: tuple[str, ...], code: str
                                OURS: partial(dequantize_rows, message, index, node_id, layout, received, key=KEY)}
         if "torch" in peers and code == "affine":
             pack["torch"], unpack["torch"] = partial(TorchMessage, rows, bits), TorchMessage(rows, bits).unpack
-        errors = squared_errors(width, bits, code, place.name, place.empty_bytes)
-        row_bytes = layout.num_bytes // num_rows
-        packed = place.measure(PACKING[code], case, moved, "GB/s", pack,
-                               [error_line(row_bytes, errors, f"{code}, {bits} bit")])
-        packed.details.update(row_bytes=row_bytes, squared_error=errors)
-        packing.append(packed)
+        packing.append(place.measure(PACKING[code], case, moved, "GB/s", pack))
         unpacking.append(place.measure(UNPACKING[code], case, moved, "GB/s", unpack))
     return packing + unpacking
+
+
+def filling(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: MessageLayout, key: CounterKey,
+            message: Buffer) -> Work:
+    """Work that fills `message`; on a device it returns before the kernel has ended."""
+    if isinstance(message, np.ndarray):
+        return partial(quantize_rows, rows, index, node_id, layout, key, message)
+    first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
+    return partial(start_quantizing, rows, index, node_id, layout, key, message, first_bad)
 
 
 def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:

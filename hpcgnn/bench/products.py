@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 
-from hpcgnn.bench.ablations import sddmm_ablations, spmm_ablations
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers, weights_of_arcs
 from hpcgnn.bench.place import PRECISION, Contestants, Place, admit
@@ -36,8 +35,8 @@ def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], pre
 
 def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
                  products: dict) -> Measurement:
-    """Measure SpMM; beside it our float32, and on a device HalfGNN's half arithmetic and its ablations, of the same
-    rows, and weights of arcs as cuSPARSE reads them.
+    """Measure SpMM; beside it our float32 and, on a device, HalfGNN's half arithmetic and edge weights as cuSPARSE
+    reads them.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
     if place.is_device:
         # cuSPARSE reads a weight of every arc; a mean needs none, which is our choice.
         weighted = replace(matrix, row_scale=None, entry_scale=weights_of_arcs(graph))
-        contestants |= {WITH_VALUES: partial(multiply, weighted, rows), **spmm_ablations(matrix, rows)}
+        contestants[WITH_VALUES] = partial(multiply, weighted, rows)
     if precision != "fp32":
         contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
         contestants[HALF_ARITHMETIC] = (
@@ -68,8 +67,6 @@ def measure_sampled(place: Place, graph: Topology, matrix: SparseRows, width: in
                            f"sddmm in {precision}")
     contestants: Contestants = {CEILING: place.gathering(right, graph.indices),
                                 OURS: partial(sampled_products, matrix, left, right, 1)}
-    if place.is_device:
-        contestants |= sddmm_ablations(matrix, left, right)
     if precision != "fp32":
         contestants[OURS_FP32] = partial(sampled_products, matrix, left.float(), right.float(), 1)
     return place.measure("sddmm", _case(graph, width, precision), _gigabytes(graph, right), "GB/s",

@@ -37,7 +37,7 @@ ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # ben
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 3 to 20]")
 @click.option("--threads", type=click.IntRange(min=1),
-              help="[default: 1 for bits, packages and combination, else as many as there are cores]")
+              help="[default: 1 for bits and packages, else as many as there are cores]")
 @click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are written anew "
                                        "after every row.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
@@ -208,19 +208,6 @@ def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     finish("time-to-score", announce("time-to-score", threads), benchmark, shared, benchmark.failures, RaceResult)
 
 
-@command.command("assign")
-@click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True)
-@click.pass_obj
-def assign(shared: Shared, ranks: int) -> None:
-    """Compare seconds and objective of the solvers that assign bit-widths, on simulated ranges, in one thread."""
-    shared.refuse_threads("the solvers have one")
-    from hpcgnn.bench.assign import AssignBenchmark
-
-    prepare_output(shared.out)
-    machine = announce("assign", 1)
-    finish("assign", machine, AssignBenchmark(ranks, shared.repeat or 5, begin=shared.steps.begin), shared)
-
-
 @command.command("ranks")
 @click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST", help="Ranks of a training.")
 @click.option("--neighbors", default="10,100,1000", show_default=True, metavar="LIST",
@@ -249,16 +236,6 @@ def packages(shared: Shared) -> None:
     from hpcgnn.bench.packages import PackageBenchmark
 
     finish("packages", machine, PackageBenchmark(place), shared)
-
-
-@command.command("combination")
-@click.pass_obj
-def combination(shared: Shared) -> None:
-    """Multiply codes by weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
-    machine, place = open_place("combination", shared, shared.threads or 1, repeat=11)
-    from hpcgnn.bench.combination import CombinationBenchmark
-
-    finish("combination", machine, CombinationBenchmark(place), shared)
 
 
 @command.command("exchange")

@@ -63,7 +63,6 @@ def backend(monkeypatch):
     """The recorder, with what has no answer without values set aside: counts, ranges, errors and cuSPARSE."""
     monkeypatch.setitem(dispatch._rooms, META, "cuda")
     monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
-    monkeypatch.setattr("hpcgnn.bench.kernels.squared_errors", lambda *arguments: {})
     monkeypatch.setattr("hpcgnn.bench.bits.to_bit", lambda values, *arguments: values)
     monkeypatch.setattr("hpcgnn.bench.peers.spmm.weights_of", lambda *arguments: None)
     monkeypatch.setattr(torch, "addmm", refuse)

@@ -135,10 +135,8 @@ def test_doctor_names_what_is_there_and_what_is_held_back():
 # Arguments of each benchmark, and how many rows of its table each kind of work has.
 BENCHES = {
     "accelerator": (("small.npz", "--designs", "mega,grow"), {"small gcn": 2, "small gin": 2, "small sage": 2}),
-    "assign": (("--ranks", 2, "--repeat", 1), {"greedy": 1}),
     "bits": (("drawn:2e4", "--clusters", 8, "--repeat", 1),
              {"product": 2, "quantize + pack": 1, "batches": 4, "reuse": 3}),
-    "combination": (("--repeat", 1), {"combination": 28}),
     "dram": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1),
              {"schemes": 7, "orders of preprocess": len(REORDERS), "aggregation": 1}),
     "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
@@ -159,7 +157,7 @@ BENCHES = {
 }
 
 
-HELD_SMALL = ("assign", "bits", "combination", "kernels", "packages")
+HELD_SMALL = ("bits", "kernels", "packages")
 SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from cuda.aggregation_cases import dense_of, matrix_of
 
-from hpcgnn.bench.ablations import sddmm_ablations, spmm_ablations
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements.ablations import sddmm_ablations, spmm_ablations
 
 SPMM, SDDMM = ("pairs a lane", "atomic writes", "a warp a row"), ("half2", "half4")
 

@@ -1,16 +1,22 @@
-"""`hpcgnn bench assign` compares HiGHS and the greedy solver: seconds and objective of the widths of one exchange.
+"""Compare the solvers that assign bit-widths, HiGHS and the greedy one: seconds and objective for one exchange.
 
-The ranges of the messages are simulated; no message travels.
+    python jobs/measurements/assign.py [--ranks 8] [--repeat 5] [--out DIR]
+
+The problems are drawn: a number of halo rows for each pair of ranks, a weight for each row, a speed for each link. No
+message is sent. Each repetition has its own seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import click
 import numpy as np
 
 from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing
+from hpcgnn.cli.measurement import Shared, announce, finish, prepare_output
 from hpcgnn.methods.cost_model import pair_round
 from hpcgnn.methods.greedy import solve_greedy
 from hpcgnn.methods.highs import SolverError, solve_highs
@@ -31,12 +37,7 @@ GREEDY_TRIES = 5                # whose median counts: milliseconds are easily d
 
 
 def simulated_problem(num_ranks: int, num_rows: int, group_size: int, widths: tuple[int, ...], seed: int) -> Problem:
-    """Draw one exchange between all pairs of ranks.
-
-    Parameters
-    ----------
-    num_rows : halo rows of all ranks together, shared unevenly by the pairs
-    """
+    """Draw one exchange of `num_rows` halo rows, shared unevenly among all pairs of ranks."""
     rng = np.random.default_rng(seed)
     number = pair_round(num_ranks)
     share = np.where(number > 0, rng.lognormal(0, PAIR_SPREAD, len(number)), 0)
@@ -55,18 +56,16 @@ def simulated_problem(num_ranks: int, num_rows: int, group_size: int, widths: tu
 
 @dataclass(frozen=True)
 class AssignBenchmark:
-    """Runs the measurements of `hpcgnn bench assign`.
+    """Solves `repeat` drawn problems of each size with both solvers.
 
     Attributes
     ----------
     num_ranks : int, at least 2
-    sizes : halo rows of all ranks together, one problem size each
-    group_size : messages that share a width
-    widths, lam : see `hpcgnn.methods.problem`
-    time_limit : seconds that HiGHS gets a problem
-    gap : within which HiGHS stops
-    repeat : problems of each size, with seeds of their own
-    begin : is told of each problem before it is solved
+    sizes : tuple of int      halo rows of all ranks together
+    group_size : int          messages that share a width
+    widths, lam               see `hpcgnn.methods.problem`
+    time_limit : float        seconds for each run of HiGHS
+    gap : float               relative gap at which HiGHS stops
     """
 
     num_ranks: int
@@ -80,7 +79,6 @@ class AssignBenchmark:
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield one measurement a size; a repetition is another seed."""
         for size in self.sizes:
             yield self._measure_size(size)
 
@@ -106,7 +104,7 @@ class AssignBenchmark:
                             "highs_objective": [answer.objective for answer in exact]})
 
     def _problem(self, num_rows: int, seed: int) -> Problem:
-        """Make the problem anew, so that nothing that one solver computed serves the next one."""
+        # Built again for each solver: a problem caches what a solver has computed.
         return simulated_problem(self.num_ranks, num_rows, self.group_size, self.widths, seed)
 
     def _objectives(self, case: str, greedy: list[Assignment], exact: list[Assignment]) -> str:
@@ -117,3 +115,17 @@ class AssignBenchmark:
             worst = max(ours.objective / theirs.objective - 1 for ours, theirs in zip(greedy, exact, strict=True))
             text += f", at most {100 * worst:+.3f} % beside highs"
         return text
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True)
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json, table.txt and bench.png.")
+def main(ranks: int, repeat: int, out: Path | None) -> None:
+    shared = Shared(out=out)
+    prepare_output(out)
+    finish("assign", announce("assign", 1), AssignBenchmark(ranks, repeat, begin=shared.steps.begin), shared)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,9 @@
-"""`hpcgnn bench combination` measures every way to multiply codes with weight codes against torch's int8 and fp32.
+"""Measure every way to multiply codes with weight codes, against torch's int8 and fp32.
 
-Rates count 2 * rows * columns * outputs operations whatever the way, the widths and the density. A way's ceiling does
-the products that the way needs on registers; auto, which needs those of another way, has none.
+    python jobs/measurements/combination.py [--repeat 11] [--threads 1] [--out DIR]
+
+Rates count 2 * rows * columns * outputs operations for every way, width and density. The ceiling of a way does as many
+products on registers as that way needs; `auto` picks another way and has none.
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
+import click
 import numpy as np
 import torch
 
+from hpcgnn.bench import environment
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.packages import random_codes
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
+from hpcgnn.cli.measurement import Shared, finish, open_place
 from hpcgnn.lowbit.package import encode
 from hpcgnn.lowbit.package_features import combine_packages
 from hpcgnn.ops.combination import WAYS, combine
@@ -33,7 +39,7 @@ CEILING_OF = {"dense": ALL_CODES, "bits": ALL_BITS, **dict.fromkeys(("sparse", "
 
 @dataclass(frozen=True)
 class CombinationBenchmark:
-    """Multiplies random codes of every width and every share that is not zero by random weights."""
+    """Multiplies random codes of each width and density (share of nonzeros) by random weights."""
 
     place: HostPlace
     num_rows: int = NUM_ROWS
@@ -44,7 +50,6 @@ class CombinationBenchmark:
     densities: tuple[float, ...] = DENSITIES
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield a measurement of each way for each width and density."""
         rng = np.random.default_rng(1)
         half = 2 ** (self.weight_bits - 1)
         weight = torch.from_numpy(rng.integers(-half, half, (self.num_outputs, self.dim), dtype=np.int8))
@@ -79,22 +84,22 @@ class CombinationBenchmark:
         return ways
 
     def _ceilings(self, width: int, num_codes: int) -> dict[str, Callable]:
-        """Return a ceiling for products of all codes, of all bits and of the codes that are not zero."""
         num_all = self.num_rows * self.dim * self.num_outputs
         return {ALL_CODES: self.place.multiplying_bytes(num_all),
                 ALL_BITS: self.place.multiplying_bits(num_all * width * self.weight_bits),
                 NON_ZERO: self.place.multiplying_bytes(num_codes * self.num_outputs)}
 
     def _peers(self, codes: np.ndarray, weight: torch.Tensor) -> dict[str, Callable]:
-        """Return torch's products of this shape, whose int8 takes codes over 127 as negative ones, in the same time."""
+        # int8 reads codes over 127 as negative numbers, which takes the same time.
         right, out = weight.T.contiguous(), self.place.empty_rows(self.num_rows, self.num_outputs)
         return {INT8: partial(torch._int_mm, torch.from_numpy(codes).view(torch.int8), right),
                 FP32: partial(torch.mm, torch.from_numpy(codes).float(), right.float(), out=out)}
 
 
 def time_in_any_order(contestants: dict[str, Callable], place: HostPlace) -> dict[str, list[float]]:
-    """Time contestants as `Place.interleave` does, in another order each round, because each finds the last one's data
-    in the caches.
+    """Time contestants as `Place.interleave` does, in a new order each round.
+
+    A contestant finds the data of the one before it in the caches; with a fixed order this favors the same ones always.
     """
     rng, names = random.Random(0), list(contestants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -104,3 +109,19 @@ def time_in_any_order(contestants: dict[str, Callable], place: HostPlace) -> dic
         for name, spent in once.interleave({name: contestants[name] for name in names}).items():
             seconds[name] += spent
     return seconds
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json, table.txt and bench.png.")
+def main(repeat: int, threads: int, out: Path | None) -> None:
+    wanted = environment.with_kept_memory(environment.thread_environment(threads))
+    environment.run_in(wanted, (__file__,))
+    shared = Shared(repeat, threads, out)
+    machine, place = open_place("combination", shared, threads)
+    finish("combination", machine, CombinationBenchmark(place), shared)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,17 +1,21 @@
-"""`hpcgnn bench assign`: simulated exchanges, and the table of both solvers."""
+"""jobs/measurements/assign.py: simulated exchanges, and the table of both solvers."""
 
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hpcgnn.__main__ import main
-from hpcgnn.bench import assign
-from hpcgnn.bench.assign import HIGHS, AssignBenchmark, simulated_problem
 from hpcgnn.bench.timing import OURS
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import assign
+from measurements.assign import HIGHS, AssignBenchmark, simulated_problem
 
 
 def benchmark(**changes):
@@ -44,16 +48,9 @@ def test_highs_without_an_answer_is_said_and_left_out_of_the_ratio():
 def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(assign, "AssignBenchmark", partial(AssignBenchmark, sizes=(2000, 4000), group_size=300))
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "--repeat", "1", "--out", str(tmp_path), "assign", "--ranks", "2"])
+        assign.main(["--repeat", "1", "--out", str(tmp_path), "--ranks", "2"])
     assert not stop.value.code
     printed = capsys.readouterr().out
     assert "2,000 rows, 8 groups" in printed and "4,000 rows" in printed and "beside highs" in printed
     content = json.loads((tmp_path / "bench.json").read_text())
     assert content["kind"] == "assign" and len(content["measurements"]) == 2
-
-
-def test_threads_are_refused(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "assign", "--threads", "2"])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "hpcgnn: --threads is not for this benchmark: the solvers have one\n"

@@ -1,18 +1,22 @@
-"""`hpcgnn bench combination`: all ways compute the same, and each has its row for each width and density."""
+"""jobs/measurements/combination.py: all ways compute the same, and each has its row for each width and density."""
 
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hpcgnn.__main__ import main
-from hpcgnn.bench import combination
-from hpcgnn.bench.combination import ALL_BITS, ALL_CODES, FP32, INT8, NON_ZERO, CombinationBenchmark
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import combination
+from measurements.combination import ALL_BITS, ALL_CODES, FP32, INT8, NON_ZERO, CombinationBenchmark
 
 PLACE = HostPlace(Effort(1))
 WAYS = ["auto", "dense", "bits", "sparse", "serial", "packages", "packages, serial"]
@@ -57,12 +61,12 @@ def test_a_way_is_held_against_the_products_that_it_needs(monkeypatch, density):
 
 
 def test_the_command_writes_a_row_a_way_with_the_ratios_to_torch(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *arguments: None)    # this process is small enough
     monkeypatch.setattr(combination, "CombinationBenchmark",
                         partial(CombinationBenchmark, num_rows=20, dim=40, num_outputs=8, widths=(1, 8),
                                 densities=(0.1,)))
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "combination", "--repeat", "3", "--out", str(tmp_path / "out")])
+        combination.main(["--repeat", "3", "--out", str(tmp_path / "out")])
     assert not stop.value.code, capsys.readouterr().err
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     assert [(row["bits"], row["way"]) for row in rows] == [(bits, way) for bits in (1, 8) for way in WAYS]
