@@ -1,1 +1,1 @@
-"""Accelerators of GNNs as models: cycles, bytes of DRAM and joules of an inference on MEGA and on its peers."""
+"""Models of accelerators for GNNs: cycles, DRAM bytes and joules of an inference on MEGA and on its peers."""

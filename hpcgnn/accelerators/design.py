@@ -1,9 +1,7 @@
-"""TOML files of designs and DRAMs: those that come with hpcgnn by their names, and any other by its path. What their
-numbers mean is not known here.
+"""A design as its TOML file describes it: units, buffers, rules and DRAM.
 
-What a dataflow needs of a design, checked before any block is made.
-
-A design as its TOML file says it: units, buffers, rules and DRAM; and which function makes passes of a workload.
+A name stands for a file that comes with hpcgnn, anything else is a path. Numbers are checked when a file is read; what
+a dataflow needs of a design is checked by `check_needs` before it makes its first block.
 """
 
 from __future__ import annotations
@@ -26,16 +24,11 @@ else:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the files in a folder."""
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path of a file, and what it says.
-
-    Parameters
-    ----------
-    kind : str       what the file describes, for messages
+    """Path and contents of a TOML file; `kind` says in error messages what the file describes.
 
     Raises
     ------
@@ -53,15 +46,15 @@ def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[st
 
 
 def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...], counts: tuple[str, ...]) -> None:
-    """Refuse a design without the units, buffers and rules that its dataflow asks for.
+    """Check that a design has the units, buffers and rules of its dataflow.
 
     Parameters
     ----------
-    counts : tuple of str      rules that are whole numbers from 1 on
+    counts : tuple of str      rules that must be whole numbers from 1 on
 
     Raises
     ------
-    ConfigError                one is missing, or a unit or a rule is not such a number, or a seed or a switch
+    ConfigError                one is missing, or a unit, rule, seed or switch has an impossible value
     """
     missing = [f"{section}.{name}" for section, names in (("units", units), ("buffers", buffers), ("rules", counts))
                for name in names if name not in getattr(design, section)]
@@ -81,12 +74,7 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
 
 
 def check_own_columns(design: Design, workload: Workload) -> None:
-    """Refuse products that add other columns to a row than as many as they aggregate, as GraphSage does.
-
-    Raises
-    ------
-    ConfigError      a product does
-    """
+    """Raise ConfigError where a product adds more or fewer columns to a row than it aggregates."""
     for product in workload.products:
         if own_dim(product) not in (0, product.aggregated_dim):
             raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "
@@ -103,14 +91,13 @@ class Design:
 
     Attributes
     ----------
-    name : str                        of its file
-    kind : str                        whose dataflow it has: mega, hygcn, gcnax, grow, sgcn
-    bit_width : int                   of its values; 0 where each row has its own, as the model says
-    clock_ghz : float
-    dram : str                        name or path of a file that hpcgnn.accelerators.dram reads
-    units : mapping of str to int     how many there are of each; operations are counted by these names
-    buffers : mapping of str to float of KB (1,024 bytes); events of SRAM are counted by these names
-    rules : mapping                   what else the dataflow asks
+    name : str                           of its file
+    kind : str                           dataflow: mega, hygcn, gcnax, grow or sgcn
+    bit_width : int                      of its values; 0: each row has its own, as the model says
+    dram : str                           name or path, see `hpcgnn.accelerators.dram.read_dram`
+    units : mapping of str to int        number of each unit; operations are counted by these names
+    buffers : mapping of str to float    KB (1,024 bytes); bytes of SRAM are counted by these names
+    rules : mapping                      everything else that the dataflow needs
     """
 
     name: str
@@ -123,16 +110,10 @@ class Design:
     rules: Mapping[str, Any]
 
     def buffer_bytes(self, name: str) -> int:
-        """Return the bytes of a buffer."""
         return int(self.buffers[name] * 1024)
 
     def changed(self, changes: Mapping[str, Any]) -> Design:
-        """Return the design with other numbers: "SECTION.NAME" to its value, as `buffers.input` to 128.
-
-        Raises
-        ------
-        ConfigError      the design has no such number
-        """
+        """A copy with other numbers, by path: {"buffers.input": 128}. Raises ConfigError for an unknown path."""
         design = self
         for path, value in changes.items():
             section, _, name = path.partition(".")
@@ -145,12 +126,7 @@ class Design:
         return design.checked()
 
     def checked(self) -> Design:
-        """Return the design, whose numbers are of the right kinds; rules are checked by their dataflow.
-
-        Raises
-        ------
-        ConfigError      a number is missing, of another kind or out of range
-        """
+        """The design itself. Raises ConfigError where a number is missing, of another kind or out of range."""
         if not _is_number(self.clock_ghz):
             raise ConfigError(f"design.clock_ghz of {self.name} is {self.clock_ghz!r}; expected a number above zero")
         if isinstance(self.bit_width, bool) or not isinstance(self.bit_width, int) or not 0 <= self.bit_width <= 32:
@@ -162,7 +138,7 @@ class Design:
         return self
 
     def names(self) -> list[str]:
-        """Return the paths of all numbers that can be changed."""
+        """Paths of all numbers that can be changed."""
         return ["design.bit_width", "design.clock_ghz", "design.dram"] + [
             f"{section}.{name}" for section in ("units", "buffers", "rules") for name in getattr(self, section)]
 
@@ -172,12 +148,11 @@ def _is_number(value: object) -> bool:
 
 
 def design_names() -> list[str]:
-    """Return the names of the designs that come with hpcgnn."""
     return names_in(FOLDER)
 
 
 def read_design(name: str | Path) -> Design:
-    """Read a design: one that comes with hpcgnn by its name, or any file.
+    """Read a design by its name or path.
 
     Raises
     ------

@@ -1,10 +1,7 @@
-"""The TOML file of a DRAM, read and checked: which numbers it has, and which of them a DRAM can have.
+"""A DRAM as its TOML file describes it, and `Memory`, which tells when it has served an array of requests.
 
-What the numbers mean in time is known by hpcgnn.accelerators.dram.
-
-DRAM as its TOML file says it: channels, banks, rows and timings, and when it has served an array of requests.
-
-Which requests a design makes, and who waits for them, is known elsewhere.
+Channels work in parallel. Each has banks with one open row; a burst to the open row is a hit, any other burst must
+close it and activate its own row first. The loop over bursts is ext/src/dram_channel.h.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 
 
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """Return a file's path, its table of the organization and that of the timings, of the right names, unchecked.
+    """Path of a file and its tables of organization and timings, not yet checked.
 
     Raises
     ------
@@ -52,12 +49,7 @@ def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
 
 
 def checked(path: Path, organization: Mapping[str, Any], timings: Mapping[str, Any]) -> None:
-    """Check all numbers.
-
-    Raises
-    ------
-    ConfigError      a number is of another type, impossible, or larger than the model holds
-    """
+    """Raise ConfigError where a number has another type, is impossible, or is larger than the model holds."""
     clock = organization["clock_ghz"]
     if isinstance(clock, bool) or not isinstance(clock, (int, float)) or not 0.001 <= clock <= 100:
         raise ConfigError(f"clock_ghz of {path} is {clock!r}; expected a number from 0.001 to 100")
@@ -94,7 +86,6 @@ def _check_sizes(path: Path, organization: Mapping[str, Any]) -> None:
 
 
 def _check_timings(path: Path, burst_clocks: int, timings: Mapping[str, int]) -> None:
-    """Columns come in the order of their bursts, and a refresh ends before the next one is due."""
     if timings["cl"] + timings["ccd_s"] + 2 <= timings["cwl"]:
         raise ConfigError(f"cwl of {path} is {timings['cwl']}; expected less than cl + ccd_s + 2")
     closing = max(timings["ras"], timings["cwl"] + burst_clocks + timings["wr"], timings["rtp"]) + timings["rp"]
@@ -109,19 +100,17 @@ NO_REFRESH = 1 << 60        # clocks, longer than any pass
 
 @dataclass(frozen=True)
 class Dram:
-    """A DRAM. Its organization, and timings in its clocks by the names of configurations/dram/hbm1.toml.
+    """Organization of a DRAM, and its timings in DRAM clocks, named as in configurations/dram/hbm1.toml.
 
     Attributes
     ----------
-    name : str                            of its file
-    clock_ghz : float                     two transfers a clock
+    clock_ghz : float                     two transfers per clock
     num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
     channel_bits, burst_length : int      bits of a transfer, transfers of a burst
     row_bytes : int                       of a row of one bank
-    queue_depth : int                     bursts of a channel that commands may be given for at a time
-    scheduling : str                      "first-ready" or "in-order", see Memory
-    mapping : tuple of str                fields of an address above those within a burst, the lowest first
-    timings : mapping of str to int
+    queue_depth : int                     bursts of a channel that may have commands at the same time
+    scheduling : str                      "first-ready" or "in-order", see `Memory`
+    mapping : tuple of str                address fields above those within a burst, the lowest first
     """
 
     name: str
@@ -140,17 +129,17 @@ class Dram:
 
     @property
     def burst_bytes(self) -> int:
-        """Return what one command transfers; a request that begins or ends inside a burst transfers all of it."""
+        """Bytes of one command. A request that begins or ends inside a burst transfers all of it."""
         return self.channel_bits * self.burst_length // 8
 
     @property
     def burst_clocks(self) -> int:
-        """How long a burst keeps its channel's data lines busy."""
+        """Clocks for which a burst occupies its channel's data lines."""
         return self.burst_length // 2
 
     @property
     def peak_gb_per_s(self) -> float:
-        """All channels' data lines together: channels x bits x two transfers a clock."""
+        """Bandwidth of all channels: channels x bits x two transfers per clock."""
         return self.num_channels * self.channel_bits / 8 * 2 * self.clock_ghz
 
     @property
@@ -158,11 +147,11 @@ class Dram:
         return self.num_channels * self.num_bank_groups * self.banks_per_group * self.num_rows * self.row_bytes
 
     def cycles_per_clock(self, clock_ghz: float) -> Fraction:
-        """Return cycles of an accelerator in one clock of the DRAM, both taken to be whole numbers of kHz."""
+        """Accelerator cycles in one DRAM clock, both rounded to whole kHz."""
         return Fraction(round(clock_ghz * 1e6), round(self.clock_ghz * 1e6))
 
     def parameters(self) -> dict[str, Any]:
-        """Return what ext/src/dram_channel.h asks for, by its names.
+        """Parameters of ext/src/dram_channel.h, by name.
 
         Turnarounds are Ramulator's (HBM.cpp): CL + CCD_S + 2 - CWL from a read to a write, CWL + burst + WTR back.
         """
@@ -182,7 +171,6 @@ class Dram:
 
 
 def _shifts(dram: Dram) -> dict[str, int]:
-    """Return the bit where each field of a burst's number begins."""
     num = {"channel": dram.num_channels, "bank group": dram.num_bank_groups, "bank": dram.banks_per_group,
            "column": dram.row_bytes // dram.burst_bytes, "row": dram.num_rows}
     shift, shifts = 0, {}
@@ -196,7 +184,7 @@ def _shifts(dram: Dram) -> dict[str, int]:
 
 
 def _runs(dram: Dram, spacing: int) -> dict[str, int]:
-    """How many bursts of a channel follow each other in the same rows, how many groups take turns, and how fast."""
+    # How many bursts of a channel follow each other in the same rows, how many groups take turns, and how fast.
     columns, in_group = dram.row_bytes // dram.burst_bytes, dram.timings["ccd_l"]
     if dram.mapping[:2] == ("channel", "column"):
         return {"run_length": columns, "run_groups": 1, "run_spacing": max(spacing, in_group)}
@@ -207,7 +195,7 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
 
 
 def read_dram(name: str | Path, **changes: Any) -> Dram:
-    """Read a DRAM: one that comes with hpcgnn by its name, or any file; with other numbers, by the names of the file.
+    """Read a DRAM by its name or path; `changes` replace numbers of the file.
 
     Raises
     ------
@@ -225,12 +213,12 @@ def read_dram(name: str | Path, **changes: Any) -> Dram:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What DRAM moved for requests of one kind.
+    """Bursts that DRAM moved for requests of one kind.
 
     Attributes
     ----------
     num_bytes : int             of whole bursts
-    requested_bytes : int       of the requests
+    requested_bytes : int
     num_bursts, row_hits, row_misses : int      a miss activates a row
     """
 
@@ -242,18 +230,14 @@ class Traffic:
 
 
 def traffic_of(counts: np.ndarray, burst_bytes: int) -> dict[str, Traffic]:
-    """Return the kinds that had requests; counts are (len(KINDS), 3) int64: requested bytes, bursts, hits."""
+    """Traffic by kind, from counts (len(KINDS), 3) int64: requested bytes, bursts, hits. Omits kinds without requests.
+    """
     return {kind: Traffic(bursts * burst_bytes, requested, bursts, hits, bursts - hits)
             for kind, (requested, bursts, hits) in zip(KINDS, counts.tolist(), strict=True) if bursts}
 
 
 def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, capacity: int) -> Sequence[np.ndarray]:
-    """Return the four arrays of requests, contiguous.
-
-    Raises
-    ------
-    ConfigError      they have other types or lengths than the contract of Requests, or say what it forbids
-    """
+    """The four arrays of `requests`, contiguous. Raises ConfigError where they break the contract of `Requests`."""
     arrays = [np.ascontiguousarray(array) for array in requests]
     if [array.dtype for array in arrays] != [np.int32, np.int64, np.int64, np.uint8] or \
             {array.shape for array in arrays} != {(len(arrays[0]),)}:
@@ -270,27 +254,29 @@ def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, c
 
 
 class Memory:
-    """A DRAM at work: its open rows, and when its last commands were given. Time counts in clocks of the DRAM, from 0.
+    """A DRAM at work: its open rows and the times of its last commands, in DRAM clocks from 0.
 
-    A row is left open till another one of its bank is asked for, or all banks are refreshed; channels work in parallel.
+    A row stays open until another row of its bank is needed or all banks are refreshed.
 
     "first-ready" is Ramulator's default (FRFCFS_PriorHit in Scheduler.h, with the queue of Controller.h). A channel's
-    queue holds the bursts that are ready, the first ones alone if they are too many; a burst leaves it with its column,
-    which makes room. At each clock, the oldest burst whose row is open and whose column the timings allow has it; an
-    open row that none in the queue asks for is closed when one asks for another row of its bank; and the oldest burst
-    has its row activated whose bank is closed and whose activation the timings allow. Bursts of one call are reordered,
-    those of a later call are not served before them: its columns and activations come after theirs, though it may
-    enter the queue, and open rows of its own, before theirs are read. A call is done with its last burst.
+    queue holds the bursts that are ready, the first ones if there are too many; a burst leaves it when its column is
+    read or written. At each clock
 
-    Left out of Ramulator: reads and writes share a queue, and turn when the calls do, not by how full two queues are;
-    a read is not answered from a write that waits; rows and columns have command buses of their own, as HBM has, where
-    Ramulator gives one command in a clock; closing a row never waits for a bus.
+    1. the oldest burst with an open row and an allowed column gets it;
+    2. an open row that no queued burst needs is closed if a queued burst needs another row of its bank;
+    3. the oldest burst with a closed bank and an allowed activation gets its row opened.
 
-    "in-order" serves columns and activates rows in the order of the bursts, rows ahead of their turn as far as the
-    queue reaches.
+    Bursts of one call are reordered. A burst of a later call may enter the queue and open rows early, but its column
+    comes after those of earlier calls. A call ends with its last burst.
 
-    Assumed: no row is opened whose column can not come before the next refresh. A burst that has its row opened, even
-    if a refresh closes it again before its column, counts as one miss.
+    Not modeled, unlike Ramulator: separate queues for reads and writes (they share one and turn when the calls do);
+    reads answered from waiting writes; one command bus for rows and columns (HBM has two); waiting for a bus to close a
+    row.
+
+    "in-order" serves columns and activates rows in the order of the bursts; rows run ahead as far as the queue reaches.
+
+    Assumed: no row is opened if its column can't come before the next refresh. A burst counts as one miss even if a
+    refresh closes its row again before its column.
     """
 
     def __init__(self, dram: Dram) -> None:
@@ -300,15 +286,15 @@ class Memory:
         self.counts = np.zeros((2, len(KINDS), 3), np.int64)       # of reads, of writes
 
     def serve(self, requests: Requests, ready_clock: int = 0, is_write: bool = False) -> int:
-        """Serve requests that are ready at one clock, after all earlier ones; their blocks are not looked at.
+        """Serve requests that are ready at one clock, after all earlier ones.
 
         Returns
         -------
-        int      the clock at which the last byte has moved; ready_clock where there is no request
+        int      clock at which the last byte has moved; `ready_clock` without requests
 
         Raises
         ------
-        ConfigError      the requests are outside their contract
+        ConfigError      the requests break the contract of `Requests`
         """
         last = int(np.max(requests.block, initial=0)) + 1
         arrays = as_arrays(requests, "requests", 0, last, self.dram.capacity_bytes)
@@ -318,5 +304,5 @@ class Memory:
                                      self.counts[int(is_write)])
 
     def traffic(self, is_write: bool = False) -> dict[str, Traffic]:
-        """Return what was read, or written, so far, by kind."""
+        """Reads, or writes, so far, by kind."""
         return traffic_of(self.counts[int(is_write)], self.dram.burst_bytes)

@@ -1,5 +1,7 @@
-"""Joules of counted events: DRAM by the bit, SRAM by the byte and the buffer's size, operations by their kind, and what
-leaks while a design runs. Constants and their sources are in configurations/reference/energy.toml.
+"""Joules of counted events.
+
+DRAM is priced by the bit, SRAM by the byte and the buffer's size, operations by their kind; leakage by the cycles of a
+run. Constants and their sources are in configurations/reference/energy.toml.
 """
 
 from __future__ import annotations
@@ -42,20 +44,19 @@ class Energy:
 
 @cache
 def constants() -> dict[str, Any]:
-    """Return the constants of energy.toml."""
     return tomllib.loads(FILE.read_text())
 
 
 def shrink() -> float:
-    """Return the factor from 45 nm to 28 nm."""
+    """Factor from 45 nm to 28 nm."""
     scaling = constants()["scaling"]
     return scaling["to_nm"] / scaling["from_nm"]
 
 
 def sram_pj_per_byte(kb: float) -> float:
-    """Return picojoules of a byte read from or written to a buffer of so many KB.
+    """Picojoules of a byte read from or written to a buffer of `kb` KB.
 
-    Between the published sizes energy is a power of the size; below and above them, of the nearest two.
+    Energy is a power of the size between two published sizes; beyond them, the power of the nearest two.
     """
     published = constants()["sram"]
     size, energy = np.log(published["kb"]), np.log(published["pj_per_word"])
@@ -66,8 +67,10 @@ def sram_pj_per_byte(kb: float) -> float:
 
 
 def operation_pj(design: Design, unit: str) -> float:
-    """Return picojoules of an operation of a unit: MEGA's by Table IV at full activity, less what leaks; a
-    multiplication with its addition for lanes of other designs, at the design's width.
+    """Picojoules of an operation of a unit.
+
+    MEGA's units: Table IV at full activity, without leakage. Lanes of other designs: a multiply-add at the design's
+    width.
 
     Raises
     ------
@@ -88,8 +91,9 @@ def operation_pj(design: Design, unit: str) -> float:
 
 
 def leakage_mw(design: Design) -> float:
-    """Return what leaks: the assumed share of the power in Table IV, of buffers by their KB; all logic leaks as
-    much as MEGA's, whose area the compared configurations have (§VI-A).
+    """Leakage: the assumed share of the power in Table IV, for buffers by their KB.
+
+    All logic leaks as much as MEGA's, since the compared configurations have its area (§VI-A).
     """
     table = constants()
     of_buffers = sum(entry["power_mw"] for entry in table["buffers"].values())
@@ -103,13 +107,12 @@ def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles
 
     Parameters
     ----------
-    events : see hpcgnn.accelerators.schedule.Blocks
+    events : dict         see `hpcgnn.accelerators.schedule.Blocks`
     dram_bytes : int      of all bursts
-    cycles : int          of the whole run
 
     Raises
     ------
-    ConfigError      an event of a buffer or unit that the design does not have
+    ConfigError      an event names a buffer or unit that the design does not have
     """
     sram = processing = 0.0
     for name, count in events.items():

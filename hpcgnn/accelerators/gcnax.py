@@ -1,20 +1,12 @@
-"""GCNAX's choice of tiles and of the order of its loops: the one that moves least between DRAM and its buffers. Which
-tiles are empty is not known here.
-
-The tiles of GCNAX's sparse matrices that are not empty, in the order of its loops.
-
-One of GCNAX's two products with its matrices in DRAM, by panels of columns.
-
-GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loops that move least.
-
-How long a request takes is not known here.
+"""GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loop order that moves least.
 
 A tile of the sparse matrix times one of the dense matrix is a block. The MACs take outer products of a sparse column
-and a dense row, so that all are busy but at a tile's end. A tile stays in its buffer until another one is needed; an
-empty tile of the sparse matrix is skipped. assumed, where the paper is silent: a value lies in its tile with a position
-of `id_bytes`, a value of the adjacency matrix is 1 and has the position only (MEGA, §IV); XW goes through DRAM (the
-paper can also fuse both phases, which is not modeled); sums that leave early are `sum_bits` wide; GraphSage's own
-columns are added when a tile of sums begins.
+and a dense row, so that all are busy except at a tile's end. A tile stays in its buffer until another one is needed; an
+empty tile of the sparse matrix is skipped. `best_tilings` compares tilings by `traffic` and takes the cheapest.
+
+assumed, where the paper is silent: a value lies in its tile with a position of `id_bytes`, a value of the adjacency
+matrix is 1 and has the position only (MEGA, §IV); XW goes through DRAM (the paper can also fuse both phases, which is
+not modeled); sums that leave early are `sum_bits` wide; GraphSage's own columns are added when a tile of sums begins.
 """
 
 from __future__ import annotations
@@ -49,11 +41,11 @@ ORDERS = tuple("".join(order) for order in permutations("mkn"))
 
 
 class Tiling(NamedTuple):
-    """A product of a sparse (rows, depth) and a dense (depth, columns) matrix, cut into tiles.
+    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix.
 
     Attributes
     ----------
-    order : str        the loops over tiles of rows (m), depth (k) and columns (n), from outside to inside
+    order : str                     loops over tiles of rows (m), depth (k) and columns (n), the outermost first
     rows, depth, columns : int      of a tile
     """
 
@@ -64,12 +56,11 @@ class Tiling(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What is multiplied.
+    """Sizes of a product.
 
     Attributes
     ----------
-    rows, depth : int
-    parts : tuple of int      columns of the dense matrix; no tile has columns of two parts
+    parts : tuple of int      columns of the dense matrix; a tile lies within one part
     sparse_bytes : int        of the sparse matrix
     """
 
@@ -80,21 +71,23 @@ class Shape(NamedTuple):
 
 
 def num_panels(shape: Shape, columns: int) -> int:
-    """Return the number of tiles of so many columns, side by side."""
+    """Number of tiles of `columns` columns side by side."""
     return sum(-(-part // columns) for part in shape.parts)
 
 
 def num_loads(order: str, trips: dict[str, int], loop: str) -> int:
-    """Return how often each tile of a matrix that doesn't depend on a loop is loaded: anew in each turn of it, unless
-    no loop inside of it goes on to another tile.
+    """Number of times that a tile is loaded because of a loop that its matrix does not depend on.
+
+    Each turn of the loop loads it again, unless no inner loop moves on to another tile.
     """
     inside = order[order.index(loop) + 1:]
     return trips[loop] if any(trips[other] > 1 for other in inside) else 1
 
 
 def traffic(design: Design, shape: Shape, tiling: Tiling) -> int:
-    """Return the bytes that a tiling moves while no tile is skipped, without results, which are written once by any:
-    the sparse and the dense matrix, and sums that leave before they are complete and come back (GCNAX, Li et al., HPCA
+    """Bytes that a tiling moves if no tile is skipped, without results, which any tiling writes once.
+
+    Counts the sparse matrix, the dense matrix, and sums that leave incomplete and come back (GCNAX, Li et al., HPCA
     2021, the model of DRAM accesses of its dataflow).
     """
     trips = {"m": -(-shape.rows // tiling.rows), "k": -(-shape.depth // tiling.depth),
@@ -107,10 +100,10 @@ def traffic(design: Design, shape: Shape, tiling: Tiling) -> int:
 
 
 def largest_tile(design: Design, shape: Shape, columns: int) -> tuple[int, int]:
-    """Return the most rows and the greatest depth of tiles with so many columns; 0 where not one fits.
+    """Most rows and greatest depth of tiles with `columns` columns; 0 where none fits.
 
-    Half of the Dense Buffer holds a tile of the dense matrix, half of the Output Buffer the sums. assumed: a sparse
-    tile passes through its buffer in parts and bounds neither.
+    Half of the Dense Buffer holds a dense tile, half of the Output Buffer the sums. assumed: a sparse tile streams
+    through its buffer and bounds neither.
     """
     rows = design.buffer_bytes("output") // 2 // size_in_bytes(columns, design.rules["sum_bits"])
     depth = design.buffer_bytes("dense") // 2 // size_in_bytes(columns, design.bit_width)
@@ -118,11 +111,11 @@ def largest_tile(design: Design, shape: Shape, columns: int) -> tuple[int, int]:
 
 
 def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
-    """Return the tilings of a product's phases, with equal columns, that together move least.
+    """Tilings of a product's phases, with equal columns, that together move least.
 
-    assumed: XW lies in DRAM by panels of a tile's columns, which both phases therefore share. Larger tiles never move
-    more, so that only the largest for each number of columns are compared; of equal ones the first is taken, with the
-    most columns.
+    assumed: XW lies in DRAM by panels of a tile's columns, so both phases share them. Larger tiles never move more, so
+    only the largest tile for each number of columns is compared; among equals, the first with the most columns is
+    taken.
 
     Raises
     ------
@@ -153,8 +146,10 @@ NOWHERE = -1        # the depth of a row of tiles that are all empty
 
 
 class Tiles(NamedTuple):
-    """Tiles of a sparse matrix, (n,) int64 each: which one along rows and depth, how many values it has, and how many
-    the tiles before it have. A row of tiles without any value is there once, at depth NOWHERE.
+    """Tiles of a sparse matrix, (n,) int64 each.
+
+    Place along rows and depth, number of values, and number of values before the tile. A row of tiles without values
+    has one tile, at depth NOWHERE.
     """
 
     m: np.ndarray
@@ -164,14 +159,14 @@ class Tiles(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The first and the last depth at which a row of tiles has values, (num_tile_rows,) int64 each, or NOWHERE."""
+    """First and last depth with values of each row of tiles, (num_tile_rows,) int64 each, or NOWHERE."""
 
     first: np.ndarray
     last: np.ndarray
 
 
 def feature_tiles(rows: FeatureCounts, tiling: Tiling) -> tuple[list[Tiles], Ends]:
-    """Return the tiles of features, whose values are spread evenly in a slice, in one run."""
+    """Tiles of features, in one run. Values are spread evenly in their slice."""
     start = block_starts(rows.num_rows, tiling.rows)
     nonzeros = np.add.reduceat(rows.nonzeros, start[:-1], axis=0, dtype=np.int64)
     count = np.diff(nonzeros_before(nonzeros, rows, block_starts(rows.dim, tiling.depth)), axis=1)
@@ -182,7 +177,7 @@ def feature_tiles(rows: FeatureCounts, tiling: Tiling) -> tuple[list[Tiles], End
 
 
 def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> tuple[ArcTiles, Ends]:
-    """Return the tiles of arcs by destination, in runs that end where the outer of the loops over m and k goes on."""
+    """Tiles of the edges by destination. A run ends where the outer of the loops over m and k moves on."""
     num_rows = len(indptr) - 1
     first, last = (np.full(-(-num_rows // tiling.rows), NOWHERE, np.int64) for _ in range(2))
     start = block_starts(num_rows, tiling.rows)
@@ -197,12 +192,10 @@ def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> tuple[
 
 
 class ArcTiles:
-    """The tiles of arcs, made anew at each iteration.
+    """Tiles of edges, made again in each iteration.
 
-    Parameters
-    ----------
-    indptr, indices      arcs by destination; they are laid out by source, at each iteration and until its end, where
-                         the loop over k is outside that over m
+    `indptr` and `indices` hold edges by destination. Where the loop over k is outside the one over m, an iteration lays
+    them out by source while it lasts.
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, tiling: Tiling, ends: Ends) -> None:
@@ -266,7 +259,7 @@ def _ordered(m: np.ndarray, k: np.ndarray, count: np.ndarray, before: int, tilin
 
 
 def with_panels(runs: list[Tiles] | ArcTiles, tiling: Tiling, num_panels: int) -> Iterator[tuple[Tiles, np.ndarray]]:
-    """Yield tiles with the panel (n) that each is multiplied with, (num,) int64, in the order of all three loops."""
+    """Yield tiles, each with the panel (n) it is multiplied with, (num,) int64, in the order of all three loops."""
     place = tiling.order.index("n")
     for outermost in range(num_panels if place == 0 else 1):
         for tiles in runs:
@@ -275,7 +268,6 @@ def with_panels(runs: list[Tiles] | ArcTiles, tiling: Tiling, num_panels: int) -
 
 
 def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which tile each turn of the inner loops takes, and its panel."""
     num_tiles = len(tiles.m)
     if place == 0 or num_panels == 1:
         return np.arange(num_tiles), np.zeros(num_tiles, np.int64)
@@ -292,11 +284,11 @@ def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tupl
 
 @dataclass(frozen=True)
 class Panels:
-    """A matrix of `num_rows` rows in DRAM, by panels of some columns.
+    """A matrix in DRAM, by panels of columns.
 
     Attributes
     ----------
-    row_bytes : (num_panels,) int64      of a panel
+    row_bytes : (num_panels,) int64      bytes of a row of a panel
     address : (num_panels,) int64
     """
 
@@ -306,17 +298,16 @@ class Panels:
 
     @classmethod
     def reserved(cls, space: AddressSpace, num_rows: int, columns: np.ndarray, bit_width: int) -> Panels:
-        """Return a new matrix whose panels have so many columns."""
         row_bytes = np.asarray(size_in_bytes(columns, bit_width), np.int64)
         start = starts_of(num_rows * row_bytes)
         return cls(num_rows, row_bytes, space.reserve(start[-1]) + start[:-1])
 
     def cut(self, first: int, last: int) -> Panels:
-        """Return panels first to last - 1."""
+        """Panels first to last - 1."""
         return Panels(self.num_rows, self.row_bytes[first:last], self.address[first:last])
 
     def tile(self, row_tile: np.ndarray, rows_a_tile: int, panel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return addresses and bytes of tiles: rows from row_tile * rows_a_tile on, of a panel."""
+        """Addresses and bytes of tiles: the rows from row_tile * rows_a_tile on, of a panel."""
         rows = np.minimum(rows_a_tile, self.num_rows - row_tile * rows_a_tile)
         return self.address[panel] + row_tile * rows_a_tile * self.row_bytes[panel], rows * self.row_bytes[panel]
 
@@ -327,12 +318,11 @@ class Phase:
 
     Attributes
     ----------
-    columns : (num_panels,) int64            of each panel
-    runs, ends                               tiles of the sparse matrix, see gcnax_tiles
-    sparse_at, value_bytes : int             its address, and the bytes of a value with its position
-    sparse_kind, dense_kind, result_kind : str      of KINDS
-    dense, sums : Panels                     the dense matrix, and sums that leave early
-    own : Panels or None                     what sums begin with
+    columns : (num_panels,) int64       of each panel
+    runs, ends                          tiles of the sparse matrix
+    sparse_at, value_bytes : int        its address, and the bytes of a value with its position
+    dense, sums : Panels                the dense matrix, and sums that leave early
+    own : Panels or None                what sums begin with
     result : Panels or (num_rows + 1,) int64       dense, or the address of each row and the end
     """
 
@@ -353,12 +343,12 @@ class Phase:
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """Return GCNAX's passes: combination, and aggregation where a product has one.
+    """GCNAX's passes: a combination per product, and an aggregation where it has one.
 
     Raises
     ------
-    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't
-                     hold a value
+    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't hold
+                     a value
     """
     check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
     check_own_columns(design, workload)
@@ -378,7 +368,7 @@ def _value_bytes(design: Design) -> int:
 
 
 def _result_start(design: Design, workload: Workload, index: int) -> np.ndarray:
-    """Return where the result's rows begin, as values with positions if another product reads them, else dense."""
+    # Values with positions if another product reads the rows, else dense.
     dim, after = result_dim(workload.products[index]), workload.products[index + 1:index + 2]
     if after and after[0].rows.dim == dim:
         return starts_of(after[0].rows.row_nonzeros() * _value_bytes(design))
@@ -411,7 +401,7 @@ def _product_passes(design: Design, workload: Workload, product: Product, space:
 
 
 def _blocks(phase: Phase) -> Iterator[Blocks]:
-    """Yield blocks run by run; a run must know which tiles are in the buffers, and which sums the next one takes."""
+    # A run must know which tiles are in the buffers, and which sums the next run takes.
     held = np.full(5, NOWHERE - 1, np.int64)
     for (tiles, n), following in pairwise(chain(with_panels(phase.runs, phase.tiling, len(phase.columns)), [None])):
         after = np.full(2, NOWHERE - 1) if following is None else np.array([following[0].m[0], following[1][0]])
@@ -449,7 +439,6 @@ def _run_of_blocks(phase: Phase, tiles: Tiles, n: np.ndarray, held: np.ndarray, 
 
 
 def _loads(tiles: Tiles, n: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which blocks load their sparse tile, and which their dense one, (num_blocks,) bool each."""
     is_used = tiles.count > 0
     m, k, panel = (np.concatenate([[old], array[is_used]])
                    for old, array in zip(held[:3], (tiles.m, tiles.k, n), strict=True))
@@ -460,14 +449,12 @@ def _loads(tiles: Tiles, n: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _changes(tiles: Tiles, n: np.ndarray, held: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which blocks take up a tile of sums, and which leave theirs, (num_blocks,) bool each."""
     m, panel = np.concatenate([held[3:4], tiles.m, after[:1]]), np.concatenate([held[4:], n, after[1:]])
     is_other = (np.diff(m) != 0) | (np.diff(panel) != 0)
     return is_other[:-1], is_other[1:]
 
 
 def _results(phase: Phase, m: np.ndarray, n: np.ndarray, is_last: np.ndarray) -> Requests:
-    """Return the writes of complete tiles: a panel's, or the panel's share of the rows' bytes."""
     if isinstance(phase.result, Panels):
         return _requests(phase.result_kind, is_last, *phase.result.tile(m, phase.tiling.rows, n))
     start = phase.result[block_starts(phase.sums.num_rows, phase.tiling.rows)]

@@ -1,17 +1,14 @@
-"""A product of GROW with its graph's clusters and its addresses, and its combination XW by rows. Aggregation is not
-known here.
+"""GROW, Hwang et al., HPCA 2023: A(XW) row by row, with each cluster's high-degree rows in a cache.
 
-GROW, Hwang et al., HPCA 2023: A(XW) row by row, with each cluster's high-degree rows in a cache.
+Both products use Gustavson's algorithm: a value of the sparse matrix times a row of the dense one, all in one array of
+MACs. For aggregation METIS cuts the graph into clusters. Before a cluster begins, the rows that most of its edges read
+(HDN) fill the cache; any other row is read from DRAM when it is needed. A block is `runahead` rows, so that their
+misses overlap; a row that several of them miss is read once.
 
-How long a request takes is not known here.
-
-Both products go by Gustavson's algorithm: a value of the sparse matrix times a row of the dense one, all in one array
-of MACs. For aggregation the graph is cut by METIS; the rows of the current cluster that most arcs of the cluster read
-(HDN) fill the cache before it begins, and any other row is read from DRAM when it is needed. `runahead` rows are taken
-ahead, so that their misses overlap: they are a block, and a row that several of them miss is read once. assumed, where
-the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't read stay out;
-the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`, those of the list of cached
-rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA, §IV).
+assumed, where the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't
+read stay out of the cache; the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`,
+those of the list of cached rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA,
+§IV).
 """
 
 from __future__ import annotations
@@ -45,16 +42,14 @@ from hpcgnn.partition.condense import ClusteredRows
 
 @dataclass(frozen=True)
 class Layer:
-    """A product whose rows, like those of its graph, are laid out cluster after cluster.
+    """A product with the rows of its graph laid out cluster after cluster.
 
     Attributes
     ----------
-    graph : ClusteredRows
-    product : Product                              of the rows in this order
     block_start : (num_blocks + 1,) int64          first row of each block, and the number of rows
-    input_start : (num_rows + 1,) int64            address of each row of X, in CSR, and the end
-    result_start : (num_rows + 1,) int64           likewise of the rows that the product leaves
-    weights_at, combined_at, edges_at, lists_at : int      addresses of W, XW, arcs and the lists of cached rows
+    input_start, result_start : (num_rows + 1,) int64      address of each row of X in CSR, and of the result, and the
+                                                           end
+    weights_at, combined_at, edges_at, lists_at : int      addresses of W, XW, edges and the lists of cached rows
     """
 
     design: Design
@@ -69,15 +64,14 @@ class Layer:
     lists_at: int
 
     def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
-        """Return the bytes of so many values."""
         return size_in_bytes(num_values, self.design.bit_width)
 
     def vector_cycles(self, dim: int) -> int:
-        """Return the cycles of a value times a row of so many columns: the MACs take that many columns at once."""
+        """Cycles of a value times a row of `dim` columns; the MACs take as many columns at once as there are MACs."""
         return -(-dim // self.design.units["mac"])
 
     def result_requests(self, first: int, last: int, block: np.ndarray, share: tuple[int, int] = (0, 1)) -> Requests:
-        """Return what blocks first to last - 1 leave, or share[0] of share[1] equal parts of it."""
+        """Writes of blocks first to last - 1, or part share[0] of share[1] equal parts of them."""
         begin = self.result_start[self.block_start[first:last + 1]]
         size = np.diff(begin)
         before, after = size * share[0] // share[1], size * (share[0] + 1) // share[1]
@@ -85,17 +79,17 @@ class Layer:
 
 
 class CombinationPlan(NamedTuple):
-    """How W is taken: its columns by panels, panel_start is (num_panels + 1,) int64; rows before num_cached stay."""
+    """Panels of W's columns, panel_start (num_panels + 1,) int64; rows before `num_cached` stay in the cache."""
 
     panel_start: np.ndarray
     num_cached: int
 
 
 def combination_plan(design: Design, product: Product) -> CombinationPlan:
-    """Return the panels of columns of W with which least bytes are read.
+    """The panels of W's columns that read the fewest bytes.
 
-    assumed: GROW's paper keeps W's rows in the cache, and has no W that is larger. Here X is read once for each panel
-    of columns, a panel's first rows that fill the cache are read once, and another row for each value that needs it.
+    assumed: GROW's paper keeps W in the cache and has no larger W. Here X is read once per panel, the first rows of a
+    panel that fill the cache are read once, and any other row once per value that needs it.
     """
     rows, columns = product.rows, product.combined_dim
     nonzeros = rows.nonzeros.sum(axis=0, dtype=np.int64)
@@ -143,7 +137,6 @@ def _blocks_of_panel(layer: Layer, plan: CombinationPlan, panel: int, first: int
 
 
 def _num_before(rows: FeatureCounts, begin: int, end: int, column: int) -> int:
-    """Return how many values of rows lie before a column."""
     if column == rows.dim:
         return int(rows.nonzeros[begin:end].sum(dtype=np.int64))
     return int((spread_columns(rows, begin, end)[1] < column).sum())
@@ -151,7 +144,6 @@ def _num_before(rows: FeatureCounts, begin: int, end: int, column: int) -> int:
 
 def _missed_weights(layer: Layer, plan: CombinationPlan, first: int, last: int, panel_at: int, row_bytes: int
                     ) -> Requests:
-    """Return the rows of W that are not cached, once for each block that needs them."""
     rows = layer.product.rows
     if plan.num_cached == rows.dim:
         return NO_REQUESTS
@@ -174,7 +166,7 @@ def _combined_writes(layer: Layer, plan: CombinationPlan, panel: int, first: int
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """Return GROW's passes: combination, and aggregation where a product has one.
+    """GROW's passes: a combination per product, and an aggregation where it has one.
 
     Raises
     ------
@@ -194,7 +186,7 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 
 def _laid_out(workload: Workload, graph: Subgraphs) -> Workload:
-    """Return the workload with nodes in the order of clusters: the paper relabels them before inference."""
+    # The paper relabels nodes in the order of clusters before inference.
     products = tuple(replace(product, rows=replace(product.rows, nonzeros=product.rows.nonzeros[graph.order],
                                                    bit_width=product.rows.bit_width[graph.order]))
                      for product in workload.products)
@@ -219,11 +211,9 @@ def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterato
 
 
 def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
-    """Return the first row of each block, and the number of rows; no block has rows of two clusters.
+    """First row of each block, and the number of rows. A block lies within one cluster.
 
-    Parameters
-    ----------
-    cluster_start : (num_clusters + 1,) int64
+    `cluster_start` is (num_clusters + 1,) int64.
     """
     size = np.diff(cluster_start)
     num_blocks = -(-size // rows_a_block)
@@ -232,8 +222,9 @@ def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
 
 
 def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
-    """Return which rows are in the cache while their cluster is aggregated, (num_rows,) bool: those that most arcs
-    within the cluster read, at most `capacity` of a cluster; ties go to the first row.
+    """Which rows are in the cache while their cluster is aggregated, (num_rows,) bool.
+
+    Per cluster, at most `capacity` rows: those that most edges within the cluster read; ties go to the first row.
     """
     cluster, uses = graph.cluster_of_rows(), np.zeros(graph.num_rows, np.int64)
     for first, last in runs_of(graph.indptr):
@@ -247,7 +238,7 @@ def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
 
 
 def capacity_of(design: Design, dim: int) -> int:
-    """Return how many rows of so many columns the cache holds, and the list names."""
+    """Number of rows of `dim` columns that the cache holds and the list names."""
     return min(design.buffer_bytes("cache") // int(size_in_bytes(dim, design.bit_width)),
                design.buffer_bytes("list") // design.rules["list_id_bytes"])
 
@@ -279,7 +270,6 @@ def _blocks_of_rows(layer: Layer, is_cached: np.ndarray, first: int, last: int) 
 
 
 def _fills(layer: Layer, is_cached: np.ndarray, start: np.ndarray) -> tuple[Requests, Requests]:
-    """Return the requests for lists and for cached rows, of the clusters that begin in these blocks."""
     graph = layer.graph
     begins = graph.start[:-1][np.diff(graph.start) > 0]
     ends = graph.start[1:][np.diff(graph.start) > 0]
@@ -298,7 +288,7 @@ def _fills(layer: Layer, is_cached: np.ndarray, start: np.ndarray) -> tuple[Requ
 
 
 def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.ndarray) -> tuple[Requests, int]:
-    """Return the rows that blocks read besides the cache's, once a block; and how many arcs find theirs there."""
+    # A block reads a row besides the cached ones once, however many of its edges need it.
     graph = layer.graph
     source = graph.indices[graph.indptr[start[0]]:graph.indptr[start[-1]]].astype(np.int64)
     block = np.repeat(np.arange(len(arcs)), arcs)
@@ -312,6 +302,5 @@ def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.nda
 
 def _rows_of_combined(layer: Layer, block: np.ndarray, row: np.ndarray, first_column: int, num_columns: int
                       ) -> Requests:
-    """Return requests for columns of rows of XW."""
     address = layer.combined_at + row * layer.num_bytes(layer.product.combined_dim) + layer.num_bytes(first_column)
     return requests_of("combined rows", block, address, layer.num_bytes(num_columns))

@@ -1,21 +1,12 @@
-"""How HyGCN cuts a product for its buffers and units. No request is made here.
+"""HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW).
 
-HyGCN's windows on the sources of intervals: sliding and shrinking.
+Aggregation goes through intervals of rows. For each interval, windows of sources slide and shrink over the rows that
+its edges need, and are loaded. SIMD cores add them to sums in the Aggregation Buffer; a systolic array multiplies the
+sums of an interval with W while the next interval is aggregated. A(XW) is MEGA's HyGCN-C.
 
-A product of HyGCN with its addresses in DRAM, and the requests of blocks of intervals and slices.
-
-How long they take, and what is computed, is not known here.
-
-HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW), as MEGA's
-HyGCN-C.
-
-How long a request takes is not known here.
-
-Aggregation goes through intervals of rows. Windows of sources, which slide and shrink, are loaded for each interval
-(hygcn_windows); SIMD cores add them to sums in the Aggregation Buffer, and a systolic array multiplies an interval's
-sums with W while the next interval is aggregated. assumed, where the paper is silent: a block is an interval, or a
-slice of its columns; W is kept where the Weight Buffer holds all of it, else it is read for each interval; arcs lie
-interval after interval in CSC, with an id for each arc and an offset for each row; sums are `sum_bits` wide.
+assumed, where the paper is silent: a block is an interval, or a slice of its columns; W is kept where the Weight Buffer
+holds all of it, else it is read for each interval; edges lie interval after interval in CSC, with an id for each edge
+and an offset for each row; sums are `sum_bits` wide.
 """
 
 from __future__ import annotations
@@ -50,9 +41,8 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    rows_a_block : int
     slice_start : (num_slices + 1,) int64      first column of each slice, and the number of columns
-    window_rows : int                          rows of a slice that the input buffer's half holds, at least one
+    window_rows : int                          rows of a slice in half of the input buffer, at least one
     """
 
     rows_a_block: int
@@ -61,11 +51,11 @@ class Plan(NamedTuple):
 
 
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
-    """Return how many rows a block has, and how many of their columns are aggregated at once.
+    """Rows of a block, and how many of their columns are aggregated at once.
 
     assumed: an interval has as many rows as half the Aggregation Buffer holds sums of, and half the Output Buffer
-    results of. Where that is fewer than `fewest_rows` (those of the systolic array, which would idle), columns are
-    taken in slices instead, so that half the Output Buffer is full; HyGCN's paper has no rows so long.
+    results. Where these are fewer than `fewest_rows` (those of the systolic array, which would idle), columns are taken
+    in slices, so that half the Output Buffer is full; HyGCN's paper has no rows that long.
     """
     num_sums = design.buffer_bytes("aggregation") // 2 * 8 // design.rules["sum_bits"]
     results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
@@ -80,7 +70,7 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
 
 
 class Windows(NamedTuple):
-    """Rows that are loaded for intervals, a window's one after the other.
+    """Runs of rows that are loaded for intervals.
 
     Attributes
     ----------
@@ -95,16 +85,16 @@ class Windows(NamedTuple):
 
 
 def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height: int) -> Windows:
-    """Return the windows that cover the sources of each interval's arcs.
+    """The windows that cover the sources of each interval's edges.
 
-    A window slides down to the first source that none has covered, reaches `height` rows, and shrinks from below to
-    the last source within it; rows between the two are loaded, needed or not (HyGCN, Yan et al., HPCA 2020, data-aware
-    sparsity elimination).
+    A window slides down to the first uncovered source, reaches `height` rows, and shrinks from below to the last source
+    within it. Rows between the two are loaded, needed or not (HyGCN, Yan et al., HPCA 2020, data-aware sparsity
+    elimination). Example: with sources 2, 3, 9 and a height of 4, the windows are rows 2 to 3 and row 9.
 
     Parameters
     ----------
-    interval, source : (num_arcs,) int64     of each arc, in any order
-    height : int                             rows that the input buffer's half holds
+    interval, source : (num_edges,) int64     of each edge, in any order
+    height : int                              rows in half of the input buffer
     """
     stride = num_nodes + height
     key = distinct(interval.astype(np.int64) * stride + source)
@@ -117,7 +107,6 @@ def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height:
 
 
 def _first_of_windows(key: np.ndarray, stride: int, height: int) -> np.ndarray:
-    """Return which sources begin a window, walking all intervals in step."""
     if height == 1:
         return np.ones(len(key), bool)
     is_first = np.zeros(len(key), bool)
@@ -134,10 +123,7 @@ def _first_of_windows(key: np.ndarray, stride: int, height: int) -> np.ndarray:
 class Layer:
     """A product with its addresses in DRAM.
 
-    Attributes
-    ----------
-    input_at, weights_at, edges_at, result_at : int      X, W, arcs, and what the product gives
-    combined_at, own_at : int                            of A(XW): the columns of XW that are aggregated, and the others
+    X, W, edges and result; with A(XW) also the aggregated columns of XW (`combined_at`) and the others (`own_at`).
     """
 
     design: Design
@@ -151,7 +137,6 @@ class Layer:
     own_at: int = 0
 
     def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
-        """Return the bytes of so many values."""
         return size_in_bytes(num_values, self.design.bit_width)
 
     @property
@@ -163,14 +148,14 @@ class Layer:
 
 def edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
                   arcs: np.ndarray) -> Requests:
-    """Return the arcs of each block's interval, with the offsets of its rows."""
+    """Reads of each block's edges, with the offsets of its rows."""
     begin = start[:-1] + layer.workload.indptr[start[:-1]]
     id_bytes = layer.design.rules["id_bytes"]
     return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
 
 
 def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
-    """Return the rows that windows load; with one slice a window's rows are one request."""
+    """Reads of the windows; with one slice, a window is one request."""
     indptr = layer.workload.indptr
     degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
     interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
@@ -182,7 +167,7 @@ def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarr
 
 
 def own_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
-    """Return an interval's own rows, where a product adds them: slices of X, or columns of XW beside the others."""
+    """Reads of an interval's own rows, where a product adds them: slices of X, or the other columns of XW."""
     if not own_dim(layer.product):
         return NO_REQUESTS
     rows, num_slices = np.diff(start), len(plan.slice_start) - 1
@@ -195,7 +180,6 @@ def own_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray)
 
 
 def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, kind: str) -> Requests:
-    """Return the requests for windows of each slice of a matrix of `dim` columns at an address."""
     num_slices, row_bytes = len(plan.slice_start) - 1, layer.num_bytes(dim)
     if num_slices == 1:
         return requests_of(kind, windows.interval, at + windows.first_row * row_bytes, windows.num_rows * row_bytes)
@@ -210,7 +194,7 @@ def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, ki
 
 
 def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
-    """Return the rows of W that each block's slice is multiplied with; for the first interval only where W stays."""
+    """Reads of the rows of W for each block's slice; where W stays in its buffer, for the first interval only."""
     slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
     index = np.arange(len(block)) % (len(slice_start) - 1)
     needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
@@ -218,7 +202,7 @@ def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray,
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """Return HyGCN's passes: one for each product, or two with A(XW).
+    """HyGCN's passes: one per product, or two with A(XW).
 
     Raises
     ------
@@ -268,10 +252,8 @@ def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[
 
 
 def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int], ...], kind: str) -> Iterator[Blocks]:
-    """Yield blocks of XW: rows stream through the Input Buffer, results wait in the Output Buffer.
-
-    assumed: a block has as many rows as half the Output Buffer holds results of.
-    """
+    # Rows stream through the Input Buffer, results wait in the Output Buffer.
+    # assumed: a block has as many rows as half the Output Buffer holds results of.
     design, product = layer.design, layer.product
     results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
     start = block_starts(layer.workload.num_nodes, max(1, results // product.combined_dim))
@@ -289,7 +271,6 @@ def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int]
 
 
 def _interval_blocks(layer: Layer, plan: Plan, array: Array | None) -> Iterator[Blocks]:
-    """Yield the blocks of intervals, each slice by slice: aggregated, and multiplied where there is an array."""
     indptr = layer.workload.indptr
     start, num_slices = block_starts(layer.workload.num_nodes, plan.rows_a_block), len(plan.slice_start) - 1
     work = (indptr[start] + np.arange(len(start))) * num_slices
@@ -323,7 +304,6 @@ def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: n
 
 
 def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str, int]:
-    """Return the events of so many additions, each with a value from the Input Buffer."""
     edges, rows = int(reads[0].num_bytes.sum()), sum(int(read.num_bytes.sum()) for read in reads[1:])
     sum_bytes = num_sums * layer.design.rules["sum_bits"] // 8
     return {"simd": num_sums, "write:edge": edges, "read:edge": edges, "write:input": rows,
@@ -332,9 +312,7 @@ def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str,
 
 def _multiplied(layer: Layer, array: Array, rows: np.ndarray, depth: np.ndarray | int, weights: Requests
                 ) -> dict[str, int]:
-    """Return the events of (rows, depth) times W in each block: W is read from its buffer once for each group of rows
-    that the array takes, and a result is read and written once for each slice.
-    """
+    # W is read from its buffer once per group of rows that the array takes; a result is read and written once a slice.
     columns, sum_bits = layer.product.combined_dim, layer.design.rules["sum_bits"]
     result_bytes = int(rows.sum()) * columns * sum_bits // 8
     return {"mac": int((rows * depth).sum()) * columns, "write:weight": int(weights.num_bytes.sum()),

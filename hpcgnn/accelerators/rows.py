@@ -1,14 +1,7 @@
-"""Where rows in CSR lie in DRAM: those that a product reads, and those that it leaves for the next one.
+"""What the models of rows share: sizes of CSR rows, columns of nonzeros, a row cache, and requests joined by address.
 
-No accelerator's dataflow is known here.
-
-Where a row's values that are not zero may lie, as only their number in each slice is known.
-
-What an accelerator does with them is not known here.
-
-A fully associative cache of rows of any size, that is simulated use by use. What a row holds is not known here.
-
-Requests for rows of matrices in DRAM, joined where they follow each other, and work cut into runs of bounded size.
+Only the number of nonzeros of each slice is known, so they are spread evenly in it. Requests that follow each other in
+DRAM are joined, and work is cut into runs of bounded size.
 """
 
 from __future__ import annotations
@@ -24,20 +17,17 @@ from hpcgnn.errors import ConfigError
 
 
 def compressed_start(nonzeros: np.ndarray, bit_width: int, id_bytes: int) -> np.ndarray:
-    """Return the byte where each row of CSR begins, and the number of bytes, (num_rows + 1,) int64.
+    """Byte where each CSR row begins, and the number of bytes, (num_rows + 1,) int64.
 
-    A row has an offset, and an id and a value for each value that is not zero.
-
-    Parameters
-    ----------
-    nonzeros : (num_rows,) int64
+    A row has an offset, and an id and a value per nonzero; `nonzeros` is (num_rows,) int64.
     """
     return starts_of(id_bytes + id_bytes * nonzeros + size_in_bytes(nonzeros, bit_width))
 
 
 def result_start(workload: Workload, index: int, bit_width: int, id_bytes: int) -> np.ndarray:
-    """Return where the rows that product `index` leaves begin, and the number of bytes, (num_nodes + 1,) int64: as the
-    next product reads them; dense after the last one.
+    """Byte where each row of the result of product `index` begins, and the end, (num_nodes + 1,) int64.
+
+    Rows are stored as the next product reads them; dense after the last one.
     """
     dim = result_dim(workload.products[index])
     after = _rows_after(workload, index)
@@ -51,7 +41,7 @@ def _rows_after(workload: Workload, index: int) -> FeatureCounts | None:
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:
-    """Return where things of these sizes begin, one after the other, and their size in all, (n + 1,) int64."""
+    """Where things of these sizes begin, one after the other, and their total size, (n + 1,) int64."""
     start = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=start[1:])
     return start
@@ -61,21 +51,17 @@ KNUTH = 2654435761      # 2^32 over the golden ratio: consecutive numbers are sp
 
 
 def slice_bounds(rows: FeatureCounts) -> np.ndarray:
-    """Return the first column of each slice, and the number of columns, (NUM_SLICES + 1,) int64."""
+    """First column of each slice, and the number of columns, (NUM_SLICES + 1,) int64."""
     return np.minimum(np.arange(NUM_SLICES + 1, dtype=np.int64) * rows.slice_dim, rows.dim)
 
 
 def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarray | int) -> np.ndarray:
-    """Return how many values that are not zero lie before columns, if each slice's are spread evenly, rounded down.
+    """Number of nonzeros before columns if those of a slice are spread evenly, rounded down, (..., n) int64.
 
     Parameters
     ----------
-    nonzeros : (..., NUM_SLICES) int         of a row, or of some rows together
+    nonzeros : (..., NUM_SLICES) int         of a row, or of several rows together
     column : (n,) int64                      from 0 to dim
-
-    Returns
-    -------
-    (..., n) int64
     """
     bounds = slice_bounds(rows)
     width = np.diff(bounds)
@@ -85,10 +71,10 @@ def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarra
 
 
 def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Place the values of rows first to last - 1 in columns: evenly spaced in their slice, from a column that is drawn
-    for each row and slice by a hash of the two.
+    """Place the nonzeros of rows first to last - 1 in columns.
 
-    assumed: which columns are not zero is not known, so none is needed by more rows than another.
+    They are evenly spaced in their slice, from a column that a hash of row and slice draws. assumed: since the true
+    columns are unknown, no column is needed by more rows than another.
 
     Returns
     -------
@@ -106,11 +92,11 @@ def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarr
 
 
 class RowCache:
-    """Holds the rows that were used last, as many as fit; empty at first.
+    """A fully associative cache of the rows that were used last, empty at first.
 
     Parameters
     ----------
-    num_bytes : (num_rows,) int64      that each row takes; one that is larger than the cache passes by
+    num_bytes : (num_rows,) int64      of each row; a row larger than the cache passes by
     capacity : int                     bytes
 
     Raises
@@ -127,12 +113,7 @@ class RowCache:
         self._newer[-1] = self._older[-1] = len(num_bytes)
 
     def missed(self, row: np.ndarray) -> np.ndarray:
-        """Use rows one after the other, and return which were not held, (num_uses,) bool.
-
-        Parameters
-        ----------
-        row : (num_uses,) integer      below num_rows, which is not checked
-        """
+        """Use rows one after the other; return which were not held, (num_uses,) bool. Ids are not checked."""
         missed = np.zeros(len(row), np.uint8)
         self.held_bytes = kernels.use_rows(np.ascontiguousarray(row, np.int32), self.num_bytes, self.capacity,
                                            self.held_bytes, self._newer, self._older, missed)
@@ -144,29 +125,26 @@ WORK_A_RUN = 1 << 19
 
 
 def size_in_bytes(num_values: np.ndarray | int, bit_width: int) -> np.ndarray | int:
-    """Return the whole bytes that so many values of a width take, element by element."""
     return -(-num_values * bit_width // 8)
 
 
 def result_dim(product: Product) -> int:
-    """Return the columns of a product's result: those that are not aggregated are added to the others, as GraphSage
-    adds a row's own part (see Product); without aggregation all stay.
+    """Columns of a product's result: the aggregated ones, or all without aggregation.
+
+    GraphSage's other columns are added to the aggregated ones.
     """
     return product.aggregated_dim or product.combined_dim
 
 
 def own_dim(product: Product) -> int:
-    """Return how many combined columns are added to the row that they came from."""
+    """Number of combined columns that are added to the row they came from."""
     return product.combined_dim - product.aggregated_dim if product.aggregated_dim else 0
 
 
 def requests_of(kind: str, block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray | int) -> Requests:
-    """Return requests of one kind, without empty ones; those of a block that follow each other in DRAM become one.
+    """Requests of one kind without empty ones; those of a block that follow each other in DRAM are joined.
 
-    Parameters
-    ----------
-    kind : str                                       of KINDS
-    block, address, num_bytes : (n,) int, or what can be broadcast to it; block doesn't descend
+    `block`, `address` and `num_bytes` are (n,) int or broadcast to it; `block` does not descend.
     """
     block, address, num_bytes = np.broadcast_arrays(*np.atleast_1d(block, address, num_bytes))
     if not (num_bytes > 0).all():
@@ -181,21 +159,21 @@ def requests_of(kind: str, block: np.ndarray, address: np.ndarray, num_bytes: np
 
 
 def in_order(*requests: Requests) -> Requests:
-    """Return all requests by their blocks; within a block in the order of the arguments."""
+    """All requests by block; within a block in the order of the arguments."""
     joined = [np.concatenate(arrays) for arrays in zip(*requests, strict=True)]
     order = np.argsort(joined[0], kind="stable")
     return Requests(*(array[order] for array in joined))
 
 
 def by_address(*requests: Requests) -> Requests:
-    """Return all requests by their blocks; within a block in the order of their addresses."""
+    """All requests by block; within a block by address."""
     joined = [np.concatenate(arrays) for arrays in zip(*requests, strict=True)]
     order = np.lexsort((joined[1], joined[0]))
     return Requests(*(array[order] for array in joined))
 
 
 def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, int]]:
-    """Cut blocks into runs whose work stays within a limit, or that have one block only.
+    """Cut blocks into runs of at most `limit` work, or of one block.
 
     Parameters
     ----------
@@ -203,7 +181,7 @@ def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, in
 
     Yields
     ------
-    first, last : int                    the run has the blocks first to last - 1
+    first, last : int                    blocks first to last - 1
     """
     first = 0
     while first < len(work) - 1:
@@ -213,7 +191,7 @@ def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, in
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """Return each value once, ascending; np.unique hashes integers, which takes ten times as long."""
+    """Each value once, ascending. (np.unique hashes integers, which takes ten times as long.)"""
     ordered = np.sort(values)
     is_new = np.ones(len(ordered), bool)
     is_new[1:] = ordered[1:] != ordered[:-1]
@@ -221,5 +199,5 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def block_starts(num_rows: int, rows_a_block: int) -> np.ndarray:
-    """Return the first row of each block of so many rows, and the number of rows, (num_blocks + 1,) int64."""
+    """First row of each block of `rows_a_block` rows, and the number of rows, (num_blocks + 1,) int64."""
     return np.append(np.arange(0, num_rows, rows_a_block, dtype=np.int64), num_rows)

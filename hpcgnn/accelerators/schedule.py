@@ -1,7 +1,7 @@
-"""What a design makes of a workload: passes of blocks, each with its requests to DRAM, its cycles in each unit and the
-events that cost energy.
+"""What a design makes of a workload: passes of blocks with DRAM requests, cycles per unit and events that cost energy.
 
-How long a request takes, and who waits for whom, is known by hpcgnn.accelerators.timeline alone.
+A design yields these; `hpcgnn.accelerators.timeline` runs them in time. Example: a pass with stages ("simd", "mac") and
+two blocks computes block 0 in mac while block 1 is in simd.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Requests(NamedTuple):
 
     Attributes
     ----------
-    block : (n,) int32         the block that they belong to, by its number within its Blocks; not descending
+    block : (n,) int32         number of the block within its Blocks; not descending
     address : (n,) int64       of the first byte
-    num_bytes : (n,) int64     at least 1; the bytes follow each other
+    num_bytes : (n,) int64     at least 1, contiguous
     kind : (n,) uint8          an index of KINDS
     """
 
@@ -39,16 +39,16 @@ NO_REQUESTS = Requests(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0,
 
 
 class Blocks(NamedTuple):
-    """A run of consecutive blocks of a pass; one pass may come in many of these, so that memory stays bounded.
+    """Consecutive blocks of a pass. A pass may yield many of these, so that memory stays bounded.
 
     Attributes
     ----------
-    cycles : (num_blocks, num_stages) int64    that a block keeps each stage busy
-    reads : Requests                           all served before the block enters the first stage
+    cycles : (num_blocks, num_stages) int64    for which a block occupies each stage
+    reads : Requests                           served before the block enters the first stage
     writes : Requests                          made when the block has left the last stage
-    events : mapping of str to int             what costs energy: "read:BUFFER" and "write:BUFFER" in bytes, by the
-                                               names of the design's [buffers]; and operations by the names of its
-                                               [units]. DRAM's bytes are counted by the timeline
+    events : mapping of str to int             "read:BUFFER" and "write:BUFFER" in bytes, by names of the design's
+                                               [buffers]; operations by names of its [units]. The timeline counts DRAM's
+                                               bytes
     """
 
     cycles: np.ndarray
@@ -59,7 +59,7 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Pass:
-    """Blocks that overlap: while one computes, the next one's reads are served into the other half of the buffers.
+    """Blocks that overlap: while one computes, the reads of the next one fill the other half of the buffers.
 
     A pass begins when all writes of the pass before it are done.
 
@@ -67,9 +67,9 @@ class Pass:
     ----------
     name : str                            of the product and the phase
     stages : tuple of str                 units that a block passes through, in this order
-    blocks : function without arguments   returns an iterator over Blocks, anew at each call
-    buffered_until : int                  the stage whose end frees the half of the buffers that a block's reads fill;
-                                          -1 is the last stage
+    blocks : callable                     returns a new iterator over Blocks
+    buffered_until : int                  the stage that frees a block's half of the buffers when it ends; -1: the last
+                                          one
     """
 
     name: str
@@ -79,14 +79,14 @@ class Pass:
 
 
 class AddressSpace:
-    """Hands out addresses of DRAM, region after region, each beginning on a boundary of `alignment` bytes."""
+    """Hands out addresses of DRAM, region after region, each on a multiple of `alignment` bytes."""
 
     def __init__(self, alignment: int = 4096) -> None:
         self.alignment = alignment
         self.end = 0
 
     def reserve(self, num_bytes: int) -> int:
-        """Return the address of a new region of so many bytes."""
+        """Address of a new region."""
         address = self.end
         self.end += -(-int(num_bytes) // self.alignment) * self.alignment
         return address

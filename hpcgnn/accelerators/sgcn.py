@@ -1,20 +1,14 @@
-"""Rows of features as SGCN keeps them in DRAM: by slices of columns, dense or in BEICSR. What is computed is not known
-here.
+"""SGCN, Yoo et al., HPCA 2023: compressed features, an aggregation engine behind a cache, and a systolic array.
 
-SGCN's aggregation engines: rows that a sparse matrix names are read through the cache and added up, a slice of
-columns after the other. The order of passes is not known here.
+Rows of features lie in DRAM in BEICSR, by slices of columns. The array multiplies them with W as if they were dense;
+SIMD engines add up rows that they read through the cache, slice after slice, and skip zeros of compressed ones.
+rules.order says which goes first: "combination-first" is A(XW) with a dense XW; "aggregation-first" is (AX)W, where the
+engines read compressed rows.
 
-SGCN, Yoo et al., HPCA 2023: compressed features, an aggregation engine behind a cache, and a systolic array.
-
-How long a request takes is not known here.
-
-Rows of features lie in DRAM in BEICSR. The array multiplies them with W as if they were dense; SIMD engines add up rows
-that they read through the cache, and skip zeros of compressed ones. rules.order says which goes first:
-"combination-first" is A(XW), where XW is dense; "aggregation-first" is (AX)W, where the engines read compressed rows.
 assumed, where the paper is silent: with rules.sparse_input the first product is A(XW) in either order, and the engines
-make its XW, which take X in CSR as they take arcs (the array would multiply the zeros of a very sparse input); W is
+make its XW, which take X in CSR as they take edges (the array would multiply the zeros of a very sparse input); W is
 kept where the Weight Buffer holds all of it; a block of the array has as many rows as half the Output Buffer holds
-results of; an arc takes `id_bytes`, and each row an offset. A last result is dense.
+results of; an edge takes `id_bytes`, and each row an offset. A last result is dense.
 """
 
 from __future__ import annotations
@@ -54,12 +48,10 @@ class SlicedRows:
 
     Attributes
     ----------
-    columns : (num_slices,) int64            of each slice
-    address, stride : (num_slices,) int64
-    num_rows, bit_width : int
-    counts : FeatureCounts or None           None where all values are stored. Else each slice is in BEICSR: a bitmap
-                                             and the values that are not zero, in place, in a slot that has room for
-                                             all of them (SGCN, Yoo et al., HPCA 2023)
+    columns, address, stride : (num_slices,) int64
+    counts : FeatureCounts or None     None: all values are stored. Else each slice is in BEICSR: a bitmap and the
+                                       nonzeros in place, in a slot with room for all values (SGCN, Yoo et al., HPCA
+                                       2023)
     """
 
     columns: np.ndarray
@@ -74,47 +66,47 @@ class SlicedRows:
         return len(self.columns)
 
     def cut(self, first: int, last: int) -> SlicedRows:
-        """Return slices first to last - 1 of dense rows."""
+        """Slices first to last - 1 of dense rows."""
         return SlicedRows(self.columns[first:last], self.address[first:last], self.stride[first:last], self.num_rows,
                           self.bit_width)
 
     def num_values(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return the values that are stored of a slice of rows first to last - 1, (last - first,) int64."""
+        """Number of stored values of a slice of rows first to last - 1, (last - first,) int64."""
         if self.counts is None:
             return np.full(last - first, self.columns[index], np.int64)
         bounds = starts_of(self.columns)[index:index + 2]
         return np.diff(nonzeros_before(self.counts.nonzeros[first:last], self.counts, bounds), axis=1)[:, 0]
 
     def num_bytes(self, index: int, num_values: np.ndarray) -> np.ndarray:
-        """Return what slices with so many values take, with their bitmaps."""
+        """Bytes of slices with these numbers of values, with their bitmaps."""
         bitmap = 0 if self.counts is None else size_in_bytes(int(self.columns[index]), 1)
         return bitmap + size_in_bytes(num_values, self.bit_width)
 
     def requests(self, kind: str, index: int, block: np.ndarray, row: np.ndarray, num_bytes: np.ndarray) -> Requests:
-        """Return requests for a slice of rows."""
+        """Requests for a slice of rows."""
         return requests_of(kind, block, self.address[index] + row * self.stride[index], num_bytes)
 
     def run_requests(self, kind: str, index: int, start: np.ndarray) -> Requests:
-        """Return requests for a slice of consecutive rows; block b has the rows start[b] to start[b + 1] - 1."""
+        """Requests for a slice of consecutive rows; block b has the rows start[b] to start[b + 1] - 1."""
         block = np.repeat(np.arange(len(start) - 1), np.diff(start))
         values = self.num_values(index, int(start[0]), int(start[-1]))
         return self.requests(kind, index, block, np.arange(start[0], start[-1]), self.num_bytes(index, values))
 
 
 def slices_of(dim: int, slice_columns: int) -> np.ndarray:
-    """Return the columns of each slice, (num_slices,) int64: all but the last have slice_columns."""
+    """Columns of each slice, (num_slices,) int64; all but the last have `slice_columns`."""
     return np.diff(np.append(np.arange(0, dim, slice_columns, dtype=np.int64), dim))
 
 
 def dense_rows(space: AddressSpace, design: Design, num_rows: int, columns: np.ndarray) -> SlicedRows:
-    """Return new dense rows, slice after slice."""
+    """New dense rows, slice after slice."""
     stride = np.asarray(size_in_bytes(columns, design.bit_width), np.int64)
     start = starts_of(num_rows * stride)
     return SlicedRows(columns, space.reserve(start[-1]) + start[:-1], stride, num_rows, design.bit_width)
 
 
 def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) -> SlicedRows:
-    """Return new rows in BEICSR, row after row."""
+    """New rows in BEICSR, row after row."""
     columns = slices_of(counts.dim, design.rules["slice_columns"])
     slot = size_in_bytes(columns, 1) + size_in_bytes(columns, design.bit_width)
     start = starts_of(-(-slot // LINE_BYTES) * LINE_BYTES)
@@ -124,14 +116,13 @@ def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) 
 
 @dataclass(frozen=True)
 class Names:
-    """A sparse matrix: which rows of another one each of its rows adds up.
+    """A sparse matrix: per row, which rows of another matrix it adds up.
 
     Attributes
     ----------
-    kind : str                                 of KINDS
     start : (num_rows + 1,) int64              names before each row
-    address : (num_rows + 1,) int64            in DRAM, where each row begins, and the end
-    of_rows : function of first, last          returns the names of rows first to last - 1, (num_names,) integer
+    address : (num_rows + 1,) int64            of each row in DRAM, and the end
+    of_rows : callable                         (first, last) → names of rows first to last - 1, (num_names,) integer
     """
 
     kind: str
@@ -146,17 +137,12 @@ class Aggregation:
 
     Attributes
     ----------
-    names : Names
-    rows : SlicedRows                 that are named
-    row_kind : str                    of KINDS, of what is named
-    own : SlicedRows or None          that each row's sum begins with; the slices are those of `rows`, or of the result
-    result : SlicedRows
-    result_kind : str
-    array : Array or None             where there is one, a slice's sums are multiplied with the slice's rows of W,
-                                      and the results of slices added up in DRAM
+    rows, row_kind                    the named rows
+    own : SlicedRows or None          what each row's sum begins with, in slices of `rows` or of the result
+    array : Array or None             multiplies a slice's sums with the slice's rows of W; the results of slices add up
+                                      in DRAM
     weights_at, sums_at : int         addresses of W and of these results, where there is an array
-    weight_columns : int              of W
-    sum_columns : int                 of these results
+    weight_columns, sum_columns : int columns of W and of these results
     """
 
     design: Design
@@ -174,12 +160,12 @@ class Aggregation:
 
 
 def aggregation_blocks(work: Aggregation) -> Iterator[Blocks]:
-    """Yield a block for each round of strips, slice after slice.
+    """Yield a block per round of strips, slice after slice.
 
-    Each engine takes a strip of `strip_rows` consecutive rows, next to the other engines' strips, and all go through
-    theirs in step, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. assumed:
-    the engines wait for each other at the end of their strips; the cache is fully associative and forgets the row that
-    was used longest ago; a row without values costs its engine a cycle, for its bitmap.
+    Each engine takes a strip of `strip_rows` consecutive rows, next to the strips of the other engines. All go through
+    theirs in step, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. assumed: the
+    engines wait for each other at the end of their strips; the cache is fully associative with least-recently-used
+    replacement; a row without values costs its engine one cycle, for its bitmap.
     """
     design, num_rows = work.design, len(work.names.start) - 1
     rounds = block_starts(num_rows, _num_engines(design) * design.rules["strip_rows"])
@@ -226,12 +212,11 @@ def _run(work: Aggregation, index: int, values: np.ndarray, num_bytes: np.ndarra
 
 
 def _own_columns(work: Aggregation, index: int) -> int:
-    """Return the columns of a row's own that are added: with an array, W multiplies them instead."""
     return 0 if work.own is None or work.array is not None else int(work.own.columns[index])
 
 
 def _in_step(design: Design, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows first to last - 1 of whole rounds in the order in which the engines take them, and their engines."""
+    # Rows of whole rounds in the order in which the engines take them, and the engine of each.
     num_engines, strip = _num_engines(design), design.rules["strip_rows"]
     row = np.arange(first, last)
     place = row % (num_engines * strip)
@@ -240,7 +225,6 @@ def _in_step(design: Design, first: int, last: int) -> tuple[np.ndarray, np.ndar
 
 
 def _named(names: Names, row: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what rows of first to last - 1 name, in this order, and how many names each has."""
     begin, degree = names.start[row] - names.start[first], names.start[row + 1] - names.start[row]
     position = np.arange(degree.sum()) + np.repeat(begin - (np.cumsum(degree) - degree), degree)
     return names.of_rows(first, last)[position], degree
@@ -248,7 +232,6 @@ def _named(names: Names, row: np.ndarray, first: int, last: int) -> tuple[np.nda
 
 def _multiplied(work: Aggregation, index: int, start: np.ndarray, cycles: np.ndarray, reads: list[Requests],
                 events: dict[str, int]) -> Blocks:
-    """Return the blocks with the product of a slice's sums and its rows of W, on top of the slices before."""
     design, rows, block = work.design, np.diff(start), np.arange(len(start) - 1)
     depth, is_last = int(work.rows.columns[index]), index == work.rows.num_slices - 1
     before = int(work.rows.columns[:index].sum())
@@ -275,15 +258,7 @@ def _multiplied(work: Aggregation, index: int, start: np.ndarray, cycles: np.nda
 
 @dataclass(frozen=True)
 class Combination:
-    """Rows times W in the systolic array.
-
-    Attributes
-    ----------
-    rows, result : SlicedRows
-    result_kind : str             of KINDS
-    dim, columns : int            of W
-    weights_at : int              address
-    """
+    """Rows times W in the systolic array: `dim` x `columns` at address `weights_at`."""
 
     design: Design
     array: Array
@@ -296,12 +271,12 @@ class Combination:
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """Return SGCN's passes: one or two for each product.
+    """SGCN's passes: one or two per product.
 
     Raises
     ------
-    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product
-                     adds other columns than it aggregates
+    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product adds
+                     other columns than it aggregates
     """
     check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
                 ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
@@ -326,7 +301,6 @@ def _arcs(design: Design, workload: Workload, space: AddressSpace) -> Names:
 
 
 def _result(design: Design, workload: Workload, index: int, space: AddressSpace) -> SlicedRows:
-    """Return the rows that a product leaves: in BEICSR where another product reads them."""
     dim, after = result_dim(workload.products[index]), workload.products[index + 1:index + 2]
     if after and after[0].rows.dim == dim:
         return compressed_rows(space, design, after[0].rows)
@@ -366,7 +340,6 @@ def _combination_first(design: Design, array: Array, product: Product, space: Ad
 
 
 def _sparse_combination(design: Design, product: Product, space: AddressSpace, combined: SlicedRows, kind: str) -> Pass:
-    """Return XW by the engines: X's columns name rows of W, as arcs name rows of XW."""
     nonzeros = product.rows.row_nonzeros()
     address = compressed_start(nonzeros, design.bit_width, design.rules["id_bytes"])
     names = Names("input rows", starts_of(nonzeros), space.reserve(address[-1]) + address,

@@ -1,4 +1,4 @@
-"""Runs a workload on a design: its passes through the timeline, its events to the prices."""
+"""Run a workload on a design: its passes through the timeline, its events to the prices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,7 @@ WORKLOAD = "workload.bit_width"      # a change of the workload, where others ar
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an inference costs on a design.
-
-    Attributes
-    ----------
-    workload, design : str
-    changes : mapping             of the design's numbers, by their paths
-    timing : Timing
-    energy : Energy
-    """
+    """What an inference costs on a design; `changes` are the numbers of the design that differ, by path."""
 
     workload: str
     design: str
@@ -44,13 +36,13 @@ class Outcome:
 
 
 def simulate(design: Design, workload: Workload, changes: Mapping[str, Any] | None = None) -> Outcome:
-    """Run a workload on a design, with other numbers where `changes` say so.
+    """Run a workload on a design, with the numbers in `changes` replaced.
 
     Raises
     ------
     ConfigError      an unknown dataflow, or a design that can't hold the workload
 
-    Reference: MEGA, section VI, whose comparison this repeats (Fig. 14 to 22).
+    Reference: MEGA, section VI; this repeats its comparison (Fig. 14 to 22).
     """
     changes = dict(changes or {})
     of_design = {path: value for path, value in changes.items() if path != WORKLOAD}

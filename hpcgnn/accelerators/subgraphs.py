@@ -1,7 +1,4 @@
-"""Subgraphs of a graph by METIS, kept for all designs and layers that ask for the same ones.
-
-How a design goes through subgraphs, and what it moves, is not known here.
-"""
+"""Subgraphs of a graph by METIS, kept for all designs and layers that ask for the same ones."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ MOST_KEPT = 16
 
 @dataclass(frozen=True)
 class Subgraphs:
-    """A graph whose nodes are laid out subgraph after subgraph.
+    """A graph with its nodes laid out subgraph after subgraph.
 
     Attributes
     ----------
     order : (num_nodes,) int64       row i of the layout is node order[i]
-    rows : ClusteredRows             arcs by destination, both ends in rows of the layout; a row's arcs keep the order
-                                     that they have in the graph
+    rows : ClusteredRows             edges by destination, both ends in rows of the layout, a row's edges in the graph's
+                                     order
     """
 
     order: np.ndarray
@@ -35,9 +32,9 @@ class Subgraphs:
 
 
 class KeptClusters:
-    """The cluster of each node, by graph and rows a subgraph; the one that was asked for longest ago leaves first.
+    """The cluster of each node, by graph and rows per subgraph; the least recently used entry leaves first.
 
-    Only (num_nodes,) int32 is kept for each, not the arcs, so that large graphs stay in memory once.
+    Keeps (num_nodes,) int32 per entry and not the edges, so that a large graph is in memory once.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -48,7 +45,7 @@ class KeptClusters:
         return len(self._kept)
 
     def clusters(self, arcs: scipy.sparse.csr_matrix, rows_a_subgraph: int, seed: int) -> np.ndarray:
-        """Return the cluster of each node, (num_nodes,) int32, by METIS the first time."""
+        """Cluster of each node, (num_nodes,) int32; METIS runs the first time."""
         key = (_fingerprint(arcs.indptr), _fingerprint(arcs.indices), rows_a_subgraph, seed)
         if key not in self._kept:
             self._kept[key] = cluster_rows(arcs, rows_a_subgraph, seed, "the graph")
@@ -63,15 +60,15 @@ KEPT = KeptClusters()
 
 def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, seed: int = 0,
                  kept: KeptClusters = KEPT) -> Subgraphs:
-    """Cut a graph into subgraphs of about so many rows, as `hpcgnn bench dram` does for its schemes.
+    """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `hpcgnn bench dram` does for its schemes.
+
+    Some subgraphs of METIS are larger. There is one subgraph where the graph has no more rows or no edge.
 
     Parameters
     ----------
-    indptr : (num_nodes + 1,) integer      arcs by destination
-    indices : (num_arcs,) integer
-    rows_a_subgraph : int                  METIS makes the subgraphs about this large, some are larger; one subgraph
-                                           where the graph has no more rows or no arc
-    seed : int                             of METIS; the same seed gives the same subgraphs
+    indptr : (num_nodes + 1,) integer      edges by destination
+    indices : (num_edges,) integer
+    seed : int                             of METIS
 
     Raises
     ------
@@ -87,7 +84,7 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
 
 
 def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> Subgraphs:
-    """Cut a graph into blocks of consecutive ids; parameters and errors as of subgraphs_of.
+    """Cut a graph into blocks of consecutive ids; parameters and errors as in `subgraphs_of`.
 
     Reference: MEGA, §VII-2, the form without partition.
     """
@@ -100,7 +97,6 @@ def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> 
 
 
 def arcs_of(indptr: np.ndarray, indices: np.ndarray) -> scipy.sparse.csr_matrix:
-    """Return a matrix of ones by destination, (num_nodes, num_nodes) int8."""
     return scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr),
                                    shape=(len(indptr) - 1, len(indptr) - 1))
 

@@ -1,10 +1,6 @@
-"""What a timeline finds: cycles, who waited for whom, and DRAM's traffic, as plain values that become JSON as they are.
+"""Passes in time: blocks overlap in the stages of a design, and DRAM serves their requests in one fixed order.
 
-Nothing is timed here.
-
-Passes in time: blocks overlap in the stages of a design, and DRAM serves their requests in one fixed order.
-
-What a block costs in each stage, and which requests it makes, is a design's decision and not known here.
+The results say who waited for whom, as plain values that become JSON as they are.
 """
 
 from __future__ import annotations
@@ -26,16 +22,14 @@ CAUSES = ("dram reads", "upstream", "downstream", "dram writes", "drain")
 
 @dataclass(frozen=True)
 class StageTiming:
-    """One stage in one pass: busy_cycles and all stalls sum to the cycles of the pass.
+    """One stage in one pass; busy_cycles and all stalls sum to the cycles of the pass.
 
     Attributes
     ----------
-    name : str
-    busy_cycles : int
-    stalls : mapping of CAUSES to int       cycles without work, while the stage waits for its block's reads; for the
-                                            block to leave the stage before it; for the next stage to free a buffer; for
-                                            writes that free the last buffer; and after its last block. Where two causes
-                                            overlap, the wait is that of the one that ends later
+    stalls : mapping of CAUSES to int       cycles in which the stage waits: for its block's reads; for the block to
+                                            leave the stage before it; for the next stage to free a buffer; for writes
+                                            that free the last buffer; after its last block. Of overlapping causes, the
+                                            later end counts
     """
 
     name: str
@@ -49,13 +43,10 @@ class PassTiming:
 
     Attributes
     ----------
-    name : str
-    num_blocks : int
-    cycles : int                            from the first request to the last data written
-    ideal_cycles : int                      the same if DRAM answered at once; the rest are stalls that DRAM induces
-    stages : tuple of StageTiming
+    cycles : int                            from the first request to the last byte written
+    ideal_cycles : int                      the same if DRAM answered at once
     dram_busy_cycles : int                  in which DRAM had a request to serve
-    reads, writes : mapping of str to Traffic      of the kinds (KINDS) that were asked for
+    reads, writes : mapping of str to Traffic      by kind
     events : mapping of str to int          summed over the blocks
     """
 
@@ -71,7 +62,7 @@ class PassTiming:
 
     @property
     def dram_stall_cycles(self) -> int:
-        """Cycles that the pass would not take if DRAM answered at once (as in Fig. 20a of MEGA)."""
+        """Cycles that the pass would save if DRAM answered at once (Fig. 20a of MEGA)."""
         return self.cycles - self.ideal_cycles
 
     @property
@@ -80,20 +71,13 @@ class PassTiming:
 
     @property
     def activations(self) -> int:
-        """Rows that DRAM opened."""
+        """Number of rows that DRAM opened."""
         return sum(traffic.row_misses for traffic in (*self.reads.values(), *self.writes.values()))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """An inference: passes one after the other.
-
-    Attributes
-    ----------
-    clock_ghz : float       of the accelerator; all cycles are its
-    dram : str              name of the DRAM
-    passes : tuple of PassTiming
-    """
+    """An inference: passes one after the other. All cycles are the accelerator's."""
 
     clock_ghz: float
     dram: str
@@ -112,14 +96,14 @@ class Timing:
         return sum(each.dram_bytes for each in self.passes)
 
     def events(self) -> dict[str, int]:
-        """Return the events of all passes, summed."""
+        """Events of all passes, summed."""
         total: Counter[str] = Counter()
         for each in self.passes:
             total.update(each.events)
         return dict(total)
 
     def dram_bytes_by_kind(self) -> dict[str, int]:
-        """Return bytes of whole bursts, read and written, by kind."""
+        """Bytes of whole bursts, read and written, by kind."""
         total: Counter[str] = Counter()
         for each in self.passes:
             for side in (each.reads, each.writes):
@@ -128,20 +112,17 @@ class Timing:
 
 
 def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
-    """Time passes one after the other, from closed banks on.
+    """Time passes one after the other, beginning with closed banks.
 
-    Blocks have two halves of each buffer: a block's reads are made when the block before the last has left the stage
-    `buffered_until`, a stage starts when its input is there and the next stage has taken the block before the last, and
-    the last stage waits for the writes of the block before the last. Requests are made in the order reads(0), reads(1),
-    writes(0), reads(2), writes(1), ..., none before those in front of it; channels of DRAM work on them independently.
-
-    Parameters
-    ----------
-    clock_ghz : of the accelerator, at least 0.001
+    Each buffer has two halves. The reads of block b are made when block b - 2 has left the stage `buffered_until`; a
+    stage starts when its input is there and the next stage has taken block b - 2; the last stage waits for the writes
+    of block b - 2. Requests are made in the order reads(0), reads(1), writes(0), reads(2), writes(1), ..., none before
+    those in front of it; the channels of DRAM work on them independently. `clock_ghz` is the accelerator's, at least
+    0.001.
 
     Raises
     ------
-    ConfigError      a pass, its blocks or its requests are outside the contract of hpcgnn.accelerators.schedule
+    ConfigError      a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`
     """
     if not 0.001 <= clock_ghz <= 100:
         raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
@@ -153,8 +134,6 @@ def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
 
 
 class _PassClock:
-    """A pass while it is timed; `held` are the last block's writes, made when the next block's reads have been."""
-
     def __init__(self, each: Pass, memory: Memory, clock_ghz: float, begin: int) -> None:
         num_stages = len(each.stages)
         if not 1 <= num_stages <= compiled.LARGEST_NUM_STAGES or not -1 <= each.buffered_until < num_stages:
@@ -177,7 +156,7 @@ class _PassClock:
         return self.timing(end)
 
     def add(self, blocks: Blocks) -> None:
-        """Time a run of blocks; of its last one the writes are held."""
+        # The writes of the last block are made after the reads of the next run's first block.
         cycles, num_blocks = self.checked_cycles(blocks.cycles), len(blocks.cycles)
         name = self.each.name
         reads = as_arrays(blocks.reads, f"reads of {name}", 0, num_blocks, self.capacity)

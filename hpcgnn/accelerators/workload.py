@@ -1,6 +1,6 @@
-"""What an accelerator is given: a graph's arcs, and how many values of each row are not zero at which width.
+"""What an accelerator is given: a graph's edges and, per row of features, the number of nonzeros and their bit-width.
 
-No value of a feature is known here: every design moves and multiplies by counts.
+Every design moves and multiplies by these counts; values of features are not needed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class FeatureCounts:
 
     Attributes
     ----------
-    nonzeros : (num_rows, NUM_SLICES) int32    values that are not zero among a slice's columns; slice s has columns
-                                               [s * slice_dim, min((s + 1) * slice_dim, dim))
+    nonzeros : (num_rows, NUM_SLICES) int32    per slice; slice s has the columns s * slice_dim to min((s + 1) *
+                                               slice_dim, dim) - 1
     bit_width : (num_rows,) uint8              of the row's values
     dim : int                                  columns
     """
@@ -50,11 +50,11 @@ class FeatureCounts:
         return -(-self.dim // NUM_SLICES)
 
     def row_nonzeros(self) -> np.ndarray:
-        """Return the values of each row that are not zero, (num_rows,) int64."""
+        """Nonzeros of each row, (num_rows,) int64."""
         return self.nonzeros.sum(axis=1, dtype=np.int64)
 
     def at_width(self, bit_width: int) -> FeatureCounts:
-        """Return the same values at one width: what an accelerator without mixed precision stores."""
+        """The same values at one width, as an accelerator without mixed precision stores them."""
         return replace(self, bit_width=np.full(self.num_rows, bit_width, np.uint8))
 
 
@@ -64,12 +64,11 @@ class Product:
 
     Attributes
     ----------
-    name : str
     rows : FeatureCounts                 X
-    combined_dim : int                   columns of W, of all that X is multiplied with
-    aggregated_dim : int                 of these, how many are summed over the arcs: all of them in GCN and in the
-                                         first product of GIN; in GraphSage the first half, while the second half is
-                                         added to the row that it came from; none in the second product of GIN
+    combined_dim : int                   columns of W
+    aggregated_dim : int                 of these, how many are summed over the edges: all in GCN and in the first
+                                         product of GIN; none in its second product; in GraphSage the first half, while
+                                         the second half is added to the row it came from
     """
 
     name: str
@@ -89,9 +88,9 @@ class Workload:
     Attributes
     ----------
     name : str                           of the graph and the model
-    indptr : (num_nodes + 1,) int64      arcs by destination: those of row v are indptr[v] to indptr[v + 1]
-    indices : (num_arcs,) int32          their sources, ascending within a row; a row's arc to itself among them where
-                                         the model has one (GCN, GIN)
+    indptr : (num_nodes + 1,) int64      edges by destination
+    indices : (num_edges,) int32         sources, ascending within a row; with self-loops where the model has them (GCN,
+                                         GIN)
     products : tuple of Product          in the order of the inference; each has num_nodes rows
     """
 
@@ -113,8 +112,9 @@ class Workload:
         return len(self.indices)
 
     def at_width(self, bit_width: int) -> Workload:
-        """Return the same inference with all rows at one width; zeros stay zeros, which favors accelerators that skip
-        them: a model in floats has fewer.
+        """The same inference with all rows at one width.
+
+        Zeros stay zeros, which favors accelerators that skip them: a model in floats has fewer.
         """
         return replace(self, products=tuple(replace(product, rows=product.rows.at_width(bit_width))
                                             for product in self.products))

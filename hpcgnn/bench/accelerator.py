@@ -114,7 +114,6 @@ def _table(workload: str, rows: list[Outcome]) -> Table:
 
 
 def _short(number: float) -> str:
-    """Three digits, and all of them before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}" if number >= 0.001 or not number else f"{number:.1e}"
 
 
@@ -211,7 +210,6 @@ def _draw_cycles(axes: Any, shown: list[Outcome]) -> None:
 
 
 def _draw_shares(axes: Any, shown: list[Outcome], parts: dict[str, list[float]], unit: str) -> None:
-    """Draw each outcome's parts as shares of their sum, which stands behind the bar."""
     places = range(len(shown))
     totals = [max(sum(widths[place] for widths in parts.values()), 1e-12) for place in places]
     left = [0.0] * len(shown)

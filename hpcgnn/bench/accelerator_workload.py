@@ -277,7 +277,6 @@ def untrained_workload(dataset: GraphDataset, kind: str) -> Workload:
 
 
 def _has_labels(source: str) -> bool:
-    """Tell whether an archive has what training needs; one that can't be read is left to load_source."""
     try:
         with np.load(source, allow_pickle=False) as archive:
             return bool({"labels", "targets"} & set(archive.files))

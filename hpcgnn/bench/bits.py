@@ -63,7 +63,6 @@ class BitsBenchmark(PartedBenchmark):
     widths: tuple[int, ...] = WIDTHS
 
     def parts(self) -> Iterator[Part]:
-        """See `PartedBenchmark`."""
         yield "ceilings", self.place.bit_ceilings
         for dim in self.dims:
             for size in self.sizes:

@@ -133,7 +133,6 @@ class DevicePlace(Place):
                 for form, operations in OPERATIONS_A_TILE.items()]
 
     def _multiply_in_registers(self, form: str, num_blocks: int) -> torch.Tensor:
-        """Return (num_blocks * 256,) int32, what the kernel leaves."""
         out = torch.empty(num_blocks * BLOCK_THREADS, dtype=torch.int32, device=self.name)
         kernel("ceilings", f"multiply_bits_{form}")((num_blocks,), (BLOCK_THREADS,), self.num_rounds, out)
         return out
@@ -143,11 +142,9 @@ class DevicePlace(Place):
         return torch.randn(num_rows, dim, dtype=dtype, device=self.name)
 
     def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See `Place`."""
         return torch.empty(num_rows, dim, dtype=dtype, device=self.name)
 
     def empty_bytes(self, num_bytes: int) -> torch.Tensor:
-        """See `Place`."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.name)
 
     def draw(self, num_edges: int) -> Topology:

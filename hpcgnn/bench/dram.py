@@ -156,7 +156,6 @@ class DramBenchmark:
         return partial(multiply_span, matrix, rows, None, out, (0, len(rows)))
 
     def _products_of_copies(self, rows: torch.Tensor, out: torch.Tensor) -> dict[str, Callable]:
-        """Run Algorithm 1 on this machine: with the copies, and as if they were free."""
         _, clusters = lay_out(self.arcs, self.condensed_cluster)
         regions = condensed_regions(clusters)
         column = np.where(regions.place < 0, clusters.indices, len(rows) + regions.place).astype(np.int32)
@@ -209,7 +208,6 @@ def write_traffic(folder: Path, settings: dict[str, Any], machine: dict[str, Any
 
 
 def _draw(settings: dict[str, Any], counts: Counts):
-    """Draw stacked bars, as MEGA's Fig. 6."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 1.6 + 0.32 * len(counts)), layout="constrained")

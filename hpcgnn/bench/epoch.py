@@ -165,7 +165,6 @@ class EpochBenchmark:
                 yield from self._measure_model(model, shards, arrays, facts, Path(folder))
 
     def _shards(self, folder: Path) -> dict[int, Path]:
-        """Return folders of shards by number of ranks."""
         if self.source.is_dir():
             return {self._in_child("count_parts", self.source): self.source}
         wanted = [1, self.num_ranks] if self.num_ranks > 1 else [1]
@@ -205,7 +204,6 @@ class EpochBenchmark:
 
     def _summarize(self, name: str, model: str, precision: str, runs: dict[RunKey, list[Trained]],
                    ceiling: dict[str, float], main_ranks: int) -> Measurement:
-        """Make one measurement of all runs; ours on `main_ranks` are what the others are compared with."""
         chosen = {contestant: trained for (contestant, used), trained in runs.items()
                   if used == precision or contestant in self.peers}
         chosen = {OURS if contestant == ours(main_ranks) else contestant: trained

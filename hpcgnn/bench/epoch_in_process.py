@@ -100,7 +100,6 @@ class InProcessEpochs(PartedBenchmark):
                 self._sessions.clear()
 
     def parts(self) -> Iterator[Part]:
-        """See `PartedBenchmark`."""
         cases = [(storage, model) for storage in dict.fromkeys(map(storage_of, self.precisions))
                  for model in self.models if self.has_peer or self.ranks < 2]
         for storage, model in cases:
@@ -112,7 +111,6 @@ class InProcessEpochs(PartedBenchmark):
 
     @cached_property
     def _shards(self) -> Path:
-        """Folder of shards of one part."""
         return Path(self.source) if Path(self.source).is_dir() else self._cut(1)
 
     def _cut(self, ranks: int) -> Path:
@@ -134,7 +132,6 @@ class InProcessEpochs(PartedBenchmark):
         return [info.num_features, *[self.hidden] * (LAYERS - 1), info.num_classes]
 
     def _session(self, model: str, storage: str) -> Session:
-        """Open the session of a storage, or take the open one with another model."""
         config = self._config(model, storage)
         if storage not in self._sessions:
             shards = self._shards
@@ -180,7 +177,6 @@ class InProcessEpochs(PartedBenchmark):
 
     def _rows(self, ours: Ours, model: str, storage: str, peers: dict[str, PhaseClock],
               remarks: list[str]) -> Iterator[Measurement]:
-        """One measurement per precision that was timed in a storage."""
         for precision in (name for name in self.precisions if storage_of(name) == storage):
             case = self._case(model, precision)
             seconds = {OURS: ours.clock.seconds[precision],
@@ -261,7 +257,6 @@ class InProcessEpochs(PartedBenchmark):
                          arrays["train"])
 
     def _measure_ranks(self, model: str) -> Iterator[Measurement]:
-        """Train on several ranks that share the device, and on one in a process of its own, with dropout."""
         settings = EpochSettings(model, LAYERS, self.hidden, self.epochs + WARM_UP_EPOCHS, 0,
                                  self.epochs + WARM_UP_EPOCHS, DROPOUT, RATE)
         self._sessions.clear()

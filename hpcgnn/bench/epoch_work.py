@@ -47,7 +47,6 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
 
 
 def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Return the global source and target of each arc of a part."""
     node_id = np.concatenate([part.inner_id, part.halo_id])
     return node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
 

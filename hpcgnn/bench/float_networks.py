@@ -82,7 +82,6 @@ class FloatBatches:
 
 
 def _activated(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
-    """LayerNorm where there is one, and ReLU, where the rows lie."""
     activation = Activation.of(rows, 0.0, None, None, layer.norm_weight, layer.norm_bias, layer.norm_eps)
     return activation.forward(rows, rows)[0]
 

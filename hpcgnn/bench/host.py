@@ -57,13 +57,11 @@ class HostPlace(Place):
     is_device = False
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
-        """See `Place`."""
         if is_hot:
             work()
         return wall_seconds(work)
 
     def first_seconds_of(self, work: Work) -> float:
-        """See `Place`."""
         return self.seconds_of(work)
 
     def moving(self, num_read: int, num_written: int) -> Work:
@@ -118,7 +116,6 @@ class HostPlace(Place):
         return []
 
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-        """See `Place`."""
         rows = self.empty_rows(num_rows, dim, dtype)
         rows.copy_(torch.randn(num_rows, dim, generator=torch.Generator().manual_seed(seed)))
         return rows
@@ -128,7 +125,6 @@ class HostPlace(Place):
         return torch.from_numpy(zeros((num_rows, dim * dtype.itemsize), "uint8")).view(dtype)
 
     def empty_bytes(self, num_bytes: int) -> np.ndarray:
-        """See `Place`."""
         return zeros((num_bytes,), "uint8")
 
     def draw(self, num_edges: int) -> Topology:

@@ -60,7 +60,6 @@ class KernelBenchmark(PartedBenchmark):
     width: int = WIDTH
 
     def parts(self) -> Iterator[Part]:
-        """See `PartedBenchmark`."""
         yield "ceilings", self.place.ceilings
         # Products with weights are a kernel of ours on the host, and cuBLAS on a device.
         if isinstance(self.place, HostPlace):

@@ -92,7 +92,6 @@ class NodeRates:
         return {**found, "sum_bytes": list(self._sums(precision))}
 
     def _sums(self, precision: str) -> Iterator[list[float]]:
-        """Sum neighbors' rows of tables that fit one level of cache or another, and none."""
         item = PRECISION[precision].itemsize
         for columns in COLUMNS:
             for size in TABLE_MB:
@@ -105,7 +104,6 @@ class NodeRates:
                 yield [columns, rows.nbytes, graph.num_edges * columns * item / seconds]
 
     def _messages(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Collective: values packed and unpacked a second, by code and width."""
         index, node_id = np.arange(NUM_ROWS, dtype=np.int32), np.arange(NUM_ROWS)
         pack, unpack = {}, {}
         kinds = [(code, bits) for code in ("affine", "rotated") for bits in PACKED_WIDTHS] + [("stored", 16),
@@ -122,7 +120,6 @@ class NodeRates:
         return pack, unpack
 
     def _step_seconds(self) -> float:
-        """Collective: seconds of a step over a graph so small that kernels take none."""
         alone = self.place.comm.Split(self.place.comm.rank)
         indptr = np.arange(TINY + 1, dtype=np.int64) * TINY_DEGREE
         indices = (np.arange(TINY * TINY_DEGREE, dtype=np.int32) * 7) % TINY
@@ -152,7 +149,6 @@ class NodeRates:
         return found
 
     def _link(self, name: str, ring: list[int]) -> dict[str, float]:
-        """Collective: time messages around a ring of ranks, all rings at once."""
         place = ring.index(self.place.comm.rank)
         rounds = ((ring[(place + 1) % len(ring)], ring[place - 1]),)
         sizes, seconds = [], []

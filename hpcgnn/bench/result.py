@@ -159,7 +159,6 @@ def _table_of(rows: list[Measurement]) -> Table:
 
 
 def _cells(row: Measurement) -> tuple[str, str, str]:
-    """Write median seconds, rate and share of the ceiling."""
     rate = "" if row.rate is None else f"{row.rate:,.{1 if row.rate >= 10 else 2}f} {row.unit}"
     share = "" if row.ceiling_share is None else f"{100 * row.ceiling_share:.0f} %"
     return time_text(row.median()), rate, share

@@ -288,13 +288,11 @@ def _costs(num_rows: int, dim: int) -> list[str]:
 
 
 def _table(title: str, caption: str = "") -> Table:
-    """An empty table, wide enough for its title and caption, which would be folded else."""
     return Table(min_width=max(len(title), len(caption)), title=title, caption=caption, title_justify="left",
                  caption_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
 
 
 def _histograms(info: GraphInfo) -> tuple[np.ndarray, np.ndarray]:
-    """Boundary rows and rows sent of all parts by importance, (IMPORTANCE_BINS,) int64 each."""
     return (np.sum([row.boundary_importance for row in info.statistics], axis=0),
             np.sum([row.sent_importance for row in info.statistics], axis=0))
 

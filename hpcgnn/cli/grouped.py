@@ -41,7 +41,6 @@ def completer_of(flag: str) -> Completer | None:
 
 
 def _choices_of(own) -> list[str]:
-    """Return the names that a setting may have, none where it has none or is not known."""
     if own is None:
         return []
     by_name = {"model": tuple(MODEL_PATHS), "method": tuple(METHODS)}
@@ -100,7 +99,6 @@ class GroupedCommand(click.Command):
                                         callback=_show_all, help="Show all options and exit."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `click.Command`."""
         shows_all = ctx.meta.get("shows_all", False)
         grouped = [option for option in self.params if isinstance(option, GroupedOption)]
         others = [option for option in self.get_params(ctx)

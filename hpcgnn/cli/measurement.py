@@ -90,7 +90,6 @@ class Steps:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        """Take away what is under way: an error or a table comes next."""
         if self._is_live:
             print(self._clear, end="", file=self._stream, flush=True)
 

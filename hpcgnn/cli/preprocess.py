@@ -34,7 +34,6 @@ class BalanceChoice(click.Choice):
     """One of the choices, or training:L or run:FOLDER."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
         return value if split_balance(value)[0] else super().convert(value, param, ctx)
 
 
@@ -42,7 +41,6 @@ class PartitionerChoice(click.Choice):
     """One of the choices, or a file with the part of each node."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
         return value if Path(value).is_file() else super().convert(value, param, ctx)
 
 

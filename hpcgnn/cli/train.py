@@ -28,20 +28,17 @@ def _heading(own: Field) -> str:
 
 
 def _headings() -> list[str]:
-    """Return the headings of help in their order."""
     of_methods = dict.fromkeys(_heading(own) for own in known_settings() if own.metadata and not own.metadata["group"])
     return [MODEL, METHOD, *of_methods, TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
 
 
 def _help_of(own: Field) -> str:
-    """Return a setting's sentence of help, its choices and its default."""
     choices = own.metadata["choices"]
     text = own.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
     return f"{text} [default: {own.default}, or the preset's]"
 
 
 def _with_settings(function):
-    """Give a command an option for every setting, under the heading of its owner."""
     settings = [own for own in known_settings() if own.name != "method"]
     options = {METHOD: [click.option(
         "--method", cls=GroupedOption, heading=METHOD, help=f"How halo rows are sent. One of {', '.join(METHODS)}, or "
@@ -60,7 +57,6 @@ def _with_settings(function):
 
 
 def _rare_settings() -> list[RareSetting]:
-    """Return the settings without a flag, with the heading that each belongs under."""
     return [RareSetting(own.name, _heading(own), _help_of(own)) for own in known_settings()
             if own.name != "method" and not own.metadata["has_flag"]]
 

@@ -175,7 +175,6 @@ class _Exchange:
                 self._ready(sent, now)
 
     def _ready(self, message: int, now: float) -> None:
-        """Note that one side of a long message is posted; with the second it can begin."""
         earlier = self._posted[message]
         if earlier is None:
             self._posted[message] = now
@@ -191,7 +190,6 @@ class _Exchange:
             self._end_side(self._receive_step[message], max(now, earlier))
 
     def _carry(self, message: int, now: float) -> float:
-        """Return when a message that begins now has arrived."""
         busy = self._busy[message]
         if not busy:
             return now + self._seconds[message]

@@ -109,7 +109,6 @@ class _Run:
         self._free(h)
 
     def _forward(self, layer: Layer) -> tuple[list[Piece | None], Piece | None]:
-        """Return what a layer keeps for its backward pass, and the rows that come out."""
         if layer.number == 0:
             return self._forward_input(layer)
         a_block = min(layer.rows_in, ROWS_AT_ONCE)
@@ -199,7 +198,6 @@ class _Run:
         return sums
 
     def _take_home(self, exchange: Exchange, layer: Layer) -> tuple[Callable[[], None], Piece | None]:
-        """Replay an exchange of gradients; return what ends it, and the gradient of this rank's rows."""
         of_halo, total = self._take(self._rank.num_halo, exchange.dim), None
         if self._rank.num_own:
             sent_rows = self._rank.message_bytes(exchange)[0] / (exchange.dim * self._size.item_bytes)
@@ -355,7 +353,6 @@ def _rows_of_pages(written: np.ndarray, read: np.ndarray, table: np.ndarray, row
 
 
 def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes that each part sends and receives in a training pass."""
     ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts)
     return ends[::-1] if exchange.is_backward else ends
 
@@ -365,13 +362,11 @@ def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.
 
 
 def _of_part(layer: Layer, part: int) -> Layer:
-    """Return a layer with the numbers of one part."""
     arrays = ("rows_in", "rows_out", "arcs", "far_arcs", "central_arcs")
     return replace(layer, **{name: int(getattr(layer, name)[part]) for name in arrays})
 
 
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    """Return what the forward pass keeps for the backward pass."""
     item, layers = size.item_bytes, size.layers(loads)
     kept = _moments(size, layers)
     for layer in layers:
@@ -384,5 +379,4 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
 
 
 def _moments(size: ModelSize, layers: list[Layer]) -> np.ndarray:
-    """Return the bytes of normalized rows' means and deviations, which are torch's own tensors."""
     return BYTES_OF_MOMENTS * sum(layer.rows_out for layer in layers[:-1]) + 0.0 * layers[-1].rows_out

@@ -209,7 +209,6 @@ def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads
 
 
 def _count_sums_back(work: Work, layer: Layer, dim: int) -> None:
-    """Count the gradients of this rank's rows, and before them those of halo rows, which then travel."""
     near = layer.arcs - layer.far_arcs
     work.sums += [(layer.far_arcs * dim, layer.rows_out, dim), (near * dim, layer.rows_out, dim)]
     work.window[layer.number, False] = layer.central_arcs * dim

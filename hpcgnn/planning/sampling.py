@@ -91,7 +91,6 @@ def evened(loads: PartLoads) -> PartLoads:
 
 
 def _ratio(rows: np.ndarray, destination: np.ndarray, num_parts: int) -> np.ndarray:
-    """Return the mean rows that parts receive over those of each, (num_parts,)."""
     received = np.bincount(destination, weights=rows, minlength=num_parts)
     return received.mean() / np.maximum(received, 1)
 
@@ -178,7 +177,6 @@ def _spread_pairs(counted: PartLoads, part: np.ndarray, scale: float) -> Pairs:
 
 
 def _induced(dataset: GraphDataset, node_id: np.ndarray) -> GraphDataset:
-    """Return the graph of some nodes and the arcs between them."""
     local = np.full(dataset.num_nodes, -1, np.int64)
     local[node_id] = np.arange(len(node_id))
     degree = np.diff(dataset.indptr)[node_id]

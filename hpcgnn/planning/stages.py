@@ -128,7 +128,6 @@ def _num_rounds(pairs: Pairs, num_parts: int) -> int:
 
 
 def _window_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[tuple[int, bool], np.ndarray]:
-    """Return the seconds of the sums behind which each exchange can hide."""
     rates = cluster.rates_of(size.precision)
     columns = {exchange.layer: exchange.dim for exchange in exchanges_of(size)}
     return {place: values * size.item_bytes / rates.gather_rate(

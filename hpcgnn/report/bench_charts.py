@@ -100,7 +100,6 @@ def _stored_rows(row: dict[str, Any]) -> StoredRows:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object of a file; empty where there is no such file."""
     if not path.is_file():
         return {}
     try:

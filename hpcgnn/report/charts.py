@@ -166,7 +166,6 @@ def _loss_sentence(runs: NumberedRuns, ends: dict[str, float]) -> str:
 
 
 def _progress_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
-    """Say who comes first to the validation score that all runs reach."""
     scores = {number: mean_over_seeds(run.curves("val_score"))[0] for number, run in runs}
     scored = [(number, run) for number, run in runs if np.isfinite(scores[number]).any()]
     if not scored:
@@ -184,7 +183,6 @@ def _progress_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
 
 
 def _first(is_reached: np.ndarray) -> int:
-    """Return the first place that is true."""
     return int(np.argmax(is_reached))
 
 

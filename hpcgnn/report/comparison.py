@@ -80,7 +80,6 @@ def _score_difference(score: float | None, base: float | None, kind: ScoreKind) 
 
 
 def _ratio(value: float | None, base: float | None, less: str, more: str) -> Difference:
-    """Say how many times less or more a cost is; less is better."""
     if value is None or base is None or not (value and base):
         return Difference(UNKNOWN)
     if abs(value / base - 1) < SAME:

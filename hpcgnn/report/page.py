@@ -107,5 +107,4 @@ def _script_data(runs: list[Run], charts: list[Chart]) -> Markup:
 
 
 def _asset(name: str) -> Markup:
-    """Return a file of our own, which goes into the page as it is."""
     return Markup((WEB / name).read_text(encoding="utf-8"))

@@ -76,7 +76,6 @@ def _are_columns(columns: list[Any]) -> bool:
 
 
 def _parse_record(path: Path, number: int, line: str) -> tuple[dict[str, Any], bool]:
-    """A line's record, and whether a checksum vouches for it."""
     try:
         record, is_sealed = read_json(line)
     except ValueError as error:
@@ -95,7 +94,6 @@ def _damaged_line(path: Path, number: int, reason: str) -> ConfigError:
 
 
 def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
-    """Return the check for the values of a key, and the words for what they must be."""
     if key in ("seed", "epoch"):
         return _is_whole, "a whole number"
     if key == "mode":

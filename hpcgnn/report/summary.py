@@ -43,7 +43,6 @@ def values_of(records: Records, key: str) -> list[Any]:
 
 
 def _mean_bits(records: Records) -> float | None:
-    """Payload bits a message value over all epochs, an epoch weighing by the values that it sent."""
     sent = [record for record in records if record.get("mean_bits") and record.get("sent_bytes_payload")]
     if not sent:
         return None
@@ -65,7 +64,6 @@ def _width_histogram(records: Records) -> dict[str, int] | None:
 
 
 def _best_scores(records: Records, better: Callable[..., float]) -> dict[str, Any]:
-    """Mean over seeds of the scores at each seed's best validation; None before the first evaluation."""
     best: dict[int, dict[str, Any]] = {}
     for record in records:
         if record.get("val_score") is None or record.get("test_score") is None:

@@ -107,7 +107,6 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _split(facts: list[dict[str, str]]) -> Table:
-    """Tell what differs between the runs from what is alike; with one run all is alike."""
     keys = list(dict.fromkeys(key for one in facts for key in one))
     # What most runs have comes first: a method's own settings are blank for all other methods.
     differing = sorted((key for key in keys if len({one.get(key) for one in facts}) > 1),

@@ -1,6 +1,6 @@
 """What costs energy in MEGA: operations of its units and bytes of its buffers, for runs of blocks.
 
-Cycles are not known here. A buffer is written with what DRAM brings, and read for what goes there.
+A buffer is written with what DRAM brings, and read for what goes there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpcgnn.accelerators.schedule import KIND, Requests
 
 
 def combination_events(layer: Layer, rows: slice, reads: Requests, writes: Requests) -> dict[str, int]:
-    """Return the events of combining rows: each value's row of W is read once a pass of m columns, and X as often."""
+    """Events of combining rows. Each pass of m columns reads X, and a row of W for each value."""
     rules, product = layer.rules, layer.product
     count = product.rows.nonzeros[rows].sum(axis=1, dtype=np.int64)
     num_values, passes = int(count.sum()), rules.column_passes(product.combined_dim)
@@ -33,7 +33,7 @@ def combination_events(layer: Layer, rows: slice, reads: Requests, writes: Reque
 
 
 def fused_events(layer: Layer, rows: slice, is_last: bool, reads: Requests, writes: Requests) -> dict[str, int]:
-    """Return the events of what the Aggregation Engine and the Condense Unit do with rows as they are combined."""
+    """Events of the Aggregation Engine and the Condense Unit on rows as they are combined."""
     arcs, fused = layer.connections, layer.connections.num_fused_rows
     if not layer.product.aggregated_dim:
         return {}
@@ -52,7 +52,7 @@ def fused_events(layer: Layer, rows: slice, is_last: bool, reads: Requests, writ
 
 
 def later_events(layer: Layer, first: int, last: int, reads: Requests) -> dict[str, int]:
-    """Return the events of aggregating subgraphs first to last - 1: a source's row is read once a subgraph."""
+    """Events of aggregating subgraphs first to last - 1. A source's row is read once per subgraph."""
     arcs = layer.connections
     begin, end = int(arcs.rows.start[first]), int(arcs.rows.start[last])
     begin, end = max(begin, arcs.num_fused_rows), max(end, arcs.num_fused_rows)
@@ -72,14 +72,13 @@ def later_events(layer: Layer, first: int, last: int, reads: Requests) -> dict[s
 
 
 def _sum_events(layer: Layer, num_arcs: int) -> dict[str, int]:
-    """Return the events of multiply-adds into sums, which are read and written for each."""
     num_bytes = num_arcs * layer.sum_bytes
     return {"aggregation_unit": num_arcs * layer.output_dim, "read:aggregation": num_bytes,
             "write:aggregation": num_bytes}
 
 
 def _output_events(layer: Layer, first: int, last: int, from_sums: bool) -> dict[str, int]:
-    """Return the events of rows that leave: into the Input Buffer and, where it is too small, on from there."""
+    # Rows go into the Input Buffer and, where it is too small, on to DRAM.
     events = {"read:aggregation": (last - first) * layer.sum_bytes * from_sums}
     if not layer.encodes:
         return events
@@ -89,7 +88,7 @@ def _output_events(layer: Layer, first: int, last: int, from_sums: bool) -> dict
 
 
 def added(events: dict[str, int], others: dict[str, int]) -> dict[str, int]:
-    """Return the sums of events by name."""
+    """Sums of events by name."""
     return {name: events.get(name, 0) + others.get(name, 0) for name in events | others}
 
 

@@ -1,7 +1,4 @@
-"""One product as MEGA runs it: its rows, arcs, buffers and places in DRAM.
-
-Cycles and requests are made of this by combining and aggregating.
-"""
+"""One product as MEGA runs it: its rows, edges, buffers and places in DRAM."""
 
 from __future__ import annotations
 
@@ -20,12 +17,9 @@ from hpcgnn.partition.condense_traffic import BYTES_AN_ID
 
 @dataclass(frozen=True)
 class PlacedRows:
-    """Rows in DRAM: stored features, or the sums of the last layer, without positions.
+    """Rows in DRAM: stored features, or the sums of the last layer, which have no positions.
 
-    Attributes
-    ----------
-    value_end, position_end : (num_rows + 1,) int64   as in StoredRows
-    value_address, position_address : int
+    `value_end` and `position_end`, (num_rows + 1,) int64, are as in `StoredRows`.
     """
 
     value_end: np.ndarray
@@ -34,12 +28,10 @@ class PlacedRows:
     position_address: int
 
     def read(self, bounds: np.ndarray) -> list[Requests]:
-        """Return the reads of blocks of rows."""
         return [pieces(self.value_end, bounds, self.value_address, "input rows"),
                 pieces(self.position_end, bounds, self.position_address, "positions")]
 
     def written(self, bounds: np.ndarray) -> list[Requests]:
-        """Return the writes of blocks of rows."""
         return [pieces(self.value_end, bounds, self.value_address, "output rows"),
                 pieces(self.position_end, bounds, self.position_address, "output rows")]
 
@@ -50,10 +42,9 @@ class Layer:
 
     Attributes
     ----------
-    product : Product                     its rows are in the order of the layout
     stored : StoredRows                   X
-    source, target : PlacedRows or None   where X is read and where the next X or the sums are written; None where it
-                                          stays in the Input Buffer
+    source, target : PlacedRows or None   where X is read, and where the next X or the sums are written; None: it stays
+                                          in the Input Buffer
     following : StoredRows or None        the next X, which the Encoder makes; None where sums leave as they are
     """
 
@@ -74,46 +65,47 @@ class Layer:
         return self.following is not None
 
     def output_end(self, row: int) -> int:
-        """Return the bytes of the rows of the next X before `row`."""
+        """Bytes of the rows of the next X before `row`."""
         return int(self.following.value_end[row] + self.following.position_end[row])
 
     @property
     def output_dim(self) -> int:
-        """Return the columns that the layer leaves: of sums, or of XW where nothing is summed."""
+        """Columns that the layer leaves: those of the sums, or of XW where nothing is summed."""
         return self.product.aggregated_dim or self.product.combined_dim
 
     @property
     def has_own_half(self) -> bool:
-        """Return whether further columns of XW are added to the row that they came from, as in GraphSage."""
+        """Whether further columns of XW are added to the row they came from, as in GraphSage."""
         return 0 < self.product.aggregated_dim < self.product.combined_dim
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of the aggregated columns of a row of XW."""
+        """Bytes of the aggregated columns of a row of XW."""
         return bytes_of(self.product.aggregated_dim, self.rules["combined_bits"])
 
     @property
     def own_row_bytes(self) -> int:
-        """Return the bytes of the other columns of a row of XW, if it is aggregated at all."""
+        """Bytes of the other columns of a row of XW, if it is aggregated at all."""
         own_dim = self.product.combined_dim - self.product.aggregated_dim if self.has_own_half else 0
         return bytes_of(own_dim, self.rules["combined_bits"])
 
     @property
     def sum_bytes(self) -> int:
-        """Return the bytes of a row of sums."""
         return bytes_of(self.output_dim, self.rules["sum_bits"])
 
     @property
     def is_kept(self) -> bool:
-        """Return whether XW stays on the chip: half of the Combination Buffer holds it, or nothing but the first
-        subgraph, which is aggregated at once, needs it. Then no subgraph reads rows of others from DRAM.
+        """Whether XW stays on the chip, so that no subgraph reads rows of others from DRAM.
+
+        It does where half of the Combination Buffer holds it, or where only the first subgraph needs it, which is
+        aggregated at once.
         """
         fits = self.num_rows * (self.row_bytes + self.own_row_bytes) <= self.rules.half("combination")
         return not self.product.aggregated_dim or fits or not self.has_later
 
     @property
     def has_later(self) -> bool:
-        """Return whether a pass of its own aggregates subgraphs."""
+        """Whether a pass of its own aggregates subgraphs."""
         return bool(self.product.aggregated_dim) and self.connections.num_fused_rows < self.num_rows
 
     @property
@@ -122,27 +114,27 @@ class Layer:
 
     @cached_property
     def weights(self) -> WeightLoads:
-        """Return how W is loaded; X that is on the chip is there as one window."""
+        """How W is loaded. An X that is on the chip is one window."""
         in_buffer = self.stored.value_end + self.stored.position_end
         return weight_loads(in_buffer if self.source else np.zeros_like(in_buffer), self.product.rows.row_nonzeros(),
                             self.product.rows.dim, self.product.combined_dim, self.rules)
 
     @cached_property
     def fused_edge_end(self) -> np.ndarray:
-        """Return the byte where the edges of each source into the first subgraph begin, (num_rows + 1,) int64."""
+        """Byte where the edges of each source into the first subgraph begin, (num_rows + 1,) int64."""
         arcs = self.connections.fused_arcs
         return _ends(arcs * self.rules["edge_bytes"] + (arcs > 0) * self.rules["column_bytes"])
 
     @cached_property
     def later_edge_end(self) -> np.ndarray:
-        """Return the byte where the edges of each subgraph begin, (num_subgraphs + 1,) int64."""
+        """Byte where the edges of each subgraph begin, (num_subgraphs + 1,) int64."""
         own, copied = self.connections.own_arcs, self.connections.copy_arcs
         edge, column = self.rules["edge_bytes"], self.rules["column_bytes"]
         return _ends(self.connections.sums_by_subgraph(own * edge + (own > 0) * column, copied * edge + column))
 
 
 class Places(NamedTuple):
-    """Where in DRAM the regions of a layer begin."""
+    """Addresses of the regions of a layer."""
 
     weights: int
     combined: int
@@ -154,7 +146,7 @@ class Places(NamedTuple):
 
 
 def places_of(layer: Layer, space: AddressSpace) -> Places:
-    """Reserve the regions of a layer; rows of XW and condensed regions are read in whole lines."""
+    """Reserve the regions of a layer. Rows of XW and condensed regions are read in whole lines."""
     rules, rows = layer.rules, layer.product.rows
     region_bytes = list_bytes = 0
     if layer.condenses:

@@ -1,22 +1,8 @@
-"""What MEGA's configuration says, checked, and in the units in which its parts compute.
+"""How a workload lies in MEGA: the rules of its configuration, subgraphs, packages in DRAM, and edges by subgraph.
 
-No workload is known here.
-
-How rows lie in DRAM and which subgraphs they make, one order for all layers.
-
-What a layer reads and computes of them is not known here.
-
-Requests to DRAM of a run of blocks, made of regions that blocks take in pieces.
-
-What they are for is said by those who call.
-
-Where each row of X lies in DRAM, as Adaptive-Packages or as values at one width, from counts of values alone.
-
-What rows mean, and who reads them, is not known here.
-
-The arcs of a layer by source and subgraph, as the outer product of the Aggregation Engine takes them.
-
-Bytes and cycles are not known here.
+METIS (or blocks of ids) cuts the graph once, for the widest aggregation; layers of narrower rows join neighboring
+subgraphs where the buffers hold them together, so rows keep one order in all layers. Rows of X are stored as
+Adaptive-Packages, as a bitmap format or at one width; only counts of their nonzeros are needed for the sizes.
 """
 
 from __future__ import annotations
@@ -50,11 +36,11 @@ OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph
 
 @dataclass(frozen=True)
 class Rules:
-    """Reads a design of kind mega.
+    """The rules of a MEGA design, in the units that its parts compute in.
 
     Raises
     ------
-    ConfigError      a unit, buffer or rule is missing or can't be
+    ConfigError      a unit, buffer or rule is missing or impossible
     """
 
     design: Design
@@ -90,19 +76,18 @@ class Rules:
                               f"of {NUM_SLICES} tiles")
 
     def __getitem__(self, name: str):
-        """Return a rule by its name."""
         return self.design.rules[name]
 
     def units(self, name: str) -> int:
         return int(self.design.units[name])
 
     def half(self, buffer: str) -> int:
-        """Return the bytes of one of the two halves of a buffer (§V-A: all buffers are ping-pong)."""
+        """Bytes of one of the two halves of a buffer (§V-A: all buffers are ping-pong)."""
         return self.design.buffer_bytes(buffer) // 2
 
     @property
     def pes_per_tile(self) -> int:
-        """Return m of §V-C, the columns of W that are multiplied at once."""
+        """m of §V-C: columns of W that are multiplied at once."""
         return self.units("bse") // (NUM_SLICES * self["bse_per_pe"])
 
     @property
@@ -111,37 +96,36 @@ class Rules:
 
     @property
     def sparse_reads(self) -> str:
-        """Return how rows of other subgraphs are read: condense, source, arc or gather."""
+        """How rows of other subgraphs are read: condense, source, arc or gather."""
         return SCHEDULES[self["schedule"]][1]
 
     @cached_property
     def row_buffer(self) -> Buffer:
-        """Return halves of the Combination and the Sparse Buffer as what stands in front of DRAM."""
+        """Halves of the Combination and the Sparse Buffer, as the buffer in front of DRAM."""
         combination, sparse = self.half("combination"), self.half("sparse")
         return Buffer(combination + sparse, self["line_bytes"], self["policy"], sparse / (combination + sparse)).check()
 
     def least_width(self) -> int:
-        """Return the fewest bits as which a value is fed; assumed: narrower ones get zeros above them, as the crossbar
-        brings weights to one group of C-PEs a cycle (§V-C: "each weight is reused at least twice").
+        """Fewest bits that a value is fed with.
+
+        assumed: narrower values get zeros above them, as the crossbar brings weights to one group of C-PEs per cycle
+        (§V-C: "each weight is reused at least twice").
         """
         return -(-self.pes_per_tile // self["crossbar_columns"])
 
     def column_passes(self, combined_dim: int) -> int:
-        """Return how often a row passes the C-PEs."""
+        """Number of times that a row passes the C-PEs."""
         return -(-combined_dim // self.pes_per_tile)
 
 
 def bytes_of(num_values: int, bits: int) -> int:
-    """Return the whole bytes of a row of values."""
     return -(-num_values * bits // 8)
 
 
 def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
-    """Return the rows whose sums half of the Aggregation Buffer holds and that half of the Combination Buffer holds.
+    """Number of rows with sums in half of the Aggregation Buffer and XW in half of the Combination Buffer.
 
-    Raises
-    ------
-    ConfigError      none
+    Raises ConfigError where that is none.
     """
     sums = rules.half("aggregation") // bytes_of(aggregated_dim, rules["sum_bits"])
     combined = rules.row_buffer.dense().num_bytes // bytes_of(aggregated_dim, rules["combined_bits"])
@@ -157,7 +141,7 @@ class Layout:
 
     Attributes
     ----------
-    subgraphs : Subgraphs      arcs that gcod prunes are gone
+    subgraphs : Subgraphs      without the edges that gcod prunes
     num_rows : int             that a subgraph was asked to have
     """
 
@@ -165,8 +149,10 @@ class Layout:
     num_rows: int
 
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
-        """Return the subgraphs of a layer; assumed: subgraphs of METIS that follow each other are one where the
-        buffers hold them together, so that rows keep their order from layer to layer.
+        """The subgraphs of a layer.
+
+        assumed: neighboring subgraphs of METIS are one where the buffers hold them together, so that rows keep their
+        order from layer to layer.
         """
         most, rows = rows_a_subgraph(aggregated_dim, rules), self.subgraphs.rows
         if most <= self.num_rows:
@@ -182,7 +168,7 @@ class Layout:
 
 
 def layout_of(workload: Workload, rules: Rules) -> Layout:
-    """Cut a workload's graph as the schedule says: METIS as for `hpcgnn bench dram`, or blocks of ids.
+    """Cut a workload's graph as the schedule says: METIS as in `hpcgnn bench dram`, or blocks of ids.
 
     Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless.
 
@@ -203,18 +189,18 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
 
 
 def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind: str) -> Requests:
-    """Return requests of one kind, in the order given, without those of no byte."""
+    """Requests of one kind, in the order given, without empty ones."""
     is_made = num_bytes > 0
     return Requests(block[is_made].astype(np.int32), address[is_made].astype(np.int64),
                     num_bytes[is_made].astype(np.int64), np.full(int(is_made.sum()), KIND[kind], np.uint8))
 
 
 def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
-    """Return one request a block for rows bounds[i] to bounds[i + 1] of a region.
+    """One request per block: rows bounds[i] to bounds[i + 1] of a region.
 
     Parameters
     ----------
-    end : (num_rows + 1,) int64        byte where each row begins, from the region's begin
+    end : (num_rows + 1,) int64        first byte of each row within the region
     bounds : (num_blocks + 1,) int64   rows
     """
     begin = end[bounds]
@@ -222,7 +208,7 @@ def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requ
 
 
 def lines(block: np.ndarray, line: np.ndarray, line_bytes: int, address: int, kind: str) -> Requests:
-    """Return reads of lines in their order; lines that follow each other in a block are one request."""
+    """Reads of lines in their order; lines that follow each other in a block are one request."""
     if not line.size:
         return NO_REQUESTS
     line = line.astype(np.int64)
@@ -233,7 +219,7 @@ def lines(block: np.ndarray, line: np.ndarray, line_bytes: int, address: int, ki
 
 
 def joined(parts: list[Requests]) -> Requests:
-    """Return all requests block by block; in a block, part after part."""
+    """All requests block by block; within a block, part after part."""
     whole = Requests(*(np.concatenate(fields) for fields in zip(NO_REQUESTS, *parts, strict=True)))
     order = np.argsort(whole.block, kind="stable")
     return Requests(*(field[order] for field in whole))
@@ -241,14 +227,14 @@ def joined(parts: list[Requests]) -> Requests:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows, one after the other, as values and, apart from them, as bitmaps of positions.
+    """Rows one after the other as values and, apart from them, as bitmaps of positions.
 
     Attributes
     ----------
-    width : (num_rows,) int64               bits of each value of a row as it is stored
+    width : (num_rows,) int64               bits of a value of a row, as stored
     value_end : (num_rows + 1,) int64       byte where the values of the rows before end; a package that several rows
                                             share belongs to the row that opened it
-    position_end : (num_rows + 1,) int64    likewise of positions, one bit a column
+    position_end : (num_rows + 1,) int64    the same for positions, one bit per column
     """
 
     width: np.ndarray
@@ -265,9 +251,9 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
 
     Raises
     ------
-    ConfigError                             values of more than 8 bits or, where there are any, of none
+    ConfigError                             values have more than 8 bits or, where there are any, none
 
-    Reference: MEGA, §V-B; Fig. 19 for the bitmap format, whose values all have the largest width.
+    Reference: MEGA, §V-B; Fig. 19 for the bitmap format, which stores all values at the largest width.
     """
     count, width = rows.row_nonzeros(), rows.bit_width.astype(np.int64)
     used = width[count > 0]
@@ -282,19 +268,21 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
 
 
 def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bits of the packages that each row opens, headers and padding included, and how many those are.
+    """Bits of the packages that each row opens, headers and padding included, and the number of these packages.
+
+    A package takes the values of successive rows until it is full or the width changes; its mode is then the shortest
+    that holds them. A row without values changes nothing.
 
     Parameters
     ----------
-    count, width : (num_rows,) int64       values of a row that are not zero, and bits of each
+    count, width : (num_rows,) int64       nonzeros of a row, and bits of each
     lengths : three int, not descending    bits of values of a short, medium and long package
 
     Returns
     -------
     bits, num_packages : (num_rows,) int64
 
-    Reference: MEGA, §V-B and §V-D: a package takes the values of successive rows until it is full or the width changes;
-    its mode is then the least that holds them. A row without values changes nothing.
+    Reference: MEGA, §V-B and §V-D.
     """
     bits, num_packages = np.zeros(len(count), np.int64), np.zeros(len(count), np.int64)
     row = np.flatnonzero(count)
@@ -327,12 +315,9 @@ def _byte_ends(bits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Connections:
-    """Arcs of clustered rows; those of the first subgraph are apart where it is aggregated while rows are combined.
+    """Edges of clustered rows, with those of the first subgraph apart where it is aggregated during combination.
 
-    Attributes
-    ----------
-    rows : ClusteredRows
-    num_fused : int        subgraphs that are aggregated while rows are combined: 0 or 1
+    `num_fused` (0 or 1) is the number of subgraphs that are aggregated while rows are combined.
     """
 
     rows: ClusteredRows
@@ -344,39 +329,39 @@ class Connections:
 
     @cached_property
     def later(self) -> ClusteredRows:
-        """Return the rows without the arcs into fused subgraphs, which thus need nothing of others."""
+        """Rows without the edges into fused subgraphs, which need nothing of others later."""
         first = int(self.rows.indptr[self.num_fused_rows])
         return ClusteredRows(self.rows.start, np.maximum(self.rows.indptr - first, 0), self.rows.indices[first:])
 
     @cached_property
     def later_dense(self) -> ClusteredRows:
-        """Return `later` without connections between subgraphs."""
+        """`later` without edges between subgraphs."""
         return self.later.without(self.later.is_sparse())
 
     @cached_property
     def regions(self) -> CondensedRegions:
-        """Return the rows that later subgraphs need of others: of all, once each and in order."""
+        """Rows that later subgraphs need of others: of all of them, once each and in order."""
         return condensed_regions(self.later)
 
     @cached_property
     def fused_arcs(self) -> np.ndarray:
-        """Return arcs of each row into fused subgraphs, (num_rows,) int64."""
+        """Per row, edges into fused subgraphs, (num_rows,) int64."""
         first = int(self.rows.indptr[self.num_fused_rows])
         return np.bincount(self.rows.indices[:first], minlength=self.rows.num_rows)
 
     @cached_property
     def own_arcs(self) -> np.ndarray:
-        """Return arcs of each row into its own subgraph where that is not fused, (num_rows,) int64."""
+        """Per row, edges into its own subgraph where that is not fused, (num_rows,) int64."""
         return np.bincount(self.later_dense.indices, minlength=self.rows.num_rows)
 
     @cached_property
     def copy_arcs(self) -> np.ndarray:
-        """Return arcs of each entry of the regions, (num_copies,) int64."""
+        """Edges of each entry of the regions, (num_copies,) int64."""
         place = self.regions.place
         return np.bincount(place[place >= 0], minlength=self.regions.num_copies)
 
     def sums_by_subgraph(self, of_own: np.ndarray, of_copies: np.ndarray) -> np.ndarray:
-        """Sum up a number of each row and one of each copy, (num_subgraphs,) int64."""
+        """Sums of a number per row and a number per copy, (num_subgraphs,) int64."""
         own = np.concatenate([[0], np.cumsum(of_own)])[self.rows.start]
         copies = np.concatenate([[0], np.cumsum(of_copies)])[self.regions.start]
         return np.diff(own) + np.diff(copies)

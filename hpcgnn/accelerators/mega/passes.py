@@ -1,20 +1,8 @@
-"""What a subgraph reads of XW from DRAM, by schedule; the bytes are those of hpcgnn.partition.condense_traffic.
+"""Passes of an inference on MEGA: per product, one that combines rows and one that aggregates the remaining subgraphs.
 
-Edges, and what is done with the rows, are not known here.
-
-The pass in which the subgraphs after the first are aggregated, one block each.
-
-How rows were combined is not known here.
-
-The pass in which rows are combined: blocks of rows, which also go into the sums of the first subgraph and into
-condensed regions.
-
-Aggregation of further subgraphs is not known here.
-
-Passes of an inference on MEGA: of each product one that combines its rows, and one that aggregates the subgraphs
-that were not aggregated meanwhile.
-
-What blocks hold is known by hpcgnn.accelerators.mega.passes and aggregating.
+While blocks of rows are combined (XW), they are added to the sums of the first subgraph, and rows that later subgraphs
+need are copied into condensed regions in DRAM. The second pass then aggregates each later subgraph from its own rows
+and its condensed region.
 """
 
 from __future__ import annotations
@@ -60,12 +48,15 @@ Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and th
 
 
 def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
-    """Yield runs of subgraphs that cover all of them, with the reads of XW; none where it is kept on the chip.
+    """Yield runs of all subgraphs with their reads of XW; none where XW is kept on the chip.
 
-    condense reads a subgraph's own rows through the Combination Buffer and the others from its condensed region, as
-    condensed_traffic counts; source reads those once a subgraph where they lie, as source_traffic; arc once an arc, as
-    direct_traffic; gather all rows as arcs need them, through both buffers, as gather_traffic. Assumed: but for gather,
-    lines of own rows are read in order, as sources are taken.
+    - condense: a subgraph's own rows through the Combination Buffer, the others from its condensed region
+      (`condensed_traffic` counts the same bytes);
+    - source: the others once per subgraph, where they lie (`source_traffic`);
+    - arc: the others once per edge (`direct_traffic`);
+    - gather: all rows as edges need them, through both buffers (`gather_traffic`).
+
+    Assumed: except for gather, lines of own rows are read in order, as sources are taken.
     """
     if layer.is_kept:
         yield from _runs_without_reads(layer.connections.later)
@@ -127,17 +118,16 @@ def _by_arc(first: int, last: int, layer: Layer, places: Places) -> Requests:
 
 def _expanded(block: np.ndarray, first_line: np.ndarray, num_lines: np.ndarray, layer: Layer,
               places: Places) -> Requests:
-    """Return the requests of runs of lines, those joined that follow each other."""
     number = np.arange(int(num_lines.sum())) - np.repeat(np.cumsum(num_lines) - num_lines, num_lines)
     return lines(np.repeat(block, num_lines), np.repeat(first_line, num_lines) + number, layer.rules["line_bytes"],
                  places.combined, "combined rows")
 
 
 def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
-    """Yield a block for each subgraph that was not aggregated while rows were combined.
+    """Yield a block per subgraph that was not aggregated during combination.
 
-    Assumed: edges stream through the Edge Buffer while the subgraph is aggregated; the Condense Unit compares the IDs
-    of sources (§V-E) while the row before is added.
+    Assumed: edges stream through the Edge Buffer during aggregation; the Condense Unit compares the IDs of sources
+    (§V-E) while the row before is added.
     """
     cycles, fused = _cycles(layer), layer.connections.num_fused
     for first, last, parts in source_reads(layer, places):
@@ -156,7 +146,7 @@ def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
 
 
 def _cycles(layer: Layer) -> np.ndarray:
-    """Return the cycles of each subgraph in the Aggregation Engine and in the Encoder, (num_subgraphs, 2) int64."""
+    # (num_subgraphs, 2) int64: cycles in the Aggregation Engine and in the Encoder.
     arcs, dim, rules = layer.connections, layer.product.aggregated_dim, layer.rules
     own = source_cycles(arcs.own_arcs, dim, rules)
     if layer.has_own_half:
@@ -173,7 +163,7 @@ NO_ROW_REQUESTS = RowRequests(*(np.empty(0, np.int64) for _ in RowRequests._fiel
 
 
 def block_bounds(window_start: np.ndarray, most: int) -> np.ndarray:
-    """Return the rows where blocks begin and the last one ends: windows, cut so that no block has more than `most`."""
+    """Rows where blocks begin, and the end. Blocks are windows, cut so that none has more than `most` rows."""
     num_blocks = -(-np.diff(window_start) // most)
     window = np.repeat(np.arange(len(num_blocks)), num_blocks)
     number = np.arange(len(window)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
@@ -181,11 +171,11 @@ def block_bounds(window_start: np.ndarray, most: int) -> np.ndarray:
 
 
 def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
-    """Yield the blocks, of at most rules.rows_a_block rows of one window.
+    """Yield blocks of at most rules.rows_a_block rows of one window.
 
-    Rows of XW that a later subgraph reads are written: with Condense-Edge those of later subgraphs, since the first
-    one's go to others as copies alone, else all of them. The own half of GraphSage is written for later subgraphs.
-    The first subgraph's sums leave with the last block.
+    Rows of XW that a later subgraph reads are written. With Condense-Edge these are the rows of later subgraphs only,
+    since those of the first go to others as copies. The own half of GraphSage is written for later subgraphs. The sums
+    of the first subgraph leave with the last block.
     """
     bounds = block_bounds(layer.weights.window_start, layer.rules["rows_a_block"])
     cycles, lists, copies = _cycle_ends(layer), NO_ROW_REQUESTS, NO_ROW_REQUESTS
@@ -205,7 +195,6 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
 
 
 def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
-    """Sum up the cycles of rows in each unit, (num_rows + 1,) int64 each."""
     rules, product, arcs = layer.rules, layer.product, layer.connections
     of_rows = {"combination": row_cycles(product.rows.nonzeros, layer.stored.width, product.combined_dim, rules)}
     if product.aggregated_dim:
@@ -218,7 +207,7 @@ def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
 
 
 def _combining_cycles(layer: Layer, ends: Mapping[str, np.ndarray], run: np.ndarray, is_last: bool) -> np.ndarray:
-    """Return the cycles of blocks in each stage; the Condense Unit works beside the Aggregation Engine (§V-D)."""
+    # The Condense Unit works beside the Aggregation Engine (§V-D).
     rules, num_rows = layer.rules, np.diff(run)
     of_blocks = {name: np.diff(end[run]) for name, end in ends.items()}
     combination = of_blocks["combination"] + (num_rows > 0) * rules["combination_fill"]
@@ -261,7 +250,6 @@ def _writes(layer: Layer, places: Places, run: np.ndarray, is_last: bool) -> lis
 
 
 def _of_rows(asked: RowRequests, run: np.ndarray, address: int, kind: str) -> Requests:
-    """Return the requests that rows of a run make."""
     first, last = np.searchsorted(asked.row, run[[0, -1]])
     block = np.searchsorted(run, asked.row[first:last], "right") - 1
     return requests(block, address + asked.offset[first:last], asked.num_bytes[first:last], kind)
@@ -273,10 +261,10 @@ def _events(layer: Layer, run: np.ndarray, is_last: bool, reads: Requests, write
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """Return the passes of an inference.
+    """The passes of an inference.
 
     X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer where half of it holds all of
-    X, and is written to DRAM and read again where not; the sums of the last product are written as they are.
+    X, else it is written to DRAM and read again; the sums of the last product are written as they are.
 
     Raises
     ------
@@ -317,7 +305,6 @@ def _ordered(product: Product, order: np.ndarray) -> Product:
 
 
 def _connections(layout: Layout, product: Product, rules: Rules, known: dict[bytes, Connections]) -> Connections:
-    """Return the arcs of a product; products with the same subgraphs share them."""
     rows = layout.rows(product.aggregated_dim, rules) if product.aggregated_dim else layout.subgraphs.rows
     num_fused = int(bool(rules["fuse_first_subgraph"]))
     return known.setdefault(rows.start.tobytes(), Connections(rows, num_fused))

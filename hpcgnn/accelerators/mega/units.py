@@ -1,18 +1,9 @@
-"""Cycles of the Aggregation Engine: 256 units that multiply-add one source's row into the sums of its destinations.
+"""Cycles of MEGA's units, and the requests that they make besides rows.
 
-Where rows, arcs and sums lie is not known here.
-
-Cycles of the Combination Engine: 4 tiles of bit-serial C-PEs, each with a slice of a row's columns.
-
-Where rows and weights come from is not known here.
-
-Condense-Edge in hardware, Algorithm 1: comparisons of IDs, stores into the Sparse Buffer, and their write-back.
-
-What aggregation does with the copies is not known here.
-
-How W comes through the Weight Buffer, and the windows of rows that stay in the Input Buffer meanwhile.
-
-Cycles are not known here.
+Aggregation Engine: 256 units multiply-add one source's row into the sums of its destinations. Combination Engine: 4
+tiles of bit-serial C-PEs, each with a slice of a row's columns. Condense Unit (Algorithm 1): comparisons of IDs, stores
+into the Sparse Buffer, and their write-back. Weight Buffer: W is resident, streamed or loaded by need, window after
+window of X.
 """
 
 from __future__ import annotations
@@ -28,12 +19,12 @@ from hpcgnn.partition.condense_traffic import BYTES_AN_ID, Buffer
 
 
 def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np.ndarray:
-    """Return the cycles in which sources are added to the sums of their destinations, of the shape of `num_arcs`.
+    """Cycles in which sources are added to the sums of their destinations, with the shape of `num_arcs`.
 
-    Columns lie over the units. Where a row leaves some free, they take further destinations of the same source
-    (§V-D: "free units can be assigned to aggregate other nodes"); a row of more columns than units takes several
-    cycles an arc. Sources follow each other without a gap; a block ends rules.aggregation_fill cycles later. Assumed:
-    no two arcs meet at a bank of the Aggregation Buffer.
+    Columns lie over the units. Units that a row leaves free take further destinations of the same source (§V-D: "free
+    units can be assigned to aggregate other nodes"); a row of more columns than units takes several cycles per edge.
+    Sources follow each other without a gap; a block ends rules.aggregation_fill cycles later. Assumed: no two edges
+    meet at a bank of the Aggregation Buffer.
     """
     units = rules.units("aggregation_unit")
     if aggregated_dim > units:
@@ -42,25 +33,25 @@ def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np
 
 
 def encoder_cycles(num_rows: np.ndarray | int, dim: int, rules: Rules):
-    """Return the cycles in which rows are quantized and encoded, 32 values at a time and row by row (§V-D)."""
+    """Cycles in which rows are quantized and encoded, 32 values at a time and row by row (§V-D)."""
     return num_rows * -(-dim // rules.units("encoder"))
 
 
 def fed_bits(width: np.ndarray, rules: Rules) -> np.ndarray:
-    """Return the bits as which each value of a row is fed, (num_rows,) int64."""
+    """Bits with which each value of a row is fed, (num_rows,) int64."""
     return np.maximum(width, rules.least_width()).astype(np.int64)
 
 
 def row_cycles(nonzeros: np.ndarray, width: np.ndarray, combined_dim: int, rules: Rules) -> np.ndarray:
-    """Return the cycles from a row to the next one, (num_rows,) int64; the last row needs rules.combination_fill more.
+    """Cycles from a row to the next one, (num_rows,) int64; the last row needs rules.combination_fill more.
 
-    A tile takes n values at a time, bit after bit, for the m columns of W whose C-PEs it has; the row ends with its
-    longest tile and passes again for the next m columns. Assumed: a row without values takes a cycle a pass, in which
-    its positions are read; the Weight Reg is filled for the next columns, and the next row is decoded, meanwhile.
+    A tile takes n values at a time, bit after bit, for the m columns of W in its C-PEs. The row ends with its longest
+    tile and passes again for the next m columns. Assumed: a row without values takes one cycle per pass, in which its
+    positions are read; meanwhile the Weight Reg is filled for the next columns and the next row is decoded.
 
     Parameters
     ----------
-    nonzeros : (num_rows, 4) integer      values of each tile's slice that are not zero
+    nonzeros : (num_rows, 4) integer      of each tile's slice
     width : (num_rows,) integer           bits of a value
 
     Reference: MEGA, §V-C.
@@ -75,7 +66,7 @@ class RowRequests(NamedTuple):
     Attributes
     ----------
     row : (n,) int64         not descending
-    offset : (n,) int64      bytes from the begin of the region that the requests are for
+    offset : (n,) int64      bytes from the begin of the region
     num_bytes : (n,) int64
     """
 
@@ -86,14 +77,11 @@ class RowRequests(NamedTuple):
 
 def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, row_bytes: int,
                     rules: Rules) -> np.ndarray:
-    """Return the cycles that the Condense Unit has with each row that was combined, (num_rows,) int64.
+    """Cycles of the Condense Unit for each row that was combined, (num_rows,) int64.
 
-    Each FIFO compares its first ID, all in one cycle; rows that match are stored one after the other. Assumed: where
-    there are more subgraphs than FIFOs, they take turns in groups of as many, each a cycle or as long as its stores.
-
-    Parameters
-    ----------
-    num_fused : int        subgraphs at the begin that have no list
+    Each FIFO compares its first ID, all in one cycle; rows that match are stored one after the other. Assumed: if there
+    are more subgraphs than FIFOs, groups of them take turns, each for one cycle or as long as its stores. The first
+    `num_fused` subgraphs have no list.
 
     Reference: MEGA, Algorithm 1 and Fig. 13.
     """
@@ -109,10 +97,10 @@ def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, ro
 
 
 def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
-    """Return the reads of ID lists, which lie one after the other.
+    """Reads of ID lists, which lie one after the other.
 
-    Assumed: a list is read in pieces of a DRAM access, the first one at the begin and each further one when the IDs of
-    the piece before have matched; the Edge Buffer keeps pieces and fills the FIFOs.
+    Assumed: a list is read in pieces of one DRAM access: the first at the begin, each further one when the IDs of the
+    piece before have matched. The Edge Buffer keeps pieces and fills the FIFOs.
     """
     num_copies, ids = np.diff(regions.start), max(rules["line_bytes"] // BYTES_AN_ID, 1)
     subgraph, piece = _pieces(-(-num_copies // ids))
@@ -123,14 +111,15 @@ def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
 
 
 def region_offsets(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> np.ndarray:
-    """Return the byte where each condensed region begins, (num_subgraphs + 1,) int64: each on a line."""
+    """First byte of each condensed region, (num_subgraphs + 1,) int64; each begins on a line."""
     num_lines = -(-np.diff(regions.start) * row_bytes // buffer.line_bytes)
     return np.concatenate([[0], np.cumsum(num_lines)]) * buffer.line_bytes
 
 
 def copy_writes(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> RowRequests:
-    """Return the writes of condensed regions, each made when its share of the Sparse Buffer is full or its last row is
-    there, in whole lines; the bytes are those that condensed_traffic counts.
+    """Writes of condensed regions, in whole lines, with the bytes that `condensed_traffic` counts.
+
+    A region is written when its share of the Sparse Buffer is full or its last row is there.
 
     Reference: MEGA, Algorithm 1, line 16.
     """
@@ -153,7 +142,6 @@ def copy_writes(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> Ro
 
 
 def _pieces(num_pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the subgraph of each piece, and its number within it."""
     subgraph = np.repeat(np.arange(len(num_pieces)), num_pieces)
     return subgraph, np.arange(len(subgraph)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
 
@@ -171,7 +159,7 @@ class WeightLoads:
     ----------
     name : {"resident", "streamed", "by need"}
     window_start : (num_windows + 1,) int64     rows of X that are in the Input Buffer together
-    load : (num_loads,) int64                   window that a request is made for; not descending
+    load : (num_loads,) int64                   window of each request; not descending
     offset, num_bytes : (num_loads,) int64      of the request, from the first byte of W
     """
 
@@ -183,20 +171,21 @@ class WeightLoads:
 
 
 def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim: int, rules: Rules) -> WeightLoads:
-    """Choose how W is loaded.
+    """Choose how W is loaded: the possible way that reads the fewest bytes.
 
-    W that half of the Weight Buffer holds is read once. Any other is read again for each window of rows, which stays in
-    the half of the Input Buffer: assumed, either all of it, in blocks of the columns that are multiplied at once, where
-    such a block fits; or the rows of W that the window has values for. Of two that can be, the one that reads fewer
-    bytes. Assumed: no two values of a window share a column, and the rows of W that it needs lie evenly apart, since
-    counts do not say where values stand. Windows of the second kind have no more values than half of the Weight Buffer
-    has rows of W, but for a window of one row, whose values take turns.
+    - resident: half of the Weight Buffer holds W, which is read once.
+    - streamed: per window of rows, all of W, in blocks of the columns that are multiplied at once, where a block fits.
+    - by need: per window, the rows of W that it has values for. A window has no more values than half of the Weight
+      Buffer has rows of W, except a window of one row, where values take turns.
+
+    A window stays in half of the Input Buffer. Assumed: no two values of a window share a column, and the rows of W
+    that it needs lie evenly apart, since counts do not say where values are.
 
     Parameters
     ----------
-    row_end : (num_rows + 1,) int64             bytes that rows take in the Input Buffer, summed up; zeros where all of
-                                                them are there already
-    count : (num_rows,) int64                   values of a row that are not zero
+    row_end : (num_rows + 1,) int64             bytes of rows in the Input Buffer, summed up; zeros if all are there
+                                                already
+    count : (num_rows,) int64                   nonzeros of a row
     """
     half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])
     num_bytes = dim * weight_row_bytes
@@ -218,7 +207,6 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
 
 
 def _windows(limits: list[tuple[np.ndarray, int]]) -> np.ndarray:
-    """Return bounds of runs of rows that stay below each limit by its sums; a run has a row at least."""
     num_rows, bounds = len(limits[0][0]) - 1, [0]
     while bounds[-1] < num_rows:
         at = bounds[-1]

@@ -47,7 +47,6 @@ class Remote(Together):
         return out
 
     def _swap(self, values: torch.Tensor, to: int, source: int, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Send values to one process and return those of another; without `out` their number goes first."""
         if out is None:
             lengths = self._swap(torch.tensor([len(values)]), to, source, torch.empty(1, dtype=torch.int64))
             out = torch.empty(int(lengths), dtype=values.dtype)

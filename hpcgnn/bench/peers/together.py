@@ -68,7 +68,6 @@ class Together(Alone):
         return ids[torch.arange(self.rank, each * self.size, self.size) % len(ids)]
 
     def meet(self) -> None:
-        """See `Alone`."""
         dist.barrier()
 
     def average_gradients(self, model: nn.Module) -> None:
@@ -81,25 +80,21 @@ class Together(Alone):
             gradient.copy_(mean.view_as(gradient))
 
     def agree(self, value: float) -> float:
-        """See `Alone`."""
         most = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return most.item()
 
     def ask_first(self, answer: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """See `Alone`."""
         found = [answer() if self.rank == 0 else None]
         dist.broadcast_object_list(found)
         return found[0]
 
     def sent_bytes(self) -> int:
-        """See `Alone`."""
         total = torch.tensor([self.sent_here])
         dist.all_reduce(total)
         return int(total)
 
     def leave(self) -> None:
-        """See `Alone`."""
         dist.barrier()
         dist.destroy_process_group()
 

@@ -90,7 +90,6 @@ class RaceBenchmark:
                 yield from self._race(facts["name"], race, course)
 
     def _shards(self, folder: Path) -> Path:
-        """Return the folder of shards, made of the source where it is none."""
         source = self.graph.source
         if Path(source).is_dir():
             return Path(source)

@@ -134,7 +134,6 @@ def _title_of(group: str, rows: list[ScoreRow]) -> str:
 
 
 def _table_of(rows: list[ScoreRow]) -> Table:
-    """Make one row a contestant, in Markdown; bytes are left out where hpcgnn sends none."""
     columns: dict[str, Callable[[ScoreRow], str]] = {
         f"s to {target}": lambda row, target=target: _reached(row, target) for target in rows[0].targets}
     columns |= {"s/epoch": lambda row: number_text(row.median()),
@@ -158,7 +157,6 @@ def _chosen(settings: Settings) -> str:
 
 
 def _reached(row: ScoreRow, target: Target) -> str:
-    """Write the seconds to a target, and epochs in brackets."""
     seconds = row.chosen.seconds_to(target.score)
     return f"{number_text(seconds)} ({row.chosen.epochs_to(target.score):g})" if math.isfinite(seconds) else NOT_REACHED
 

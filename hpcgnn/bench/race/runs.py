@@ -75,7 +75,6 @@ def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder
 
 
 def _wait(processes: list[subprocess.Popen]) -> int | None:
-    """Wait until all have ended well or one has failed; return which."""
     while True:
         ends = [process.poll() for process in processes]
         failed = next((rank for rank, status in enumerate(ends) if status), None)
@@ -181,7 +180,6 @@ def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tupl
 
 
 def _new_records(stream: IO[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the lines that a file has got since the last look, whole ones only."""
     while stream is not None:
         place = stream.tell()
         line = stream.readline()
