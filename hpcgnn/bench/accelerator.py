@@ -1,8 +1,7 @@
-"""Tables of `hpcgnn bench accelerator`: cycles and what waits, bytes of DRAM, joules, and means beside the paper's.
+"""`hpcgnn bench accelerator`: inferences on models of MEGA and its peers, as tables and pictures after MEGA's figures.
 
-Pictures of `hpcgnn bench accelerator`, after MEGA's Fig. 1 and 14 to 22: speed, DRAM, energy and what waits.
-
-`hpcgnn bench accelerator` models inferences on MEGA's accelerator and on those that it is compared with.
+Tables show cycles and what waits, DRAM bytes and joules; a last one shows MEGA's gains beside the paper's. The picture
+follows Fig. 1 and 14 to 22: speed, DRAM, energy and what waits.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share
 
 
 def name_of(outcome: Outcome) -> str:
-    """Return the design's name, with what was changed."""
+    """The design's name, with the numbers that were changed."""
     return ", ".join([outcome.design, *(f"{path.rpartition('.')[2]} {_said(value)}"
                                         for path, value in outcome.changes.items())])
 
@@ -59,12 +58,11 @@ def _said(value: object) -> str:
 
 
 def kinds_of(outcomes: list[Outcome]) -> list[str]:
-    """Return the kinds of requests that any outcome has."""
     return [kind for kind in KINDS if any(kind in outcome.timing.dram_bytes_by_kind() for outcome in outcomes)]
 
 
 def waiting_share(outcome: Outcome) -> tuple[float, float]:
-    """Return the shares of all cycles in which the busiest unit of each pass works, and which DRAM costs."""
+    """Shares of all cycles in which the busiest unit of each pass works, and which DRAM costs."""
     busy = waiting = 0
     for one in outcome.timing.passes:
         busy += max((stage.busy_cycles for stage in one.stages), default=0)
@@ -74,7 +72,7 @@ def waiting_share(outcome: Outcome) -> tuple[float, float]:
 
 
 def print_designs(chosen: tuple[Design, ...]) -> None:
-    """Print what each design has, as Tables IV, V and VII: units, bits of a value, and KB by buffer."""
+    """Print the units, bits per value and buffers of each design, as in Tables IV, V and VII."""
     table = Table(box=box.SIMPLE_HEAD, title="designs", title_justify="left", collapse_padding=True, pad_edge=False)
     for heading in ("design", "dataflow", "units", "bits", "KB", "of buffers"):
         table.add_column(heading, justify="right" if heading in ("bits", "KB") else "left")
@@ -86,7 +84,7 @@ def print_designs(chosen: tuple[Design, ...]) -> None:
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
-    """Print one table a workload, a row a design or a value of the sweep."""
+    """Print one table per workload, with one row per design or value of the sweep."""
     console = Console(width=max(Console().width, WIDTH))
     for workload in dict.fromkeys(outcome.workload for outcome in outcomes):
         rows = [outcome for outcome in outcomes if outcome.workload == workload]
@@ -118,7 +116,7 @@ def _short(number: float) -> str:
 
 
 def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield measure, design, and MEGA's gain over it by workload, where both ran it as they are."""
+    """Yield measure, design, and MEGA's gain over it by workload, where both ran it unchanged."""
     plain = {(outcome.workload, outcome.design): outcome for outcome in outcomes if not outcome.changes}
     others = dict.fromkeys(design for _, design in plain if design != FIRST)
     for measure, value in MEASURES.items():
@@ -131,7 +129,7 @@ def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]
 
 
 def reported() -> dict[str, dict[str, float]]:
-    """Return what the paper reports, by measure and design."""
+    """What the paper reports, by measure and design."""
     return tomllib.loads(PAPER.read_text())
 
 
@@ -163,12 +161,11 @@ ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage"
 
 
 def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
-    """Draw a row of panels a workload: each outcome beside the one that takes most, on a logarithmic scale, and parts
-    of its cycles, of its bytes of DRAM and of its energy, as shares, with the whole behind the bar.
+    """Draw one row of panels per workload.
 
-    Raises
-    ------
-    ConfigError      the file can't be written
+    The first panel compares each outcome with the one that takes most, on a logarithmic scale; the others show the
+    parts of its cycles, DRAM bytes and energy as shares, with the total behind the bar. Raises ConfigError where the
+    file can't be written.
     """
     from matplotlib.figure import Figure
 
@@ -236,14 +233,9 @@ JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"
 
 @dataclass(frozen=True)
 class AcceleratorBenchmark:
-    """Runs every workload on every design, and where there is a sweep, on the first design at each of its values.
+    """Runs every workload on every design, or on the first design at each value of the sweep.
 
-    Attributes
-    ----------
-    sources : see read_workloads
-    designs : tuple of Design
-    sweep : Sweep or None
-    degrees : list of DegreeValues       of the trained models that have been read
+    `degrees` is filled with the trained models that have been read.
     """
 
     sources: tuple[str, ...]
@@ -252,7 +244,7 @@ class AcceleratorBenchmark:
     degrees: list[DegreeValues] = field(default_factory=list)
 
     def outcomes(self, begin: Callable[[str], None]) -> Iterator[tuple[Outcome, float]]:
-        """Yield each outcome and the seconds that its model took; `begin` is told what is under way."""
+        """Yield each outcome and the seconds that its model took; `begin` is told each step."""
         for workload in read_workloads(self.sources, self.degrees):
             for design, changes in self._points():
                 begin(f"models {workload.name} on {design.name}")
@@ -268,7 +260,6 @@ class AcceleratorBenchmark:
 
 
 def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """Return what accelerator.json holds of an outcome."""
     return {"workload": outcome.workload, "design": outcome.design, "changes": dict(outcome.changes),
             "cycles": outcome.cycles, "energy_joules": {**asdict(outcome.energy), "total": outcome.energy.total},
             "timing": asdict(outcome.timing), "model_seconds": seconds}
@@ -276,12 +267,7 @@ def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
 
 def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]],
                    degrees: list[DegreeValues]) -> None:
-    """Write accelerator.json.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
-    """
+    """Write accelerator.json. Raises ConfigError where it can't be written."""
     by_degree = {one.name: {"in_degree": one.in_degree.tolist(), "mean": one.mean.tolist()} for one in degrees}
     try:
         (folder / JSON).write_text(json.dumps({"machine": machine, "outcomes": records, "by_degree": by_degree},

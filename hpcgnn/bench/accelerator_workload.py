@@ -1,10 +1,8 @@
-"""Sweeps of `hpcgnn bench accelerator`, as --sweep says them. What a number means to a design is not known here.
+"""Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph with drawn ones; sweeps.
 
-Mean values after the first aggregation by in-degree: MEGA's Fig. 3, why rows with many in-neighbors are wider.
-
-Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph for which they are drawn.
-
-How a design runs them is not known here.
+A trained model answers once for its whole graph, and the codes that each of its maps reads are counted. A graph without
+a model gets GCN, GIN and SAGE of two layers with assumed widths. `values_by_degree` shows why rows with many neighbors
+need more bits (MEGA's Fig. 3).
 """
 
 from __future__ import annotations
@@ -40,12 +38,9 @@ MOST_POINTS = 64      # of a sweep
 
 @dataclass(frozen=True)
 class Sweep:
-    """Values that a number of the first design takes in turn.
+    """Values that one number of the first design takes in turn.
 
-    Attributes
-    ----------
-    path : str            see `Design.changed`, or "workload.bit_width"
-    values : tuple
+    `path` is one of `Design.names` or "workload.bit_width".
     """
 
     path: str
@@ -57,7 +52,7 @@ class Sweep:
 
         Raises
         ------
-        ConfigError      no such form, or too many values
+        ConfigError      another form, or too many values
         """
         path, equals, said = text.partition("=")
         first, colon, last = said.partition(":")
@@ -97,11 +92,10 @@ def _value(word: str) -> Any:
 
 @dataclass(frozen=True)
 class DegreeValues:
-    """Mean absolute values of aggregated rows.
+    """Mean absolute values of aggregated rows, by in-degree.
 
     Attributes
     ----------
-    name : str                       of the model
     in_degree : (n,) int64           that occur, ascending
     mean : (n,) float64              over the columns of all rows with this in-degree
     """
@@ -128,12 +122,7 @@ def values_by_degree(name: str, work: BatchedGraph, model: IntegerModel) -> Degr
 
 
 def draw_degrees(path: Path, found: list[DegreeValues]) -> None:
-    """Draw one panel a model, and nothing where there is none.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
-    """
+    """Draw one panel per model; nothing without models. Raises ConfigError where the file can't be written."""
     from matplotlib.figure import Figure
 
     if not found:
@@ -159,12 +148,9 @@ DRAWN_WIDTHS = ((0.0, 2), (0.8, 3), (0.95, 4), (0.99, 6))
 
 @dataclass(frozen=True)
 class DrawnGraph:
-    """A graph that is drawn since its data is not at hand, with the numbers of MEGA's Table II.
+    """A graph that is drawn, with the numbers of MEGA's Table II, because its data is not at hand.
 
-    Attributes
-    ----------
-    num_nodes, num_arcs, num_features, num_classes : int
-    density : float       of the features; GCNAX, Table I
+    `density` is that of the features (GCNAX, Table I).
     """
 
     num_nodes: int
@@ -183,17 +169,17 @@ DRAWN_GRAPHS = {
 
 
 def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
-    """Yield the workload of each trained model, and of gcn, gin and sage for each graph that no model was made on.
+    """Yield the workload of each trained model, and of gcn, gin and sage for each graph without a model.
 
     Parameters
     ----------
-    sources : of .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph with ":gcn",
-              ":gin" or ":sage" behind it gets this model alone
-    seen : is given what a trained model's values are by in-degree
+    sources : tuple of str      .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph
+                                with ":gcn", ":gin" or ":sage" behind it gets this model only
+    seen : list                 is filled with a trained model's values by in-degree
 
     Raises
     ------
-    ConfigError      a model whose graph is not among the sources, or of a kind that can't be taken; an unknown name
+    ConfigError      a model without its graph among the sources, or of an unsupported kind; an unknown name
     """
     waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
     for path, model in waiting.items():
@@ -224,7 +210,6 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
 
 
 def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Workload:
-    """Answer once with an integer model for a whole graph, and count the codes that each of its maps reads."""
     firsts: list[FeatureCounts] = []
     seconds: list[list[FeatureCounts]] = []
 
@@ -262,7 +247,6 @@ def counts_of_packages(packed: PackagedRows) -> FeatureCounts:
 
 
 def joined(parts: list[FeatureCounts]) -> FeatureCounts:
-    """Return the rows of all parts, one after the other."""
     return FeatureCounts(np.concatenate([part.nonzeros for part in parts]),
                          np.concatenate([part.bit_width for part in parts]), parts[0].dim)
 
@@ -285,7 +269,7 @@ def _has_labels(source: str) -> bool:
 
 
 def topology_workload(graph: Topology, kind: str) -> Workload:
-    """Take a graph without features: NUM_FEATURES columns that are not zero, and NUM_CLASSES classes, are assumed."""
+    """Take a graph without features; NUM_FEATURES nonzero columns and NUM_CLASSES classes are assumed."""
     rng = np.random.default_rng(SEED)
     nonzeros = np.full((graph.num_nodes, NUM_SLICES), NUM_FEATURES // NUM_SLICES, np.int32)
     features = FeatureCounts(nonzeros, drawn_widths(np.diff(graph.indptr)), NUM_FEATURES)
@@ -293,11 +277,9 @@ def topology_workload(graph: Topology, kind: str) -> Workload:
 
 
 def drawn_workloads(name: str, kinds: tuple[str, ...]) -> Iterator[Workload]:
-    """Draw a graph with a power law of in-degrees that has the numbers of DRAWN_GRAPHS, and counts of its features.
+    """Draw a graph with the numbers of DRAWN_GRAPHS and power-law in-degrees, and counts of its features.
 
-    Raises
-    ------
-    ConfigError      an unknown name
+    Raises ConfigError for an unknown name.
     """
     if name not in DRAWN_GRAPHS:
         raise ConfigError(f"there is no {DRAWN}{name}; choose {', '.join(DRAWN + one for one in DRAWN_GRAPHS)}")
@@ -313,14 +295,15 @@ def drawn_workloads(name: str, kinds: tuple[str, ...]) -> Iterator[Workload]:
 
 
 def draw_arcs(num_nodes: int, num_arcs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw arcs of a graph in communities, whose degrees follow a power law of exponent 3: one end of an arc is node
-    floor(n u^2) of a random order, u uniform; the other is one of the 256 nodes around it in that order for half of
-    the arcs (assumed), else drawn as the first.
+    """Draw edges of a graph with communities and power-law degrees (exponent 3).
+
+    One end of an edge is node floor(n u^2) of a random order, u uniform. The other end is one of the 256 nodes around
+    it in that order for half of the edges (assumed), and is drawn as the first one for the others.
 
     Returns
     -------
     indptr : (num_nodes + 1,) int64
-    indices : (num_arcs or less,) int32, ascending within a row, none twice
+    indices : (at most num_arcs,) int32, ascending within a row, without duplicates
     """
     first = np.minimum((rng.random(num_arcs) ** 2 * num_nodes).astype(np.int64), num_nodes - 1)
     place = rng.permutation(num_nodes)
@@ -337,7 +320,7 @@ def draw_arcs(num_nodes: int, num_arcs: int, rng: np.random.Generator) -> tuple[
 
 
 def drawn_widths(in_degree: np.ndarray) -> np.ndarray:
-    """Return assumed widths by in-degree, (num_nodes,) uint8: see DRAWN_WIDTHS."""
+    """Assumed widths by in-degree, (num_nodes,) uint8: see DRAWN_WIDTHS."""
     rank = np.argsort(np.argsort(in_degree, kind="stable"), kind="stable") / max(len(in_degree), 1)
     width = np.empty(len(in_degree), np.uint8)
     for share, bits in DRAWN_WIDTHS:
@@ -364,8 +347,7 @@ def _drawn_model(graph: Topology, features: FeatureCounts, num_classes: int, kin
 
 
 def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arcs that a model sums over: with one from each node to itself for gcn and gin, at most NUM_SAMPLED
-    a node for sage.
+    """The edges that a model sums over: with self-loops for gcn and gin, at most NUM_SAMPLED per node for sage.
 
     Returns
     -------
@@ -386,9 +368,7 @@ def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[n
 
 def sampled(indptr: np.ndarray, indices: np.ndarray, most: int,
             rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Keep at most so many arcs of each row, drawn systematically: every arc of a row is as likely as any other, and
-    those that are kept stand equally far apart. Types as of arcs_of_model.
-    """
+    """Keep at most `most` edges of each row, equally far apart from a random start, so that each is equally likely."""
     num_arcs = np.diff(indptr)
     num_kept = np.minimum(num_arcs, most)
     start = np.concatenate([[0], np.cumsum(num_kept)]).astype(np.int64)

@@ -1,10 +1,9 @@
-"""`hpcgnn bench bits` measures products of bits against those of int8 and floats, and what jumping and reuse of tiles
-gain.
+"""`hpcgnn bench bits`: products of bits beside int8 and floats, and what jumping zero tiles and reusing tiles gain.
 
-The cases are those of QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations whatever the widths, as
-the paper's do, and packing is measured apart, as an adjacency and weights are packed once. The ceiling of a product is
-as many products of bits on registers, that of packing a stream that reads the rows. Operands of products lie in the
-caches, where a batch's next layer finds them.
+The cases are QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations for all widths, as the paper
+does. Packing is measured apart, since adjacency and weights are packed once. The ceiling of a product is as many
+products of bits on registers; the ceiling of packing is a stream that reads the rows. Operands of products lie in the
+caches, where the next layer of a batch finds them.
 """
 
 from __future__ import annotations
@@ -44,15 +43,13 @@ PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28
 
 @dataclass
 class BitsBenchmark(PartedBenchmark):
-    """Runs the measurements of `hpcgnn bench bits`.
+    """Runs `hpcgnn bench bits`.
 
     Attributes
     ----------
-    place : Place
-    graphs : paths of .npz archives, or drawn:ARCS, that METIS cuts into clusters
-    num_clusters : clusters of a graph
-    sizes, dims : rows and columns of a square adjacency, and columns of the features
-    widths : bits of the features
+    graphs : tuple of str                 .npz archives or drawn:ARCS, which METIS cuts into clusters
+    sizes, dims : tuple of int            rows of a square adjacency, and columns of the features
+    widths : tuple of int                 bits of the features
     """
 
     place: Place
@@ -83,7 +80,7 @@ class BitsBenchmark(PartedBenchmark):
 
 
 def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...]) -> Iterator[Measurement]:
-    """Multiply 1-bit (size, size) by b-bit (size, dim), and torch the same codes; then pack."""
+    """Multiply 1-bit (size, size) by b-bit (size, dim), beside torch with the same codes; then pack."""
     rng = torch.Generator().manual_seed(0)
     ones = torch.randint(0, 2, (size, size), generator=rng, dtype=torch.int8).to(place.name)
     left, dense = bit_gemm.pack_codes(ones.view(torch.uint8), 1, False), ones.to(place.wide_float)
@@ -107,12 +104,11 @@ def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...])
 
 
 def float_peer(place: Place) -> str:
-    """Name torch's product of floats."""
     return f"torch fp{8 * place.wide_float.itemsize}"
 
 
 def add_published(row: Measurement, size: int, dim: int, width: int) -> None:
-    """Tell the paper's figures; they are of another machine, and no ratio is made of them."""
+    """Add the paper's figures as a remark. They are from another machine, so there is no ratio to them."""
     figures = PUBLISHED.get((size, dim))
     if figures is None or width >= len(figures):
         return
@@ -123,7 +119,7 @@ def add_published(row: Measurement, size: int, dim: int, width: int) -> None:
 
 
 def drawn_batch(size: int) -> scipy.sparse.csr_matrix:
-    """Draw the adjacency of clusters of equal size, without arcs between them."""
+    """Draw the adjacency of clusters of equal size, without edges between them."""
     rng, cluster = np.random.default_rng(0), np.arange(size) * BATCH_SIZE // size
     columns = [np.flatnonzero((cluster == own) & (rng.random(size) < BATCH_DENSITY)) for own in cluster]
     indptr = np.concatenate([[0], np.cumsum([len(found) for found in columns])])
@@ -132,7 +128,7 @@ def drawn_batch(size: int) -> scipy.sparse.csr_matrix:
 
 
 def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> list[scipy.sparse.csr_matrix]:
-    """Cut adjacencies of batches of METIS clusters, block-diagonal: arcs between clusters are left out."""
+    """Adjacencies of batches of METIS clusters, block-diagonal; edges between clusters are left out."""
     arcs = scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr),
                                    shape=(graph.num_nodes, graph.num_nodes))
     both = (arcs + arcs.T).tocsr()
@@ -152,7 +148,7 @@ def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> li
 
 def measure_batches(place: Place, name: str, batches: list[scipy.sparse.csr_matrix], dims: tuple[int, ...],
                     widths: tuple[int, ...]) -> Iterator[Measurement]:
-    """Aggregate all batches, one after the other: a list of tiles against all tiles, and the sparse kernel."""
+    """Aggregate all batches one after the other: a list of tiles beside all tiles, and the sparse kernel."""
     listed, dense = ([_tiles_of(batch, is_dense, place) for batch in batches] for is_dense in (False, True))
     sparse = [from_csr(batch.indptr.astype(np.int64), batch.indices.astype(np.int32), batch.shape[1])
               for batch in batches]
@@ -175,7 +171,7 @@ def measure_batches(place: Place, name: str, batches: list[scipy.sparse.csr_matr
 
 
 def measure_reuse(place: Place, size: int, dim: int = REUSE_DIM) -> Iterator[Measurement]:
-    """Multiply tiles of ones only: a tile loaded once for all planes, and once a plane (QGTC, Fig. 10)."""
+    """Multiply tiles of ones: a tile is loaded once for all planes, or once per plane (QGTC, Fig. 10)."""
     full = np.tile(np.arange(size, dtype=np.int32), size)
     ones = [tiles.tiles_of_csr(np.arange(size + 1) * size, full, size, True, place.name)]
     for width in REUSE_WIDTHS:
@@ -187,7 +183,7 @@ def measure_reuse(place: Place, size: int, dim: int = REUSE_DIM) -> Iterator[Mea
 
 
 def random_lines(place: Place, size: int, dim: int, width: int) -> BitLines:
-    """Draw codes (size, dim), packed by column."""
+    """Random codes (size, dim), packed by column."""
     rng = torch.Generator().manual_seed(0)
     codes = torch.randint(0, 1 << width, (size, dim), generator=rng, dtype=torch.uint8).to(place.name)
     return bit_gemm.pack_codes(codes, width, True)

@@ -1,15 +1,6 @@
-"""What `hpcgnn doctor` looks at, a file a subject; each gives findings, and nothing here prints or imports torch at
-the top.
+"""What `hpcgnn doctor` looks at: cores and threads, MPI and Slurm, torch and the GPU, packages, disk, instruction sets.
 
-Finding: one thing that was seen of this machine, and what to change.
-
-Cores, threads and the allocator that a rank gets here, and where each rank of a launch is bound.
-
-The MPI library that mpi4py finds, the launcher on PATH, and what Slurm offers; all of it works without any MPI.
-
-torch, the GPU, the optional packages, and the disk that run folders lie on.
-
-This module writes what `hpcgnn doctor` says: processor, instruction sets, and sentences on what slows a training.
+Each function yields a `Finding`: what was seen, and what to change. MPI is looked at without starting it.
 """
 
 from __future__ import annotations
@@ -39,13 +30,13 @@ from hpcgnn.ops.host.simd import best_level, multiplies_bfloat16, simd_level
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold what was seen.
+    """One thing that was seen of this machine.
 
     Attributes
     ----------
     subject : str              MPI, cores, Slurm, …
     seen : str                 a phrase
-    remedy : str               what to change, one sentence; "" where all is well
+    remedy : str               what to change, one sentence; "" if all is well
     is_broken : bool           hpcgnn can't train on several ranks, or at all, before that is changed
     """
 
@@ -56,7 +47,7 @@ class Finding:
 
 
 def lines_of(findings: Iterable[Finding]) -> Iterator[str]:
-    """Write a line a finding, its subject first, and below it what to change."""
+    """One line per finding, and below it what to change."""
     findings = list(findings)
     width = max((len(one.subject) for one in findings), default=0)
     for one in findings:
@@ -72,7 +63,7 @@ OMP = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY", "MKL
 
 
 class Place(NamedTuple):
-    """Hold where a rank runs: its machine, the cores that it may use, and the threads that it is told of, or ""."""
+    """Where a rank runs: its machine, the cores that it may use, and its OMP_NUM_THREADS or ""."""
 
     host: str
     cores: tuple[int, ...]
@@ -80,17 +71,14 @@ class Place(NamedTuple):
 
 
 def place_here(variables: Mapping[str, str]) -> Place:
-    """Return where this process runs; see `core_findings` for `variables`."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return Place(platform.node(), tuple(sorted(cores)), variables.get("OMP_NUM_THREADS", ""))
 
 
 def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell the cores of this process, the variables that rule its threads, and the allocator.
+    """Cores of this process, the variables for its threads, and the allocator.
 
-    Parameters
-    ----------
-    variables : those that the user has set, before hpcgnn sets its own
+    `variables` are those that the user set, before hpcgnn sets its own.
     """
     usable, there = available_cores(), os.cpu_count() or 1
     siblings = SIBLINGS.read_text().strip() == "1" if SIBLINGS.exists() else False
@@ -120,18 +108,13 @@ def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def quota_of(text: str) -> float | None:
-    """Return the cores of a cgroup's cpu.max, None where there is no limit."""
+    """Cores of a cgroup's cpu.max; None without a limit."""
     words = text.split()
     return None if len(words) != 2 or not words[0].isdecimal() else int(words[0]) / int(words[1])
 
 
 def binding_findings(places: Sequence[Place]) -> Iterator[Finding]:
-    """Tell the cores of each rank, and whether ranks of one machine sit on each other's or on too few.
-
-    Parameters
-    ----------
-    places : one a rank, in the order of ranks
-    """
+    """Cores of each rank, and whether ranks of a machine share cores or have too few. `places` is ordered by rank."""
     for rank, place in enumerate(places):
         company = [other for other in places if other.host == place.host]
         every = set().union(*(other.cores for other in company))
@@ -148,7 +131,7 @@ def binding_findings(places: Sequence[Place]) -> Iterator[Finding]:
 
 
 def span_text(cores: Sequence[int]) -> str:
-    """Write numbers in ascending order as spans: 0-3,8."""
+    """Ascending numbers as spans: 0-3,8."""
     spans: list[list[int]] = []
     for core in cores:
         if spans and core == spans[-1][1] + 1:
@@ -167,13 +150,13 @@ TYPES = {OPEN_MPI: "pmix", MPICH: "pmi2"}
 
 
 def family_of(text: str) -> str:
-    """Return which of the two families of MPI a version text is of; Intel MPI and MVAPICH have MPICH's interface."""
+    """Which family of MPI a version text is from; Intel MPI and MVAPICH have MPICH's interface."""
     text = text.lower()
     return next((name for name, words in FAMILIES.items() if any(word in text for word in words)), UNKNOWN)
 
 
 def said_by(*words: str) -> str:
-    """Return what a program prints, on both streams; "" where it can't be run or takes too long."""
+    """What a program prints on both streams; "" if it can't be run or takes too long."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -182,14 +165,13 @@ def said_by(*words: str) -> str:
 
 
 def loaded_library() -> str:
-    """Return the path of the MPI library in this process, "" where none is found."""
+    """Path of the MPI library in this process; "" if there is none."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return next(iter(re.findall(r"(/\S*/lib(?:mpi|mpich)\.so\S*)", text)), "")
 
 
 def mpi_findings() -> Iterator[Finding]:
-    """Tell the library, then the launcher beside it, then Slurm."""
     try:
         launch = importlib.import_module("hpcgnn.run.launch")
     except (ImportError, RuntimeError) as error:
@@ -211,7 +193,6 @@ def mpi_findings() -> Iterator[Finding]:
 
 
 def cuda_answer() -> str:
-    """Return whether MPI takes device pointers, as it says itself."""
     from hpcgnn.exchange.transport import answer_of_mpi
 
     answer = answer_of_mpi()
@@ -220,12 +201,12 @@ def cuda_answer() -> str:
 
 
 def launcher_findings(family: str, library: str) -> Iterator[Finding]:
-    """Tell the first launcher on PATH, and whether it belongs to the library.
+    """The first launcher on PATH, and whether it belongs to the library.
 
     Parameters
     ----------
     family : {"Open MPI", "MPICH", "unknown"}      of the library
-    library : str                                  its path, "" where it is not known
+    library : str                                  its path, or ""
     """
     path = next((found for name in LAUNCHERS if (found := shutil.which(name))), None)
     if path is None:
@@ -245,7 +226,7 @@ def launcher_findings(family: str, library: str) -> Iterator[Finding]:
 
 
 def slurm_findings(family: str, variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell the job, the types of PMI that srun offers, and which of them suits the library; nothing without Slurm."""
+    """The job, the types of PMI that srun offers, and which of them suits the library."""
     if shutil.which("srun") is None and "SLURM_JOB_ID" not in variables:
         yield Finding("Slurm", "none here")
         return
@@ -261,7 +242,7 @@ def slurm_findings(family: str, variables: Mapping[str, str]) -> Iterator[Findin
 
 
 def slurm_remedy(family: str, offered: list[str], default: str) -> str:
-    """Return which type of PMI to start ranks by, "" where the default is right or the library is not known."""
+    """Which type of PMI to start ranks with; "" if the default is right or the library is unknown."""
     wanted = TYPES.get(family)
     if wanted is None or (default.startswith(wanted) and any(one.startswith(wanted) for one in offered)):
         return ""
@@ -276,7 +257,7 @@ LITTLE_SPACE = 1 << 30      # bytes, of which a run of a large graph writes seve
 
 
 def gpu_findings() -> Iterator[Finding]:
-    """Tell torch and the GPUs that it sees, the driver, and cupy, which compiles the kernels. Imports torch."""
+    """torch and the GPUs that it sees, the driver, and cupy, which compiles the kernels. Imports torch."""
     import torch
 
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
@@ -291,7 +272,7 @@ def gpu_findings() -> Iterator[Finding]:
 
 
 def gpu_remedy(has_driver: bool, cuda: str | None, number: int, has_cupy: bool) -> str:
-    """Return what is missing before --device cuda works, "" where nothing is, or where there is no GPU to use."""
+    """What is missing for --device cuda; "" if nothing is, or if there is no GPU."""
     if not has_driver and number == 0:
         return ""
     if cuda is None:
@@ -302,7 +283,6 @@ def gpu_remedy(has_driver: bool, cuda: str | None, number: int, has_cupy: bool) 
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package, None where it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -310,7 +290,7 @@ def version_of(package: str) -> str | None:
 
 
 def extra_findings() -> Iterator[Finding]:
-    """Tell which optional packages are there, and how the others are installed."""
+    """Which optional packages are there, and how to install the others."""
     wanted: dict[str, list[str]] = {}
     for line in requires("hpcgnn") or []:
         found = re.match(r"([\w.-]+).*extra == [\"']([\w-]+)[\"']", line)
@@ -323,11 +303,9 @@ def extra_findings() -> Iterator[Finding]:
 
 
 def disk_findings(folder: Path) -> Iterator[Finding]:
-    """Tell the file system of the folder that runs lie in, its free space, and whether runs can be locked in it.
+    """File system of the run folders, its free space, and whether runs can be locked in it.
 
-    Parameters
-    ----------
-    folder : Path      the run folders' own; the nearest that exists is looked at
+    If `folder` does not exist, the nearest parent is looked at.
     """
     while not folder.is_dir():
         folder = folder.parent
@@ -345,7 +323,7 @@ def disk_findings(folder: Path) -> Iterator[Finding]:
 
 
 def has_links(folder: Path) -> bool:
-    """Tell whether files in a folder that can be written may have a second name, which a run's lock is made by."""
+    """Whether files in a writable folder may have a second name, which a run's lock needs."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".hpcgnn-doctor-") as here:
         Path(here, "one").touch()
         try:
@@ -356,7 +334,7 @@ def has_links(folder: Path) -> bool:
 
 
 def file_system_of(folder: Path) -> str:
-    """Return the kind of the file system that a folder lies on, as the system calls it, such as ext4 or lustre."""
+    """Kind of the file system, as the system calls it, such as ext4 or lustre."""
     table = Path("/proc/mounts")
     lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
     points = {words[1]: words[2] for words in lines if folder.is_relative_to(words[1])}
@@ -368,7 +346,7 @@ LOW_SHARE = 0.5          # of the ceiling, below which a product's rate is worth
 
 
 def machine_lines(num_threads: int) -> list[str]:
-    """Tell the processor, and the instruction sets that are in effect."""
+    """The processor, and the instruction sets in effect."""
     capability = torch.backends.cpu.get_cpu_capability()
     return [f"processor: {processor_name()}, {available_cores()} cores, {num_threads} threads",
             f"instructions: kernels {simd_level()}, torch {TORCH_LEVELS.get(capability, capability.lower())}, "
@@ -376,7 +354,7 @@ def machine_lines(num_threads: int) -> list[str]:
 
 
 def complaints(measured: Iterable[Measurement]) -> list[str]:
-    """Return a sentence for each thing that slows a training here, with its remedy; none where all is well."""
+    """One sentence, with a remedy, for each thing that slows a training here."""
     found = []
     if simd_level() != best_level():
         found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; "

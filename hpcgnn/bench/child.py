@@ -1,6 +1,6 @@
-"""call_in_child runs a function of epoch_work, which imports NumPy and torch, in a process that ends with it.
+"""`call_in_child` runs a function of epoch_work, which imports NumPy and torch, in a new process.
 
-The caller stays small: another child's peak memory must not begin with its parent's.
+The calling process thus stays small. This matters because a child's peak memory begins with its parent's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from hpcgnn.bench.environment import set_environment, thread_environment, with_k
 
 
 def call_in_child(threads: int, function: str, *arguments: Any) -> Any:
-    """Call a function of epoch_work by its name, with so many threads."""
     environment = with_kept_memory(thread_environment(threads))
     with ProcessPoolExecutor(1, get_context("spawn"), set_environment, (environment,)) as pool:
         return pool.submit(_call_work, function, *arguments).result()

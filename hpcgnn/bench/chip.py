@@ -1,7 +1,4 @@
-"""Chip describes the GPU that `hpcgnn bench --device cuda` runs on, and `check_device` says whether there is one.
-
-Nothing is measured here, and cupy is asked for, not imported.
-"""
+"""`Chip` describes the GPU of `hpcgnn bench --device cuda`; `check_device` says whether there is one."""
 
 from __future__ import annotations
 
@@ -21,13 +18,12 @@ CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # on
 
 @dataclass(frozen=True)
 class Chip:
-    """Describes the GPU as far as a launch or a figure depends on it.
+    """The GPU, as far as a launch or a figure depends on it.
 
     Attributes
     ----------
     capability : (int, int)        compute capability
     num_processors : int           streaming multiprocessors
-    memory_bytes, l2_bytes : int
     """
 
     name: str
@@ -38,13 +34,12 @@ class Chip:
 
     @classmethod
     def current(cls) -> Chip:
-        """Describe torch's current device."""
         found = torch.cuda.get_device_properties(torch.cuda.current_device())
         return cls(found.name, (found.major, found.minor), found.multi_processor_count, found.total_memory,
                    getattr(found, "L2_cache_size", 0))
 
     def describe(self) -> dict[str, Any]:
-        """Return the chip, its driver and what compiles for it, as bench.json holds them."""
+        """The chip, its driver and its compiler, as in bench.json."""
         return {"chip": {**asdict(self), "driver": driver_version()},
                 "cuda": {"torch": torch.version.cuda, "cupy": cupy_version()}}
 
@@ -59,7 +54,7 @@ def check_device() -> None:
 
 
 def driver_version() -> str | None:
-    """Return the version of the GPU's driver, or None where nvidia-smi can't tell."""
+    """Version of the GPU's driver; None if nvidia-smi can't tell."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
@@ -68,7 +63,7 @@ def driver_version() -> str | None:
 
 
 def cupy_version() -> str | None:
-    """Return the version of cupy, whichever project it was installed from, or None without it."""
+    """Version of cupy from any of its projects; None without it."""
     return next(filter(None, map(_version_of, CUPY_PROJECTS)), None)
 
 

@@ -1,7 +1,6 @@
-"""DevicePlace times work on a GPU by its own events, against limits that are measured in the same run: copies, gathered
-rows, and 1-bit products on registers.
+"""`DevicePlace` times work on a GPU by its events, beside limits measured in the same run.
 
-Launches kernels/ceilings.cu, which is of use to nothing else.
+The limits are copies, gathered rows, and 1-bit products on registers (kernels/ceilings.cu).
 """
 
 from __future__ import annotations
@@ -38,15 +37,14 @@ GATHERED_ROW_BYTES = 256
 
 @dataclass(frozen=True)
 class DevicePlace(Place):
-    """Runs on torch's current device.
+    """torch's current device.
 
-    Before each repetition memory beyond the L2 cache is written, as often as keeps the device busy while Python queues
-    the work: the cache holds nothing that the work reads, and the seconds are the device's and not the launch's.
+    Before each repetition, memory beyond the L2 cache is written for as long as Python queues the work. The cache then
+    holds nothing that the work reads, and the seconds are the device's, without the launch.
 
     Attributes
     ----------
-    num_rounds : int     products a warp of the ceiling of bits
-    chip : Chip
+    num_rounds : int     products per warp of the ceiling of bits
     """
 
     name: str = "cuda"
@@ -59,7 +57,6 @@ class DevicePlace(Place):
     is_device = True
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
-        """Flush the L2 cache, and time the work by events."""
         for _ in range(self._num_flushes):
             self._flushed.zero_()
         if is_hot:
@@ -67,7 +64,7 @@ class DevicePlace(Place):
         return seconds_between_events(work)
 
     def first_seconds_of(self, work: Work) -> float:
-        """Return 0: the first call compiles kernels."""
+        # The first call compiles kernels, so its seconds say nothing.
         work()
         return 0.0
 
@@ -82,12 +79,12 @@ class DevicePlace(Place):
         return max(1, math.ceil(BUSY_SECONDS / seconds_between_events(self._flushed.zero_)))
 
     def moving(self, num_read: int, num_written: int) -> Work:
-        """Copy half of the bytes, so that the others are written."""
+        # Half of the bytes are copied; so the other half is written.
         source, target = (self.empty_bytes((num_read + num_written) // 2).zero_() for _ in range(2))
         return partial(target.copy_, source)
 
     def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work | None:
-        """XOR the words of the rows in registers; each thread leaves one. None where rows are no whole vectors."""
+        # XORs the words of the rows in registers; each thread leaves one word.
         num_row_bytes = rows.shape[1] * rows.itemsize
         if num_row_bytes % VECTOR_BYTES:
             return None
@@ -103,12 +100,10 @@ class DevicePlace(Place):
         return gather
 
     def multiplying_bits(self, num_products: int) -> float | None:
-        """Return the seconds that they take at the measured peak."""
         peak = max((row.rate for row in self.bit_ceilings()), default=None)
         return None if peak is None else 2 * num_products / 1e12 / peak
 
     def ceilings(self) -> Iterator[Measurement]:
-        """Measure a copy, and as many bytes of gathered rows."""
         length = self.stream_bytes
         yield self.measure("ceiling", "copy", 2 * length / 1e9, "GB/s", {OURS: self.moving(length, length)})
         rows = self.empty_rows(length // GATHERED_ROW_BYTES, GATHERED_ROW_BYTES // 4).zero_()
@@ -117,8 +112,9 @@ class DevicePlace(Place):
                            {OURS: self.gathering(rows, indices)})
 
     def bit_ceilings(self) -> list[Measurement]:
-        """Measure, once, both shapes of 1-bit products with operands in registers; none where tensor cores have no AND
-        of bits.
+        """Both shapes of 1-bit products with operands in registers, measured once.
+
+        There are none if tensor cores have no 1-bit AND.
         """
         return self._bit_ceilings
 
@@ -138,7 +134,7 @@ class DevicePlace(Place):
         return out
 
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-        """Draw them on the device; two calls differ, whatever the seed."""
+        """Draw on the device; two calls differ, whatever the seed."""
         return torch.randn(num_rows, dim, dtype=dtype, device=self.name)
 
     def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -148,7 +144,7 @@ class DevicePlace(Place):
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.name)
 
     def draw(self, num_edges: int) -> Topology:
-        """Draw a power law on the device; fewer arcs where memory has no room for them."""
+        """Draw a power law on the device, with fewer edges where memory is short."""
         return draw_power_law(arcs_that_fit(num_edges, self._free_bytes()), self.name)
 
     def _free_bytes(self) -> int:
@@ -158,12 +154,11 @@ class DevicePlace(Place):
         return torch.cuda.mem_get_info()[0]
 
     def describe(self) -> dict[str, Any]:
-        """Return the chip and the versions of CUDA."""
         return self.chip.describe()
 
 
 def seconds_between_events(work: Work) -> float:
-    """Time one call on torch's current stream."""
+    """Seconds of one call on torch's current stream."""
     started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     started.record()
     work()

@@ -1,7 +1,7 @@
-"""`hpcgnn bench dram` counts the bytes that an aggregation reads from DRAM by scheme and by order of rows, leaves them
-as a table, dram.json and dram.png, and times the orders.
+"""`hpcgnn bench dram`: bytes that an aggregation reads from DRAM, by scheme and order of rows, and seconds of the orders.
 
-The bytes are simulated, see hpcgnn.partition.condense_traffic; the seconds are those of the real aggregation.
+Bytes are simulated by hpcgnn.partition.condense_traffic; seconds are those of the real aggregation. Results are a
+table, dram.json and dram.png.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ Counts = list[tuple[str, str, DramTraffic]]
 
 
 def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
-    """Return a matrix of ones by destination, (num_nodes, num_nodes) int8."""
     return scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr),
                                    shape=(graph.num_nodes, graph.num_nodes))
 
 
 def shuffled(graph: Topology, seed: int) -> Topology:
-    """Renumber the graph, with ids drawn at random and rows ascending, so that no order of the source is left."""
+    """Renumber the graph at random, with ascending rows, so that no order of the source is left."""
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
     moved = arcs_of(Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order)))
     moved.sort_indices()
@@ -71,17 +70,14 @@ def shuffled(graph: Topology, seed: int) -> Topology:
 
 @dataclass(frozen=True)
 class DramBenchmark:
-    """Runs the counts and measurements of `hpcgnn bench dram`.
+    """Runs `hpcgnn bench dram`.
 
     Attributes
     ----------
-    place : HostPlace
-    graph : Topology
-    row_bytes : int                       of a row that is read
-    buffer : Buffer
-    pruned_share : float                  of the arcs, see pruned_traffic
-    seed : int                            of METIS
-    widths : columns of the fp32 rows that are aggregated for time; none, and nothing is timed
+    row_bytes : int                of a row that is read
+    pruned_share : float           share of the edges, see `pruned_traffic`
+    widths : tuple of int          columns of the fp32 rows to time; empty: nothing is timed
+    seed : int                     of METIS
     """
 
     place: HostPlace
@@ -94,25 +90,22 @@ class DramBenchmark:
 
     @cached_property
     def arcs(self) -> scipy.sparse.csr_matrix:
-        """Return the graph as a matrix of ones."""
         return arcs_of(self.graph)
 
     @cached_property
     def condensed_cluster(self) -> np.ndarray:
-        """Return the cluster of each row in preprocess's condense-edge; METIS takes the most time of all here, so it is
-        kept.
-        """
+        """Cluster of each row in preprocess's condense-edge; kept, since METIS takes most of the time."""
         return cluster_rows(self.arcs, ROWS_A_CONDENSED_CLUSTER, self.seed, self.graph.name)
 
     @cached_property
     def orders(self) -> dict[str, np.ndarray]:
-        """Return the rows in each order that preprocess knows."""
+        """The rows in each order of preprocess."""
         nodes = np.arange(self.graph.num_nodes)
         return {reorder: condensed_order(self.arcs, self.condensed_cluster) if reorder == CONDENSED
                 else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
     def count(self) -> Iterator[tuple[str, str, DramTraffic]]:
-        """Yield group, name and bytes of each scheme, then of each order, with rows read through the whole buffer."""
+        """Yield group, name and bytes of each scheme, then of each order with rows read through the whole buffer."""
         for name, traffic in self._schemes():
             yield SCHEMES, name, traffic
         whole = np.array([0, self.graph.num_nodes])
@@ -137,8 +130,9 @@ class DramBenchmark:
         yield f"{CONDENSED}, no metis", condensed_traffic(blocks, self.row_bytes, self.buffer)
 
     def measure(self) -> Iterator[Measurement]:
-        """Time the aggregation at each width, in every order and from condensed regions; the ceiling gathers the
-        rows of the condense-edge order.
+        """Time the aggregation at each width, in each order and from condensed regions.
+
+        The ceiling gathers the rows of the condense-edge order.
         """
         _, condensed = permute_rows(self.arcs, self.orders[CONDENSED])
         for width in self.widths:
@@ -172,7 +166,7 @@ class DramBenchmark:
 
 
 def show_traffic(title: str, counts: Counts) -> None:
-    """Print one row a scheme or order, each over the first of its group."""
+    """Print one row per scheme or order, with its ratio to the first of its group."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
     table.add_column("scheme", no_wrap=True)
     for heading in (*PARTS, "total", "of the first", "arcs dropped"):
@@ -190,12 +184,7 @@ def show_traffic(title: str, counts: Counts) -> None:
 
 
 def write_traffic(folder: Path, settings: dict[str, Any], machine: dict[str, Any], counts: Counts) -> None:
-    """Write dram.json, and dram.png where matplotlib is installed: see `why_no_picture`.
-
-    Raises
-    ------
-    ConfigError      a file can't be written
-    """
+    """Write dram.json, and dram.png where matplotlib is installed. Raises ConfigError where a file can't be written."""
     records = [{"group": group, "scheme": name, **asdict(traffic), "total_bytes": traffic.total_bytes}
                for group, name, traffic in counts]
     try:

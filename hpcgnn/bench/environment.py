@@ -1,7 +1,6 @@
-"""This module makes the environment that a measurement runs in: threads, waiting, allocator. It must be set before
-NumPy and torch load.
+"""The environment of a measurement: threads, waiting, allocator.
 
-Nothing here imports either of them.
+It must be set before NumPy and torch load, so this file imports neither.
 """
 
 from __future__ import annotations
@@ -19,24 +18,23 @@ GLIBC_TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.tr
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_tcmalloc() -> str | None:
-    """Return the library name of tcmalloc, as the loader takes it, or None where it is not installed."""
+    """Library name of tcmalloc, as the loader takes it; None if it is not installed."""
     found = (ctypes.util.find_library(name) for name in ALLOCATORS)
     return next((name for name in found if name), None)
 
 
 def thread_environment(num_threads: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return `base`, or this process's environment, with so many threads in every runtime and idle ones asleep."""
+    """`base` (or this process's environment) with `num_threads` threads in every runtime, and idle threads asleep."""
     base = os.environ if base is None else base
     return {**base, **dict.fromkeys(THREAD_VARIABLES, str(num_threads)), **WAITING}
 
 
 def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with tcmalloc loaded before all else, where it is installed."""
+    """The environment with tcmalloc loaded first, where it is installed."""
     library = find_tcmalloc()
     if library is None:
         return dict(environment)
@@ -45,12 +43,11 @@ def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which glibc keeps freed memory and uses huge pages, so that all reuse warm pages."""
+    """The environment in which glibc keeps freed memory and uses huge pages, so that all reuse warm pages."""
     return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **environment}
 
 
 def allocator_name(environment: Mapping[str, str] | None = None) -> str:
-    """Name the allocator of a process in that environment, or in this one."""
     environment = os.environ if environment is None else environment
     if "tcmalloc" in environment.get("LD_PRELOAD", ""):
         return "tcmalloc"
@@ -70,5 +67,5 @@ def run_in(environment: Mapping[str, str], program: tuple[str, ...] = ("-m", "hp
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Take the variables into this process, whose libraries are not loaded yet."""
+    """Set the variables in this process, before its libraries are loaded."""
     os.environ.update(environment)

@@ -1,10 +1,7 @@
-"""This module starts trainings in processes of their own: ours by `hpcgnn train`, a peer's by its driver.
+"""`hpcgnn bench epoch`: epochs of trainings, each in its own process, beside the sum of ceilings and peers.
 
-Nothing here imports NumPy or torch.
-
-`hpcgnn bench epoch` times epochs of trainings, in processes of their own, against the sum of ceilings and peers.
-
-This process stays small and imports neither NumPy nor torch: a child's peak memory must not begin with its parent's.
+Ours is `hpcgnn train`; a peer runs by its driver in `peers/`. This process imports neither NumPy nor torch, because a
+child's peak memory begins with its parent's.
 """
 
 from __future__ import annotations
@@ -31,11 +28,9 @@ WARM_UP_EPOCHS = 2    # memory is allocated and caches are filled in these
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """Describes a training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam.
+    """A training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam.
 
-    Attributes
-    ----------
-    eval_every : epochs between evaluations; the last epoch has one too
+    `eval_every` is the number of epochs between evaluations; the last epoch has one too.
     """
 
     model: str
@@ -48,14 +43,15 @@ class EpochSettings:
     lr: float = 0.01
 
     def is_evaluated(self, epoch: int) -> bool:
-        """Say whether scores are taken after this many epochs."""
         return epoch == self.epochs or epoch % self.eval_every == 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Holds what one training gave: seconds of its epochs without the first two, peak bytes of its largest process, and
-    the test score at the best validation score.
+    """Result of one training.
+
+    Seconds of its epochs without the first two, peak bytes of its largest process, and the test score at the best
+    validation score.
     """
 
     epoch_seconds: list[float]
@@ -65,12 +61,11 @@ class Trained:
 
 
 def hpcgnn_command(*arguments: object) -> list[str]:
-    """Return this version's command line in a new process."""
     return [sys.executable, "-m", "hpcgnn", *map(str, arguments)]
 
 
 def find_mpirun() -> str:
-    """Return the launcher of $MPIRUN, or the first on PATH; raises ConfigError where there is none."""
+    """The launcher of $MPIRUN, or the first on PATH. Raises ConfigError where there is none."""
     found = os.environ.get("MPIRUN") or shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
         raise ConfigError("there is no mpirun on PATH; install MPI, set MPIRUN to its launcher, or leave --ranks out")
@@ -78,7 +73,7 @@ def find_mpirun() -> str:
 
 
 def preprocess(archive: Path, shards: Path, ranks: int) -> Path:
-    """Cut an .npz archive into shards; structural features are made where it has none."""
+    """Cut an .npz archive into shards, with structural features if it has none."""
     run(hpcgnn_command("preprocess", f"npz:{archive}", "--out", shards, "--parts", ranks), os.environ)
     return shards
 
@@ -112,7 +107,7 @@ def train_peer(peer: str, settings: EpochSettings, arrays: Path, threads: int) -
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Return the standard output of a command; raises TrainingError with its last line of complaint where it fails."""
+    """Standard output of a command. Raises TrainingError with its last line of complaint where it fails."""
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
     if done.returncode:
         raise TrainingError(f"{' '.join(command[:6])} … failed with status {done.returncode}: {complaint(done.stderr)}")
@@ -120,7 +115,7 @@ def run(command: list[str], environment: Mapping[str, str]) -> str:
 
 
 def complaint(text: str) -> str:
-    """Pick from a failed program's output hpcgnn's own sentence, or else the last line."""
+    """hpcgnn's own sentence in a failed program's output, or else its last line."""
     lines = [line for line in text.splitlines() if line.strip()] or ["it said nothing"]
     return next((line for line in lines if line.startswith("hpcgnn: ")), lines[-1])
 
@@ -133,15 +128,14 @@ RunKey = tuple[str, str]    # name of the contestant, precision
 
 @dataclass(frozen=True)
 class EpochBenchmark:
-    """Runs the measurements of `hpcgnn bench epoch`.
+    """Runs `hpcgnn bench epoch`.
 
     Attributes
     ----------
-    source : .npz archive, or a folder of shards
-    num_ranks : 0, or ranks of one thread each that train besides the one process
-    peers : of "dgl", "pyg"; they train in float32
-    repeat : rounds; round r trains everything once, with seed r
-    begin : is told of each training before it starts
+    source : Path            .npz archive, or a folder of shards
+    num_ranks : int          0, or ranks of one thread that train besides the one process
+    peers : tuple of str     "dgl", "pyg"; they train in float32
+    repeat : int             rounds; round r trains everything once, with seed r
     """
 
     source: Path
@@ -156,7 +150,7 @@ class EpochBenchmark:
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield one measurement a model and precision."""
+        """Yield one measurement per model and precision."""
         with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
             shards = self._shards(Path(folder))
             arrays = Path(folder) / "graph.npz"
@@ -220,18 +214,17 @@ class EpochBenchmark:
 
 
 def ours(ranks: int) -> str:
-    """Name a contestant of ours."""
     return f"{OURS} 1 process" if ranks == 1 else f"{OURS} {ranks} x 1"
 
 
 def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Tell the peak memory of every contestant's largest process."""
+    """Peak memory of every contestant's largest process."""
     parts = (f"{name} {size_text(max(run.peak_bytes for run in trained))}" for name, trained in chosen.items())
     return f"{case}: peak memory of the largest process: {', '.join(parts)}"
 
 
 def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Tell the mean test score of every contestant over the rounds, with its standard deviation."""
+    """Mean and standard deviation of every contestant's test score over the rounds."""
     parts = []
     for name, trained in chosen.items():
         scores = [100 * run.test_score for run in trained]
@@ -241,6 +234,6 @@ def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
 
 
 def ceiling_line(case: str, ceiling: dict[str, float]) -> str:
-    """Write the terms that the ceiling is the sum of, as one line."""
+    """The terms of the ceiling, as one line."""
     return f"{case}: ceiling, no row skipped = " + " + ".join(
         f"{time_text(seconds)} {name}" for name, seconds in ceiling.items())

@@ -1,11 +1,11 @@
-"""`hpcgnn bench epoch --device cuda` trains all contestants in this process, one after the other, on the same graph.
+"""`hpcgnn bench epoch --device cuda`: all contestants train in this process, one after the other, on the same graph.
 
 Ours is the run of `hpcgnn train`: a Session on shards, its TrainingRun, a run folder. A peer starts from the same
 weights and takes the same steps: full batch, Adam, cross-entropy, dropout on every layer's input. The first epochs have
-no dropout, and there both must have the same losses; then epochs are timed by the clock on the wall, from one end of an
-epoch to the next, and two epochs run under torch's profiler.
+no dropout, and both must have the same losses there. Then epochs are timed by the wall clock, from one end of an epoch
+to the next, and two epochs run under torch's profiler.
 
-A session is opened once per storage of rows, float32 or bfloat16, and serves all models: with one rank nothing in it
+A session is opened once per storage of rows (float32 or bfloat16) and serves all models: with one rank nothing in it
 depends on the model. tf32 is a phase of the float32 training.
 """
 
@@ -55,18 +55,16 @@ RANKS_TOLERANCE = 1e-3      # of ranks whose dropout draws the same; their sums 
 
 @dataclass
 class InProcessEpochs(PartedBenchmark):
-    """Runs the measurements of `hpcgnn bench epoch` in one process.
+    """Runs `hpcgnn bench epoch` in one process.
 
     Attributes
     ----------
     comm : MPI communicator of one rank
-    source : str                  path of an .npz archive or of a folder of shards of one part, or drawn:ARCS,NODES
-    device : {"cpu", "cuda"}
-    precisions : of "fp32", "tf32", "bf16"
+    source : str                  .npz archive, folder of shards of one part, or drawn:ARCS,NODES
+    precisions : tuple of str     of "fp32", "tf32", "bf16"
     has_peer, compiles : bool     PyTorch Geometric takes part; also under torch.compile, after all else
-    epochs : int                  that are timed, of each precision
-    ranks : int                   0, or ranks that train on the same device in processes of their own, as one does
-                                  beside them; without a peer they alone
+    epochs : int                  timed epochs of each precision
+    ranks : int                   0, or ranks that train on the same device in their own processes, beside one rank
     """
 
     comm: MPI.Comm
@@ -85,7 +83,7 @@ class InProcessEpochs(PartedBenchmark):
     _found: dict[str, Ours] = field(default_factory=dict, init=False)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield a measurement per model and precision, then those of the compiled peer, then those of several ranks."""
+        """Yield measurements of each model and precision, then of the compiled peer, then of several ranks."""
         if self.ranks > 1 and Path(self.source).is_dir():
             raise ConfigError(f"{self.source} is a folder of shards, and --ranks {self.ranks} needs the graph in so "
                               "many parts; give the .npz archive, or leave --ranks out")
@@ -114,7 +112,7 @@ class InProcessEpochs(PartedBenchmark):
         return Path(self.source) if Path(self.source).is_dir() else self._cut(1)
 
     def _cut(self, ranks: int) -> Path:
-        """Make shards of so many parts, of a drawn graph by node numbers, which say nothing of its arcs anyway."""
+        # A drawn graph is cut by node numbers, which say nothing of its edges anyway.
         size, shards = drawn_size(self.source), self._folder / f"p{ranks}"
         if shards.exists():
             return shards
@@ -209,12 +207,7 @@ class InProcessEpochs(PartedBenchmark):
 
     def _train_peers(self, ours: Ours, model: str, storage: str,
                      compiles: bool) -> tuple[dict[str, PhaseClock], list[str]]:
-        """Train the peer in each form of the graph; compiled, by edges alone, which a compiler fuses with products.
-
-        Returns
-        -------
-        clocks by contestant, and a remark on each that could not be trained
-        """
+        # Compiled, the peer trains by edges only: a compiler fuses these with products.
         from hpcgnn.bench.peers.pyg_in_process import EDGES, FORMS, PeerTraining
 
         done, refusals, phases = {}, [], self._phases(storage, is_peer=True)
@@ -290,13 +283,13 @@ class InProcessEpochs(PartedBenchmark):
 
 @dataclass(frozen=True)
 class Ours:
-    """Holds what one training of ours gave.
+    """Result of one training of ours.
 
     Attributes
     ----------
-    weights : dict           with which it began, on the host
-    dims : widths of input, hidden layers and output
-    epoch_seconds : dict     by phase, what metrics.jsonl has for each epoch
+    weights : dict           at the start, on the host
+    dims : list of int       columns of input, hidden layers and output
+    epoch_seconds : dict     by phase, from metrics.jsonl
     """
 
     case: str
@@ -323,7 +316,7 @@ class Ours:
 
 
 class Watch(Callback):
-    """Has a clock follow a run, and keeps the weights with which it begins."""
+    """Lets a clock follow a run, and keeps the weights at its start."""
 
     def __init__(self, phases: tuple[Phase, ...], device: str):
         self._phases, self._device = phases, device
@@ -332,13 +325,11 @@ class Watch(Callback):
         self._recorded: list[float] = []
 
     def on_start(self, run: Any) -> None:
-        """Begin the first phase."""
         self.weights = {name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()}
         self.clock = PhaseClock(self._phases, self._device, partial(set_dropout, run.model))
         self.clock.start()
 
     def on_epoch_end(self, run: Any, record: dict[str, Any]) -> None:
-        """End an epoch, whose loss the trainer has read."""
         self._recorded.append(record["epoch_seconds"])
         self.clock.tick(record["loss"])
 
@@ -349,24 +340,22 @@ class Watch(Callback):
 
 
 def set_dropout(model: torch.nn.Module, probability: float) -> None:
-    """Give all convolutions another probability."""
     for module in model.modules():
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = probability
 
 
 def storage_of(precision: str) -> str:
-    """How rows are stored: tf32 is float32 that tensor cores multiply."""
+    """Storage of the rows; tf32 is float32 that tensor cores multiply."""
     return "fp32" if precision == TF32 else precision
 
 
 def warm_up_of(precision: str) -> str:
-    """Name of the phase before one that is timed."""
     return f"{WARM_UP} of {precision}"
 
 
 def unlike(ours: list[float], theirs: list[float], tolerance: float, name: str) -> list[str]:
-    """A sentence where losses of the epochs without dropout differ by more than the tolerance, relative to ours."""
+    """One sentence where losses without dropout differ by more than the tolerance, relative to ours."""
     difference = max(abs(one / other - 1) for one, other in zip(theirs, ours, strict=True))
     if difference <= tolerance:
         return []
@@ -375,5 +364,4 @@ def unlike(ours: list[float], theirs: list[float], tolerance: float, name: str) 
 
 
 def format_losses(losses: list[float]) -> str:
-    """Losses with six digits."""
     return ", ".join(f"{loss:.6g}" for loss in losses)

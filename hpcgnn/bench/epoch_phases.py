@@ -1,8 +1,8 @@
-"""PhaseClock times the epochs of one training, phase by phase, for every contestant of `hpcgnn bench epoch` alike.
+"""`PhaseClock` times the epochs of one training phase by phase, in the same way for every contestant.
 
-A training has phases, such as 3 epochs without dropout, 2 to warm up, 10 that are timed, 10 more in tf32, and 2 under
-torch's profiler. Whoever trains calls `start` before its first epoch and `tick` after each; the loss that `tick` takes
-was read from the device, so that nothing of the epoch is still under way.
+A training has phases, for example 3 epochs without dropout, 2 to warm up, 10 timed ones, 10 more in tf32, and 2 under
+torch's profiler. The training calls `start` before its first epoch and `tick` after each. The loss that `tick` gets was
+read from the device, so nothing of the epoch is still running.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ LONGEST, LONGEST_GAPS, LONGEST_NAME = 20, 5, 90      # of a profile: kernels, ga
 
 @dataclass(frozen=True)
 class Phase:
-    """Describes some epochs of a training.
-
-    Attributes
-    ----------
-    name : str           fp32, tf32, ..: what the seconds are listed under; PROFILED runs under torch's profiler
-    dropout : float
-    """
+    """Some epochs of a training; the phase PROFILED runs under torch's profiler."""
 
     name: str
     epochs: int
@@ -43,13 +37,10 @@ class PhaseClock:
 
     Attributes
     ----------
-    phases : tuple of Phase
-    device : str                      "cpu" or "cuda"
     set_dropout : callable(float)     sets the probability in the model
-    seconds, losses : dict            of each phase's epochs, by its name
-    profile : dict                    of the phase PROFILED, see `profile_record`; empty without it, and where torch's
-                                      profiler fails only `fault`
-    peak_bytes : int                  of the device's memory since the first epoch, before the profile; 0 on the host
+    seconds, losses : dict            of each phase's epochs, by name
+    profile : dict                    of PROFILED, see `profile_record`; has only `fault` where torch's profiler fails
+    peak_bytes : int                  of the device's memory from the first epoch to the profile; 0 on the host
     """
 
     phases: tuple[Phase, ...]
@@ -66,23 +57,20 @@ class PhaseClock:
 
     @property
     def num_epochs(self) -> int:
-        """Epochs of all phases."""
         return sum(phase.epochs for phase in self.phases)
 
     @property
     def is_done(self) -> bool:
-        """Whether all phases have been trained."""
         return self._number == len(self.phases)
 
     def start(self) -> None:
-        """Begin the first phase."""
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self._enter_next()
         self._restart()
 
     def tick(self, loss: float) -> None:
-        """End an epoch whose loss has been read."""
+        """End an epoch after its loss was read."""
         spent, phase = time.perf_counter() - self._started, self.phases[self._number]
         self.seconds.setdefault(phase.name, []).append(spent)
         self.losses.setdefault(phase.name, []).append(loss)
@@ -93,7 +81,7 @@ class PhaseClock:
         self._restart()
 
     def stop(self) -> None:
-        """Leave the phase under way, where a training ends early, and torch's setting as it was."""
+        """Leave the current phase where a training ends early, and restore torch's settings."""
         torch.set_float32_matmul_precision("highest")
         if self._profiler is not None:
             self._profiler.__exit__(None, None, None)
@@ -127,7 +115,7 @@ class PhaseClock:
 
     @contextmanager
     def _noting_faults(self) -> Iterator[None]:
-        """Note what the profiler can't do here in the profile: a training that is timed goes on without one."""
+        # A timed training goes on without a profile.
         try:
             yield
         except Exception as reason:      # of CUPTI, Kineto and what they find
@@ -138,13 +126,12 @@ class PhaseClock:
 
 
 def profile_record(profiler: profile, num_epochs: int, device: str) -> dict[str, Any]:
-    """What an epoch spends on the device, as bench.json holds it; on the host, in torch's operations.
+    """What an epoch spends on the device; on the host, in torch's operations.
 
     Returns
     -------
-    dict with, per epoch, `busy_seconds` (in which the device does anything, 0 on the host), `num_starts` of kernels and
-    copies, `kernels`: [name, starts, seconds] of the longest, and `gaps`: [seconds, what ends, what begins] of the
-    longest waits between two of them
+    dict, per epoch: `busy_seconds` (0 on the host), `num_starts` of kernels and copies, `kernels`: [name, starts,
+    seconds] of the longest, and `gaps`: [seconds, what ends, what begins] of the longest waits
     """
     if device != "cuda":
         found = [(event.key, event.count, event.self_cpu_time_total) for event in profiler.key_averages()]
@@ -166,7 +153,6 @@ def profile_record(profiler: profile, num_epochs: int, device: str) -> dict[str,
 
 
 def _busy_and_gaps(events: list) -> tuple[float, list[list]]:
-    """Microseconds in which any of some events, in the order of their starts, is under way, and the longest gaps."""
     busy, gaps, end, last = 0.0, [], None, ""
     for event in events:
         start, stop = event.time_range.start, event.time_range.end

@@ -1,4 +1,4 @@
-"""This module computes the peers' arrays and the sum of ceilings of `hpcgnn bench epoch`, in a process of its own."""
+"""The peers' arrays and the sum of ceilings of `hpcgnn bench epoch`, computed in another process by `call_in_child`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ NODE_ARRAYS = ("features", "labels", "train_mask", "val_mask", "test_mask")
 
 
 def count_parts(shards: Path) -> int:
-    """Return the number of parts of a folder of shards."""
     return read_graph_info(shards).num_parts
 
 
 def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
-    """Write the whole graph of a folder of shards as an .npz archive, and say how large it is.
+    """Write the whole graph of a folder of shards as an .npz archive; return its sizes.
 
     Raises
     ------
@@ -52,12 +51,9 @@ def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
 
 
 def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> dict[str, float]:
-    """Measure the seconds that the products, sums and passes of one epoch would take, each alone at its ceiling.
+    """Seconds that the products, sums and passes of one epoch would take, each alone at its ceiling.
 
-    Parameters
-    ----------
-    dims : widths of input, hidden layers and output
-    model : {"sage", "gcn"}
+    `dims` are the columns of input, hidden layers and output.
     """
     with np.load(arrays) as archive:
         indptr, indices = archive["indptr"], archive["indices"]
@@ -69,10 +65,10 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
 
 
 def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]]:
-    """List multiplications, columns read and columns written a node of each layer's products: forward, of the weights'
-    gradient, and of the rows' gradient but for the input's.
+    """Multiplications, columns read and columns written per node of each layer's products.
 
-    The narrower side, which is summed over neighbors, is there once a weight, the wider one once for all weights.
+    Lists the forward, the weights' gradient, and the rows' gradient except the input's. The narrower side, which is
+    summed over neighbors, counts once per weight; the wider one once for all weights.
     """
     products = []
     for layer, (left, right) in enumerate(pairwise(dims)):
@@ -83,7 +79,7 @@ def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]
 
 
 def _product_seconds(num_nodes: int, products: list[tuple[int, int, int]], precision: str) -> float:
-    """Time products on registers, and where that takes longer, reading and writing what they need from memory."""
+    # On registers, or the time to read and write memory where that takes longer.
     whole = sum(multiplied for multiplied, *_ in products)
     seconds = _median(PLACE.multiplying(precision, num_nodes * whole)) / whole
     row_bytes = num_nodes * PRECISION[precision].itemsize
@@ -92,9 +88,9 @@ def _product_seconds(num_nodes: int, products: list[tuple[int, int, int]], preci
 
 
 def layer_widths(dims: list[int]) -> list[int]:
-    """List the columns of every sum over neighbors: each layer's narrower side, forward and backward.
+    """Columns of every sum over neighbors: each layer's narrower side, forward and backward.
 
-    The first layer needs no backward where it sums the constant input as it stands.
+    The first layer has no backward where it sums the constant input.
     """
     narrow = [min(pair) for pair in pairwise(dims)]
     return narrow + (narrow if dims[1] < dims[0] else narrow[1:])
@@ -105,7 +101,7 @@ def _gather_seconds(num_nodes: int, indices: np.ndarray, width: int, dtype: torc
 
 
 def _pass_seconds(num_nodes: int, dims: list[int], dtype: torch.dtype) -> float:
-    """Time dropout of the input, each hidden matrix read and written, and in the backward two read and one written."""
+    # Dropout of the input; each hidden matrix is read and written, and in the backward two are read and one is written.
     seconds = 0.0
     for layer, width in enumerate(dims[:-1]):
         num_bytes = num_nodes * width * dtype.itemsize

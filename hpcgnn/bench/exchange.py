@@ -1,7 +1,6 @@
-"""`hpcgnn bench exchange` times an exchange of rows on all ranks at each bit-width, from its start until all has
-arrived, against Sendrecvs of the same bytes and copies of them in memory.
+"""`hpcgnn bench exchange`: an exchange of rows on all ranks at each bit-width.
 
-The communicator is an argument; all ranks call in the same order.
+Its ceiling is a Sendrecv of the same bytes; copies of them in memory stand beside it.
 """
 
 from __future__ import annotations
@@ -32,25 +31,21 @@ KEY = CounterKey(0, 0, FORWARD, 0)
 
 @dataclass(frozen=True)
 class RanksPlace(HostPlace):
-    """Times work that all ranks of `comm` start at once, and takes the slowest rank's seconds."""
+    """Times work that all ranks of `comm` start at once; the slowest rank counts."""
 
     comm: Any = None
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
-        """Collective: return the same seconds on all ranks, so that all repeat as often."""
+        """Collective: the same seconds on all ranks, so that all repeat equally often."""
         self.comm.Barrier()
         return max(self.comm.allgather(super().seconds_of(work, is_hot)))
 
 
 @dataclass
 class ExchangeBenchmark:
-    """Runs one rank's share of the measurements of `hpcgnn bench exchange`.
+    """One rank's share of `hpcgnn bench exchange`.
 
-    Attributes
-    ----------
-    place : RanksPlace of at least two ranks
-    num_rows : rows that each rank sends to each other
-    width : their columns
+    Each rank sends `num_rows` rows of `width` columns to each other; there are at least two.
     """
 
     place: RanksPlace
@@ -60,7 +55,6 @@ class ExchangeBenchmark:
 
     @property
     def comm(self) -> Any:
-        """Return the communicator of the ranks that take part."""
         return self.place.comm
 
     def measure(self) -> Iterator[Measurement]:
@@ -98,12 +92,7 @@ class ExchangeBenchmark:
         yield Measurement(group, f"dequantize {size}", values, "GB/s", self.place.interleave({OURS: unpack}))
 
     def exchanges(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
-        """Return each way to exchange messages, collective; afterwards `receive` holds what the others sent.
-
-        Parameters
-        ----------
-        send, receive : list of uint8 arrays, one a rank
-        """
+        """Each way to exchange messages, collective. `send` and `receive` have one uint8 array per rank."""
         peers = range(self.comm.size)
         rounds = ring_rounds(self.comm.rank, self.comm.size, peers)
 
@@ -117,9 +106,7 @@ class ExchangeBenchmark:
         return {PLAIN: plain, **{name: partial(ours, transfer) for name, transfer in EXCHANGES.items()}}
 
     def _copies(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
-        """Return ways to copy as many bytes in a rank's memory, as every message must be once: the ceiling. Past the
-        cache the one that streams is the fastest, within it the other.
-        """
+        # Every message must be copied once: the ceiling. Streaming is fastest past the cache, the other way within it.
         pairs = list(zip(receive, send, strict=True))
         streams = [copy_stream(*pair) for pair in pairs]
         return {"streamed copy": lambda: [stream() for stream in streams],

@@ -1,8 +1,6 @@
-"""FloatBatches runs the benchmark's networks in floats on hpcgnn's kernels. Nothing is timed here.
+"""The networks of the inference benchmark in floats, and `FloatBatches`, which runs them on hpcgnn's kernels.
 
-Networks of the inference benchmark in floats, and as integers: drawn ones, and the float twin of a trained model.
-
-Nothing is run here: hpcgnn.bench.float_networks does, and peers.
+A network is drawn, or is the float twin of a trained model of integers: the numbers that its weight codes stand for.
 """
 
 from __future__ import annotations
@@ -36,12 +34,8 @@ class FloatBatches:
     Parameters
     ----------
     features : (num_rows, num_features) float32, in the order of the batches
-    storage : float32, bfloat16 or float16, of rows and weights; a LayerNorm is float32
-    device : what torch calls the place of rows and weights
-
-    Attributes
-    ----------
-    features : (num_rows, num_features) of `storage`, on the device
+    storage : torch.dtype of rows and weights; a LayerNorm is float32
+    device : str         torch's name of the place of rows and weights
     """
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray,
@@ -52,17 +46,17 @@ class FloatBatches:
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of the features and of the rows that are in memory at once in the widest layer."""
+        """Bytes of the features and of the rows that are in memory at once in the widest layer."""
         columns = [(0 if number == 0 else layer.weight.shape[1]) + 2 * len(layer.weight)
                    + (0 if layer.second is None else len(layer.second)) for number, layer in enumerate(self._stack)]
         return self.features.nbytes + len(self.features) * max(columns) * self.features.element_size()
 
     def forward(self, seen: list[SeenRows] | None = None) -> np.ndarray:
-        """Return logits (num_rows, num_classes) float32 on the host; `seen` gets what each convolution sees there."""
+        """Logits (num_rows, num_classes) float32 on the host. `seen` gets what each convolution sees."""
         return self.compute(seen).float().cpu().numpy()
 
     def compute(self, seen: list[SeenRows] | None = None) -> torch.Tensor:
-        """Return logits where the features lie and as they are stored; a device is not waited for."""
+        """Logits where the features lie and as they are stored; does not wait for a device."""
         h = self.features
         for number, layer in enumerate(self._stack):
             mapped = map_rows(h, layer.weight)
@@ -103,17 +97,14 @@ STORED, NORMS = ("weight", "bias", "second", "second_bias", "own"), ("norm_weigh
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """Holds a convolution of the stack; gin has a second map, sage one of the row itself.
+    """A convolution of the stack; gin has a second map, sage one of the row itself.
 
     Attributes
     ----------
-    kind : {"gcn", "gin", "sage"}
-    weight : (mapped_dim, in_dim) float32, bias : (mapped_dim,)
+    weight, bias : (mapped_dim, in_dim) float32, (mapped_dim,)
     own : (mapped_dim, in_dim) float32 or None
-    second : (out_dim, mapped_dim) float32 or None, second_bias
-    epsilon : float
+    second, second_bias : (out_dim, mapped_dim) float32 or None
     norm_weight, norm_bias : (out_dim,) float32 or None      of the LayerNorm behind it
-    norm_eps : float
     """
 
     kind: str
@@ -132,7 +123,7 @@ class FloatConvolution:
         return len(self.weight if self.second is None else self.second)
 
     def stored(self, storage: torch.dtype, device: str, norm_storage: torch.dtype = torch.float32) -> FloatConvolution:
-        """Return the convolution with its numbers on a device, as rows are stored there; a LayerNorm as it asks."""
+        """The convolution in the storage of the rows, on a device; its LayerNorm in `norm_storage`."""
         types = dict.fromkeys(STORED, storage) | dict.fromkeys(NORMS, norm_storage)
         tensors = {name: (getattr(self, name), dtype) for name, dtype in types.items()}
         return replace(self, **{name: None if tensor is None else tensor.to(device, dtype)
@@ -163,19 +154,14 @@ def random_stack(kind: str, dims: list[int], hidden: int, has_norm: bool = True)
 
 
 def float_stack(model: IntegerModel) -> list[FloatConvolution]:
-    """Return the network that a model of integers approximates: its weights as the numbers that their codes stand for.
-
-    Raises
-    ------
-    ValueError      a convolution of another kind than SUMMED_KINDS
-    """
+    """The network that a model of integers approximates. Raises ValueError for kinds other than SUMMED_KINDS."""
     return [_float_convolution(one) for one in model.convolutions]
 
 
 def integer_model(stack: list[FloatConvolution], bits: int, seen: list[SeenRows], dataset: str) -> IntegerModel:
-    """Make the stack one of codes, with one step for all in-degrees, from the largest values that were seen.
+    """Quantize the stack, with one step for all in-degrees, from the largest values that were seen.
 
-    Signed codes of less than 2 bits do not exist; they take 2.
+    Signed codes need at least 2 bits.
     """
     convolutions = [_integer_convolution(layer, bits, *rows) for layer, rows in zip(stack, seen, strict=True)]
     num_rows, num_features = seen[0][0].shape

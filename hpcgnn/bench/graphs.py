@@ -1,4 +1,4 @@
-"""Topology holds the arcs of a graph for kernels, from an .npz archive or drawn. No features or labels are read."""
+"""`Topology` holds the edges of a graph for kernels, from an .npz archive or drawn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BYTES_A_ARC = 400      # of the rows of 256 columns that products read and write
 
 @dataclass(frozen=True)
 class Topology:
-    """Holds a graph's arcs as CSR by destination: indptr (num_nodes + 1,) int64, indices (num_edges,) int32."""
+    """Edges as CSR by destination: indptr (num_nodes + 1,) int64, indices (num_edges,) int32."""
 
     name: str
     indptr: np.ndarray
@@ -39,16 +39,16 @@ class Topology:
 
     @property
     def inverse_degree(self) -> np.ndarray:
-        """Return (num_nodes,) float32, 1 / in-degree, 1 where there is none."""
+        """1 / in-degree, (num_nodes,) float32; 1 for nodes without edges."""
         return (1 / np.maximum(np.diff(self.indptr), 1)).astype(np.float32)
 
 
 def drawn_arcs(source: str) -> int | None:
-    """Return the number of arcs that `drawn:ARCS` asks for, None for the path of an archive.
+    """Number of edges that `drawn:ARCS` asks for; None for the path of an archive.
 
     Raises
     ------
-    ConfigError      the number is none, or less than a node's
+    ConfigError      it is no number, or too small
     """
     if not source.startswith(DRAWN):
         return None
@@ -63,11 +63,11 @@ def drawn_arcs(source: str) -> int | None:
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the arcs of an .npz archive with `indptr` and `indices`.
+    """Read the edges of an .npz archive with `indptr` and `indices`.
 
     Raises
     ------
-    DatasetError      the file can't be read, lacks one of them, or they are no CSR
+    DatasetError      the file can't be read, lacks one of them, or they are not a CSR
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -84,11 +84,9 @@ def read_topology(path: Path) -> Topology:
 
 
 def draw_communities(num_edges: int) -> Topology:
-    """Draw a block model with power-law degrees and about `num_edges` arcs, 20 a node.
+    """Draw a block model with power-law degrees and about `num_edges` edges, 20 per node.
 
-    Raises
-    ------
-    DatasetError      too few arcs for such a graph
+    Raises DatasetError for too few edges.
     """
     num_nodes = round(num_edges / SYNTHETIC_DEGREE)
     drawn = load_source(f"synthetic:nodes={num_nodes},mean_degree={SYNTHETIC_DEGREE},features=1", SourceOptions())
@@ -96,20 +94,20 @@ def draw_communities(num_edges: int) -> Topology:
 
 
 def arcs_that_fit(num_edges: float, free_bytes: int) -> int:
-    """Return `num_edges`, or the most arcs that can be drawn and multiplied in the free memory."""
+    """`num_edges`, or the most edges that can be drawn and multiplied in the free memory."""
     return min(round(num_edges), free_bytes // BYTES_A_ARC)
 
 
 def draw_power_law(num_edges: int, place: str) -> Topology:
-    """Draw a directed graph of 20 arcs a node in seconds, both of whose degrees follow a power law of exponent 3.
+    """Draw a directed graph of 20 edges per node in seconds, with power-law in- and out-degrees (exponent 3).
 
-    Each end of an arc is node floor(n u^2) of a random order, u uniform: no communities, so neighbors' rows lie far
-    apart. An arc may be drawn twice. Columns ascend within a row.
+    Each end of an edge is node floor(n u^2) of a random order, u uniform. There are no communities, so neighbors' rows
+    lie far apart. An edge may occur twice. Columns ascend within a row.
 
     Parameters
     ----------
-    num_edges : int, 20 at least
-    place : str      torch's name of the device that draws
+    num_edges : int      at least 20
+    place : str          torch's name of the device that draws
     """
     num_nodes = num_edges // SYNTHETIC_DEGREE
     rng = torch.Generator(place).manual_seed(0)
@@ -127,7 +125,7 @@ def draw_power_law(num_edges: int, place: str) -> Topology:
 
 
 def drawn_size(source: str) -> tuple[int, int] | None:
-    """Numbers of arcs and nodes that `drawn:ARCS` or `drawn:ARCS,NODES` asks for; None for the path of an archive.
+    """Numbers of edges and nodes that `drawn:ARCS` or `drawn:ARCS,NODES` asks for; None for the path of an archive.
 
     Raises
     ------
@@ -148,15 +146,10 @@ def drawn_size(source: str) -> tuple[int, int] | None:
 
 
 def draw_training_graph(num_edges: int, num_nodes: int, place: str) -> GraphDataset:
-    """Draw a symmetric graph to train on, both of whose degrees follow a power law; ends as of `draw_power_law`.
+    """Draw a symmetric graph to train on; ends as in `draw_power_law`.
 
-    Duplicates and self-loops go, so that there are somewhat fewer arcs. Features are normal, about a random center of
-    the node's class, so that a training learns something.
-
-    Parameters
-    ----------
-    num_edges : int      arcs, both directions counted
-    place : str          torch's name of the device that draws
+    Duplicates and self-loops go, so there are somewhat fewer edges. Features are normal around a random center of the
+    node's class, so that a training learns something. `num_edges` counts both directions.
     """
     rng = torch.Generator(place).manual_seed(0)
     order = torch.randperm(num_nodes, generator=rng, device=place)

@@ -1,7 +1,7 @@
-"""HostPlace times work by the wall clock, against limits that are measured in the same run, on the same threads and
-memory: bandwidth, and products on registers.
+"""`HostPlace` times work by the wall clock, beside limits measured in the same run on the same threads and memory.
 
-Arrays lie on huge pages where the system gives them, and are touched once, so that no page fault is ever timed.
+The limits are bandwidth and products on registers. Arrays lie on huge pages where the system gives them, and are
+touched once, so that no page fault is timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREFETCH_DISTANCES = (4, 8, 16, 32, 64)
 
 
 def zeros(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
-    """Return an array of zeros in pages of its own, all present."""
+    """Zeros in their own pages, all present."""
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     pages = mmap.mmap(-1, max(num_bytes, 1))
     if MADV_HUGEPAGE is not None:
@@ -41,14 +41,12 @@ def zeros(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
 
 
 def copy_stream(target: np.ndarray, source: np.ndarray) -> Work:
-    """Return work that reads one array of uint8 and writes the other past the caches."""
+    """Work that reads one uint8 array and writes the other past the caches."""
     return partial(kernels.stream_copy, target, source)
 
 
 @dataclass(frozen=True)
 class HostPlace(Place):
-    """Runs on this process's threads."""
-
     name: str = "cpu"
     stream_bytes: int = 256 << 20
     num_rows: int = 85_000
@@ -65,7 +63,7 @@ class HostPlace(Place):
         return self.seconds_of(work)
 
     def moving(self, num_read: int, num_written: int) -> Work:
-        """Copy as many bytes as are both read and written, then read or write the others."""
+        # Copies what is both read and written, then reads or writes the rest.
         num_copied = min(num_read, num_written)
         works: list[Work] = []
         if num_copied:
@@ -77,7 +75,7 @@ class HostPlace(Place):
         return lambda: [work() for work in works]
 
     def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work:
-        """Keep the sum of the rows in registers, and prefetch them at the distance that is the fastest here."""
+        # Keeps the sum of the rows in registers, and prefetches at the distance that is the fastest here.
         table, storage, dim = as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1]
         works = {str(ahead): partial(kernels.gather_sum, table, dim, storage, indices, ahead)
                  for ahead in PREFETCH_DISTANCES}
@@ -85,23 +83,23 @@ class HostPlace(Place):
         return works[min(seconds, key=lambda ahead: min(seconds[ahead]))]
 
     def multiplying(self, precision: str, num_products: float) -> Work:
-        """Return work that does so many multiplications and additions on registers, with the best instructions that
-        there are for rows of this precision and sums in float32: none of float16 has any.
+        """Work of `num_products` multiply-adds on registers, with float32 sums.
+
+        Uses the best instructions for this precision; float16 has none of its own.
         """
         if precision == "bf16" and multiplies_bfloat16():
             return partial(peaks.bfloat16_products, int(num_products), allows_tiles())
         return partial(peaks.float_products, int(num_products))
 
     def multiplying_bits(self, num_products: int) -> Work:
-        """Use the instructions of the product kernels."""
         return partial(peaks.bit_products, num_products)
 
     def multiplying_bytes(self, num_products: int) -> Work:
-        """Return work that does so many products of small integers on registers, as the combination does."""
+        """Work of `num_products` products of small integers on registers, as in the combination."""
         return partial(peaks.byte_products, num_products)
 
     def ceilings(self) -> Iterator[Measurement]:
-        """Measure streams, of which a copy counts both its sides, and multiplications on registers."""
+        """Streams (a copy counts both sides) and multiplications on registers."""
         length = self.stream_bytes
         streams = {"read": (length, 0), "write": (0, length), "copy": (length, length)}
         seconds = self.interleave({name: self.moving(*moved) for name, moved in streams.items()})
@@ -112,7 +110,7 @@ class HostPlace(Place):
                                {OURS: self.multiplying(precision, NUM_PRODUCTS)})
 
     def bit_ceilings(self) -> list[Measurement]:
-        """Return nothing: each product of bits stands beside as many on registers."""
+        # Each product of bits has its own ceiling beside it.
         return []
 
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -121,16 +119,14 @@ class HostPlace(Place):
         return rows
 
     def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return zeros of any storage type."""
+        # Zeros, so that all pages are present.
         return torch.from_numpy(zeros((num_rows, dim * dtype.itemsize), "uint8")).view(dtype)
 
     def empty_bytes(self, num_bytes: int) -> np.ndarray:
         return zeros((num_bytes,), "uint8")
 
     def draw(self, num_edges: int) -> Topology:
-        """Draw a graph of communities."""
         return draw_communities(num_edges)
 
     def describe(self) -> dict[str, Any]:
-        """Return nothing: the machine is the place."""
         return {}

@@ -1,9 +1,9 @@
-"""`hpcgnn bench inference` times passes over batches of METIS clusters, or whole graphs, on integers and in floats.
+"""`hpcgnn bench inference`: passes over batches of METIS clusters, or whole graphs, on integers and in floats.
 
 Drawn networks are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64), with the
-LayerNorm that training has. A model file brings a trained one; its float sides have the numbers that its weight codes
-stand for. Graphs, batches and packed features are made beforehand on every side. What contestants there are is said by
-`inference_host` and `inference_device`.
+LayerNorm of training. A model file brings a trained one, and its float twin has the numbers that its weight codes stand
+for. Graphs, batches and packed features are made beforehand for all contestants, which are in `inference_host` and
+`inference_device`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ BATCH_SIZE = 16     # clusters a batch, as QGTC's
 
 @dataclass(frozen=True)
 class InferenceBenchmark:
-    """Runs the measurements of `hpcgnn bench inference`.
+    """Runs `hpcgnn bench inference`.
 
     Attributes
     ----------
-    sources : .npz archives
-    trained : model files of hpcgnn quantize, each of the graph of one archive; where there are any, nothing is drawn
-    models : of HIDDEN, to draw
-    bits : of drawn features, weights and sums' codes
-    num_clusters : clusters of a graph, 0 for the graph as a whole
-    peers : of dgl, torch; on a device of torch
+    sources : tuple of Path        .npz archives
+    trained : tuple of Path        model files, each of the graph of one archive; with any, nothing is drawn
+    models : tuple of str          of HIDDEN, to draw
+    bits : tuple of int            of drawn features, weights and sums
+    num_clusters : int             0 takes the graph as a whole
+    peers : tuple of str           dgl, torch; on a device torch
     """
 
     place: Place
@@ -60,7 +60,7 @@ class InferenceBenchmark:
 
         Raises
         ------
-        ConfigError      a model that has no archive, or can't be taken through batches
+        ConfigError      a model without its archive, or that can't be taken through batches
         """
         waiting = {path: read_model(path)[0] for path in self.trained}
         for path, model in waiting.items():
@@ -106,13 +106,13 @@ class InferenceBenchmark:
 
 
 def is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
-    """Tell whether a model was made on a graph."""
+    """Whether a model was made on a graph."""
     found = dataset.name, dataset.num_nodes, dataset.features.shape[1]
     return found == (model.dataset, model.num_nodes, model.num_features)
 
 
 def check_kinds(path: Path, model: IntegerModel) -> None:
-    """Raise ConfigError for a model whose convolutions are no plain sums."""
+    """Raise ConfigError for a model with convolutions that are not plain sums."""
     kinds = sorted({one.kind for one in model.convolutions} - set(SUMMED_KINDS))
     if kinds:
         raise ConfigError(f"{path} is a model of {', '.join(kinds)}; expected one of {', '.join(SUMMED_KINDS)}")

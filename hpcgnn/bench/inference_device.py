@@ -1,8 +1,7 @@
-"""Sides of `hpcgnn bench inference` on a device: integers as `hpcgnn infer --device cuda` runs them, floats by hpcgnn's
-kernels, and torch.
+"""Contestants of `hpcgnn bench inference` on a device: integers as in `hpcgnn infer --device cuda`, floats, and torch.
 
-A resident pass finds its features on the device and leaves its logits there; one with copies brings both across. All
-integer sides have the host's bits, which is checked before anything is timed.
+A resident pass finds its features on the device and leaves its logits there; a pass with copies moves both across. All
+integer passes must have the host's bits, which is checked before anything is timed.
 """
 
 from __future__ import annotations
@@ -56,11 +55,9 @@ Sides = dict[str, Callable[[], object]]
 
 
 class CopiedFloats:
-    """Passes of floats whose features come from pinned memory, and whose logits go back to it.
+    """Passes of floats with features from pinned memory and logits back to it.
 
-    Parameters
-    ----------
-    side : FloatBatches      on the device; its features are written in every pass
+    `side` lies on the device; each pass writes its features.
     """
 
     def __init__(self, side: FloatBatches):
@@ -70,11 +67,11 @@ class CopiedFloats:
 
     @property
     def copied_bytes(self) -> int:
-        """Count the bytes that cross in a pass, both ways."""
+        """Bytes that cross in a pass, both ways."""
         return self._features.nbytes + self._logits.nbytes
 
     def compute(self) -> torch.Tensor:
-        """Queue a pass; return its logits (num_rows, num_classes), which are there when the device has come so far."""
+        """Queue a pass; return its logits (num_rows, num_classes), which are there once the device has come so far."""
         self._side.features.copy_(self._features, non_blocking=True)
         return self._logits.copy_(self._side.compute(), non_blocking=True)
 
@@ -85,7 +82,7 @@ def _pinned_as(rows: torch.Tensor) -> torch.Tensor:
 
 def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
                 place: Place) -> dict[str, Any]:
-    """Return the float sides by name, with all that they read on the device."""
+    """The float contestants by name, with all that they read on the device."""
     sides: dict[str, Any] = {name: FloatBatches(stack, work.batches, work.features, storage, place.name)
                              for name, storage in FLOATS.items()}
     if "torch" in peers:
@@ -96,11 +93,9 @@ def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[
 
 def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                   place: Place) -> Measurement:
-    """Time resident passes over the whole graph; `others` are its `float_sides`.
+    """Time resident passes over the whole graph beside `others`, its `float_sides`.
 
-    Raises
-    ------
-    AssertionError      logits that are not the host's
+    Raises AssertionError where logits differ from the host's.
     """
     rows = bit_rows(work, model)
     run = DeviceGraphPass(model, work.part, work.alone, rows.coded(), torch.device(place.name))
@@ -115,11 +110,9 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                     place: Place) -> Measurement:
-    """Time passes over all batches, resident by every way, and with copies; `others` are their `float_sides`.
+    """Time passes over all batches, resident in every way and with copies, beside `others`, their `float_sides`.
 
-    Raises
-    ------
-    AssertionError      ways that disagree, or logits that are not the host's
+    Raises AssertionError where ways disagree or logits differ from the host's.
     """
     packed = pack_features(model, work.batches, work.features, work.in_degree)
     runs = {way: DeviceBatchedRun(model, packed, torch.device(place.name), way) for way in WAYS}
@@ -146,7 +139,7 @@ def _logits_of(resident: ResidentRun) -> np.ndarray:
 
 def _measure(case: str, work: BatchedGraph, place: Place, ours: Sides, others: dict[str, Any], copied: Sides,
              remarks: list[str]) -> Measurement:
-    """Time resident sides and those with copies, without peers that refuse, and note what the host takes to queue."""
+    # Peers that refuse are left out; the time that the host takes to queue is noted.
     peers, refusals = admit({name: others[name].compute for name in PEERS if name in others}, case)
     resident = {**ours, **{name: others[name].compute for name in FLOATS}, **peers}
     contestants = {name: in_a_row(side) for name, side in {**resident, **copied}.items()}

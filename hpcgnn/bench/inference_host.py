@@ -1,4 +1,4 @@
-"""Sides of `hpcgnn bench inference` on the host: integers in one call for all batches, floats, and peers."""
+"""Contestants of `hpcgnn bench inference` on the host: integers in one call for all batches, floats, and peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REMARK = (f"{ROW_REMARK}; {ONCE}: all clusters in one block-diagonal graph, wher
 
 def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
                 place: Place) -> dict[str, Any]:
-    """Return the float sides by name, torch's int8 among them."""
+    """The float contestants by name, torch's int8 among them."""
     batches, features = work.batches, work.features
     sides: dict[str, Any] = {name: FloatBatches(stack, batches, features, storage) for name, storage in FLOATS.items()}
     if "torch" in peers:
@@ -56,7 +56,7 @@ def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[
 
 def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                   place: Place) -> Measurement:
-    """Time passes over the whole graph; `others` are its `float_sides`."""
+    """Time passes over the whole graph beside `others`, its `float_sides`."""
     rows = bit_rows(work, model)
     run = GraphPass(model, work.part, work.alone, rows)
     contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}
@@ -69,12 +69,7 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                     place: Place) -> Measurement:
-    """Time passes over all batches, by every way; `others` are their `float_sides`.
-
-    Raises
-    ------
-    AssertionError      ways that disagree
-    """
+    """Time passes over all batches, in every way, beside `others`. Raises AssertionError where ways disagree."""
     packed = pack_features(model, work.batches, work.features, work.in_degree)
     load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
     runs = {way: BatchedRun(model, packed, way) for way in WAYS}
@@ -93,6 +88,6 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
 
 
 def bit_rows(work: BatchedGraph, model: IntegerModel) -> BitRows:
-    """Return the codes that the first convolution reads, as the host keeps them."""
+    """The codes that the first convolution reads, as the host stores them."""
     scale = model.convolutions[0].rows
     return BitRows.of(code_rows(scale, work.features, work.in_degree), scale, work.in_degree)

@@ -1,5 +1,4 @@
-"""What `hpcgnn bench inference` measures and tells on the host and on a device alike: batches or a whole graph, passes
-in a row, and how integers stand beside floats. Nothing is timed here.
+"""What `hpcgnn bench inference` shares between host and device: batches or a whole graph, and integers beside floats.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ FP32, BF16 = "hpcgnn fp32", "hpcgnn bf16"
 
 @dataclass(frozen=True)
 class BatchedGraph:
-    """Holds a graph cut into batches, or as a whole, and then as a part too: features (num_rows, num_features) float32
-    and in-degrees in the rows' order.
+    """A graph cut into batches, or as a whole.
+
+    Features (num_rows, num_features) float32 and in-degrees are in the order of the rows.
     """
 
     name: str
@@ -42,7 +42,7 @@ class BatchedGraph:
 
     @classmethod
     def whole(cls, dataset: GraphDataset) -> BatchedGraph:
-        """Take all rows and arcs as one batch."""
+        """Take all rows and edges as one batch."""
         part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), 0, 1)
         batches = Batches(part.inner_id, np.array([0, part.num_inner]), part.indptr, part.indices)
         return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(part.features, np.float32),
@@ -50,7 +50,7 @@ class BatchedGraph:
 
     @classmethod
     def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int) -> BatchedGraph:
-        """Cut a graph; arcs between clusters are left out."""
+        """Cut a graph; edges between clusters are left out."""
         batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, name=dataset.name)
         rows = dataset.features[batches.node_id]
         rows = rows.toarray() if scipy.sparse.issparse(rows) else np.asarray(rows)
@@ -59,22 +59,21 @@ class BatchedGraph:
 
     @property
     def alone(self) -> CodeExchange:
-        """Return the exchange of the whole graph's one part, which has no other to meet."""
+        """The exchange of the whole graph's only part."""
         return CodeExchange(StandInComm(0, 1), ExchangePlan.build(self.part))
 
     @property
     def amount(self) -> float:
-        """Return the rows of all passes of one time, in 1e6."""
+        """Rows of all passes of one time, in 1e6."""
         return PASSES * self.batches.num_rows / 1e6
 
     def case(self, kind: str, layers: int, hidden: int) -> str:
-        """Say what is measured."""
         cut = f"{self.batches.num_batches} batches of {self.batches.num_rows / self.batches.num_batches:.0f} nodes"
         return f"{self.name}, {kind} {layers} x {hidden}, {cut if self.part is None else 'whole'}"
 
 
 def in_a_row(work: Callable[[], object]) -> Callable[[], None]:
-    """Return work that is this one, PASSES times."""
+    """`work`, repeated PASSES times."""
     return partial(_repeat, work)
 
 
@@ -84,12 +83,7 @@ def _repeat(work: Callable[[], object]) -> None:
 
 
 def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
-    """Compare logits of several sides.
-
-    Raises
-    ------
-    AssertionError      a side whose bits are not the first one's
-    """
+    """Raise AssertionError where logits of a contestant differ from the first one's bits."""
     first = next(iter(answers))
     for name, answer in answers.items():
         if answer.tobytes() != answers[first].tobytes():
@@ -97,16 +91,14 @@ def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
 
 
 def against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int, floats: dict[str, Any]) -> dict[str, Any]:
-    """Return what bench.json holds of the integer side, of which logits (num_rows, num_classes) and bytes are given,
-    beside the FloatBatches of these names.
-    """
+    """Details of the integer contestant for bench.json, beside the FloatBatches in `floats`."""
     same = (floats[FP32].forward().argmax(1) == logits.argmax(1)).mean()
     return {"best_float_over_ours": min(measured.median(name) for name in floats) / measured.median(),
             "same_class_as_fp32": float(same), "row_bytes": row_bytes, "bf16_row_bytes": floats[BF16].row_bytes}
 
 
 def of_batches(packed: PackedBatches, runs: dict[str, Any], measured: Measurement) -> dict[str, Any]:
-    """Return what bench.json holds of passes in batches by each of WAYS, of which every run has made one at least."""
+    """Details of passes in batches in each of WAYS, after at least one run of each."""
     counts, tiles = runs["auto"].counts, runs["tiles"].counts
     better = min(measured.median("tiles"), measured.median("gather"))
     return {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),
@@ -116,14 +108,12 @@ def of_batches(packed: PackedBatches, runs: dict[str, Any], measured: Measuremen
 
 
 def float_summary(case: str, details: dict[str, Any]) -> str:
-    """Say in a sentence what `against_floats` has found."""
     return (f"{case}: the best float of hpcgnn takes {details['best_float_over_ours']:.2f} times as long; features and "
             f"rows take {details['row_bytes'] / 1e6:.1f} MB, in bfloat16 {details['bf16_row_bytes'] / 1e6:.1f} MB; "
             f"{100 * details['same_class_as_fp32']:.1f} % of the classes are fp32's")
 
 
 def batch_summary(case: str, details: dict[str, Any]) -> str:
-    """Say in a sentence what `against_floats` and `of_batches` have found."""
     return (f"{float_summary(case, details)}; {100 * details['zero_tile_share']:.1f} % of the tiles are zero and "
             f"jumped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
             f"{details['auto_over_better']:.2f} of the better side's seconds")

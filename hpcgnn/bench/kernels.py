@@ -1,4 +1,4 @@
-"""`hpcgnn bench kernels` measures the ceilings of a place, then each kernel of a training against them and peers."""
+"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training beside them and peers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,13 @@ FUSED = "norm + ReLU + dropout"
 
 @dataclass
 class KernelBenchmark(PartedBenchmark):
-    """Runs the measurements of `hpcgnn bench kernels`.
+    """Runs `hpcgnn bench kernels`.
 
     Attributes
     ----------
-    place : Place
-    graphs : paths of .npz archives, or drawn:ARCS
-    widths, precisions : columns and storage of the rows in products
-    peers : names of PEERS
-    width : columns of messages and pointwise work
+    graphs : tuple of str          .npz archives, or drawn:ARCS
+    widths, precisions : tuple     columns and storage of the rows in products
+    width : int                    columns of messages and pointwise work
     """
 
     place: Place
@@ -77,9 +75,9 @@ class KernelBenchmark(PartedBenchmark):
 
 
 def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
-    """Multiply rows (num_rows, width) by (width, width), and make the gradient of that weight, in each precision.
+    """Multiply rows (num_rows, width) by (width, width), and compute the weight's gradient, in each precision.
 
-    Torch is left out, with a remark, where it has no instructions for a precision: it would take minutes.
+    torch is left out, with a remark, where it has no instructions for a precision: it would take minutes.
     """
     amount = 2 * num_rows * width**2 / 1e9
     for precision in precisions:
@@ -135,7 +133,7 @@ def filling(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: 
 
 
 def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:
-    """Normalize, ReLU and drop, forward and backward, and drop alone. Rates count what must move: each matrix once."""
+    """LayerNorm + ReLU + dropout forward and backward, and dropout alone. Rates count each matrix once."""
     num_rows, dtype, key = place.num_rows, PRECISION[precision], CounterKey(0, 0, DROPOUT, 0)
     node_id = resident(np.arange(num_rows))
     case = f"{num_rows:,} x {width} {precision}, p = {PROBABILITY}"

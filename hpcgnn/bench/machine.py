@@ -1,4 +1,4 @@
-"""This module describes the machine of a figure: processor, cores, load, versions, commit. It measures nothing."""
+"""The machine of a figure: processor, cores, load, versions, commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def describe_machine(num_threads: int) -> dict[str, Any]:
-    """Describe all of this machine and program that a reader of the figures needs."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": ["hpcgnn", *sys.argv[1:]],
         "processor": processor_name(), "cores": available_cores(), "threads": num_threads, "simd": simd_level(),
@@ -33,5 +32,5 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return versions of what computes here, without importing it."""
+    """Versions of what computes here, without importing it."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}

@@ -1,7 +1,6 @@
-"""`hpcgnn bench packages` encodes and decodes Adaptive-Packages, against passes over the dense rows and against
-libraries' bitmaps and CSR.
+"""`hpcgnn bench packages`: encoding and decoding of Adaptive-Packages, beside dense passes and libraries' formats.
 
-Rates count the dense rows: a byte a code, four bytes a float32 value.
+Rates count the dense rows: one byte per code, four bytes per float32 value.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ WIDTHS, DENSITIES = (1, 2, 4, 8, MIXED), (0.05, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class PackageBenchmark:
-    """Encodes and decodes random rows of every width and every share of values that are not zero."""
+    """Encodes and decodes random rows of each width and density (share of nonzeros)."""
 
     place: HostPlace
     num_rows: int = NUM_ROWS
@@ -34,7 +33,6 @@ class PackageBenchmark:
     densities: tuple[float, ...] = DENSITIES
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield three measurements a width and density."""
         for width in self.widths:
             for density in self.densities:
                 yield from self._measure_one(width, density)
@@ -64,7 +62,7 @@ class PackageBenchmark:
 
 
 def random_codes(num_rows: int, dim: int, width: int, density: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw unsigned codes of `width` bits, or of 1 to 8 where it is MIXED, and the widths, (num_rows,) uint8."""
+    """Draw unsigned codes of `width` bits, or of 1 to 8 for MIXED, and the widths, (num_rows,) uint8."""
     rng = np.random.default_rng(0)
     bit_width = rng.integers(1, 9, num_rows, np.uint8) if width == MIXED else np.full(num_rows, width, np.uint8)
     codes = zeros((num_rows, dim), "uint8")
@@ -74,7 +72,6 @@ def random_codes(num_rows: int, dim: int, width: int, density: float) -> tuple[n
 
 
 def size_remark(packed: PackagedRows, case: str) -> str:
-    """Tell the bytes of the formats."""
     found = sizes(packed)
     shares = ", ".join(f"{name} {size.bits / found[DENSE].bits:.3f}" for name, size in found.items() if name != DENSE)
     overhead = found[PACKAGE].value_bits / max(found[IDEAL].bits, 1)
@@ -82,7 +79,7 @@ def size_remark(packed: PackagedRows, case: str) -> str:
 
 
 def _peers(codes: np.ndarray, out: np.ndarray) -> dict[str, Callable]:
-    """Make CSR by scipy and a bitmap by NumPy, whose values are bytes already: neither unpacks bits of values."""
+    # The peers' values are bytes already, so they unpack no bits.
     csr, bitmap, values = scipy.sparse.csr_matrix(codes), np.packbits(codes != 0, axis=1), codes[codes != 0]
     return {"scipy CSR": partial(csr.toarray, out=out), "numpy bitmap": partial(_read_bitmap, bitmap, values, out)}
 

@@ -1,6 +1,6 @@
-"""Place says where a benchmark runs: how work is timed there, what limits it, and how rows are put there.
+"""`Place` says where a benchmark runs: how work is timed there, what limits it, and how rows are put there.
 
-HostPlace is in `hpcgnn.bench.host`, DevicePlace in `hpcgnn.bench.device`. Nothing here knows what is computed.
+`HostPlace` is in `hpcgnn.bench.host`, `DevicePlace` in `hpcgnn.bench.device`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ class Place(ABC):
 
     Attributes
     ----------
-    effort : Effort
-    name : str               what torch calls the place
+    name : str               torch's name of the place
     stream_bytes : int       length of the streams of its ceilings
     num_rows : int           rows of a message and of pointwise work, beyond every cache
-    wide_float : torch.dtype what peers multiply codes in, beside int8
-    is_device : bool         kernels of hpcgnn.ops.cuda run here, whose choices can be left out
-    begin : Begin            is told of each piece of work before it is timed
+    wide_float : torch.dtype in which peers multiply codes, beside int8
+    is_device : bool         kernels of hpcgnn.ops.cuda run here
+    begin : Begin            is told each piece of work before it is timed
     """
 
     effort: Effort
@@ -52,60 +51,61 @@ class Place(ABC):
 
     @abstractmethod
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
-        """Time one call; with `is_hot` the caches hold what the work touches."""
+        """Seconds of one call; with `is_hot` the caches hold what the work touches."""
 
     @abstractmethod
     def first_seconds_of(self, work: Work) -> float:
-        """Call for the first time; return its seconds where they tell how long a later call takes, else 0."""
+        """Seconds of the first call if they tell how long a later call takes, else 0."""
 
     @abstractmethod
     def moving(self, num_read: int, num_written: int) -> Work:
-        """Return work that reads and writes so many bytes, in order."""
+        """Work that reads and writes as many bytes, in order."""
 
     @abstractmethod
     def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work | None:
-        """Return work that reads the rows `indices` (num_entries,) int32 of (n, dim) `rows` in their order and writes
-        next to nothing: SpMM without its output. None where the place can't.
+        """Work that reads rows (n, dim) in the order of `indices` (num_entries,) int32 and writes next to nothing.
+
+        This is SpMM without its output; None if the place can't do it.
         """
 
     @abstractmethod
     def multiplying_bits(self, num_products: int) -> Work | float | None:
-        """Return work that does so many products of bits on registers, or the seconds that it takes."""
+        """Work that does as many products of bits on registers, or its seconds."""
 
     @abstractmethod
     def ceilings(self) -> Iterator[Measurement]:
-        """Measure what bounds kernels of rows here."""
+        """Measure the limits of kernels of rows."""
 
     @abstractmethod
     def bit_ceilings(self) -> list[Measurement]:
-        """Measure what bounds products of bits here, where that is no contestant beside them."""
+        """Measure the limits of products of bits that are not contestants beside them."""
 
     @abstractmethod
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-        """Return (num_rows, dim) standard normal values."""
+        """(num_rows, dim) standard normal values."""
 
     @abstractmethod
     def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return (num_rows, dim) values that don't matter."""
+        pass
 
     @abstractmethod
     def empty_bytes(self, num_bytes: int) -> np.ndarray | torch.Tensor:
-        """Return memory for a message, as the kernels of this place take it."""
+        """Memory for a message, as the kernels of this place take it."""
 
     @abstractmethod
     def draw(self, num_edges: int) -> Topology:
-        """Draw a graph of about so many arcs."""
+        """Draw a graph of about `num_edges` edges."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what bench.json holds of the place, beside the machine."""
+        """Details of the place for bench.json, beside the machine."""
 
     def interleave(self, contestants: dict[str, Work], is_hot: bool = False) -> dict[str, list[float]]:
-        """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
+        """Time all contestants in turn, round after round, so that a busy moment of the machine hits all of them.
 
-        Each is called once before: modules are imported, kernels compiled, memory is allocated, plans are made and
-        caches filled. That call counts for nothing. Where it took so long that the fewest repetitions would use up all
-        seconds, one more is timed; where it took more than all seconds, it is the only one.
+        The first call of each counts for nothing: it imports modules, compiles kernels, allocates memory and fills
+        caches. If it took so long that the fewest repetitions would use up all seconds, one more is timed; if it took
+        more than all seconds, it is the only one.
         """
         seconds: dict[str, list[float]] = {}
         for name, work in contestants.items():
@@ -124,7 +124,6 @@ class Place(ABC):
 
     def measure(self, group: str, case: str, amount: float, unit: str, contestants: Contestants,
                 remarks: list[str] | None = None, is_hot: bool = False) -> Measurement:
-        """Time the contestants of one piece of work."""
         self.begin(f"{group}: {case}")
         known = {name: [work] for name, work in contestants.items() if isinstance(work, float)}
         timed = self.interleave({name: work for name, work in contestants.items() if callable(work)}, is_hot)
@@ -141,13 +140,13 @@ def refusal(work: Work) -> str | None:
 
 
 def admit(peers: dict[str, Work], case: str) -> tuple[dict[str, Work], list[str]]:
-    """Return the peers that can do the work, and a remark on each that can't."""
+    """The peers that can do the work, and a remark on each that can't."""
     refusals = {name: refusal(work) for name, work in peers.items()}
     return ({name: work for name, work in peers.items() if refusals[name] is None},
             [f"{name} refuses {case}: {reason}" for name, reason in refusals.items() if reason is not None])
 
 
 def open_topology(source: str, place: Place) -> Topology:
-    """Read an archive, or draw the graph that `drawn:ARCS` asks for; errors as of `drawn_arcs` and `read_topology`."""
+    """Read an archive, or draw the graph of `drawn:ARCS`; errors as in `drawn_arcs` and `read_topology`."""
     num_edges = drawn_arcs(source)
     return read_topology(Path(source)) if num_edges is None else place.draw(num_edges)

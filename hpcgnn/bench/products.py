@@ -1,5 +1,6 @@
-"""This module measures SpMM, the mean of in-neighbors' rows, and SDDMM, products of arcs' ends, against gathering the
-same rows and against peers: those of `peers/spmm.py` on the host, cuSPARSE as torch.sparse calls it on a device.
+"""SpMM (the mean of in-neighbors' rows) and SDDMM (products of edges' ends) beside a gather of the same rows and peers.
+
+Peers are in `peers/spmm.py`; on a device the peer is cuSPARSE, called by torch.sparse.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WITH_VALUES = "with values"                                      # on a device
 
 def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...],
                      peers: tuple[str, ...]) -> Iterator[Measurement]:
-    """Measure both products at each precision and width. Rates count each arc's row as read, once."""
+    """Measure both products at each precision and width. Rates count each edge's row as read once."""
     matrix = from_csr(graph.indptr, graph.indices, graph.num_nodes, row_scale=graph.inverse_degree)
     for precision in precisions:
         means, sampled = (make(graph, precision, peers, place.name) for make in (mean_peers, sampled_peers))
@@ -61,7 +62,7 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
 
 def measure_sampled(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
                     products: dict) -> Measurement:
-    """Measure SDDMM over the graph's arcs, of one head; `products` are functions of both ends' rows."""
+    """Measure SDDMM over the graph's edges with one head; `products` are functions of both ends' rows."""
     left, right = (place.random_rows(graph.num_nodes, width, PRECISION[precision], seed) for seed in (0, 1))
     peers, remarks = admit({peer: partial(product, left, right) for peer, product in products.items()},
                            f"sddmm in {precision}")

@@ -1,9 +1,7 @@
-"""`hpcgnn bench ranks` shows what a rank's own work costs by the number of ranks and of neighbors.
+"""`hpcgnn bench ranks`: what a rank's own work costs, by the number of ranks and of neighbors.
 
-One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. So the seconds
-are those of this process alone, without a network.
-
-RanksResult shows what `hpcgnn bench ranks` found: the table of every benchmark, and its own picture.
+One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. The seconds are
+thus those of this process, without a network.
 """
 
 from __future__ import annotations
@@ -47,8 +45,9 @@ Works = dict[str, Callable[[], object]]      # by name, each of which can be don
 
 
 def simulated_part(num_ranks: int, num_neighbors: int, rows: int) -> Partition:
-    """Draw the part of the rank in the middle: the nearest ranks around the ring and others are its neighbors, half of
-    them each, and every one sends and gets so many rows. It has no arcs.
+    """Draw the part of the rank in the middle, without edges.
+
+    Half of its neighbors are the nearest ranks around the ring, half are others; each sends and gets `rows` rows.
     """
     rank, rng = num_ranks // 2, np.random.default_rng(num_ranks)
     near = np.arange(1, num_neighbors // 2 + 1)
@@ -85,14 +84,7 @@ def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, 
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """A rank among many, with all that its works need.
-
-    Attributes
-    ----------
-    part : Partition
-    comm : StandInComm
-    plan : ExchangePlan
-    """
+    """A rank among many, with all that its works need."""
 
     part: Partition
     comm: StandInComm
@@ -100,12 +92,11 @@ class SimulatedRank:
 
     @classmethod
     def draw(cls, num_ranks: int, num_neighbors: int, rows: int = ROWS) -> SimulatedRank:
-        """Draw the neighbors; see `simulated_part`."""
         part = simulated_part(num_ranks, num_neighbors, rows)
         return cls(part, StandInComm(part.part, num_ranks), ExchangePlan.build(part))
 
     def works(self) -> Works:
-        """Return everything that a rank does for its peers, in the order of a training."""
+        """Everything that a rank does for its peers, in the order of a training."""
         timed = simulated_times(self.comm.size, self.comm.rank)
         return {
             "plan": lambda: ExchangePlan.build(self.part),
@@ -143,14 +134,13 @@ class SimulatedRank:
 
 @dataclass(frozen=True)
 class RanksBenchmark:
-    """Runs the measurements of `hpcgnn bench ranks`.
+    """Runs `hpcgnn bench ranks`.
 
     Attributes
     ----------
-    num_ranks, num_neighbors : to be combined; a rank has at most all others as neighbors
-    rows : that a rank sends to each neighbor, and gets of it
-    repeat : how often each work is timed
-    begin : is told of each work before it is measured
+    num_ranks, num_neighbors : tuple of int      are combined; a rank has at most all others as neighbors
+    rows : int                                   sent to each neighbor, and received from it
+    repeat : int                                 repetitions of each work
     """
 
     num_ranks: tuple[int, ...] = NUM_RANKS
@@ -160,7 +150,7 @@ class RanksBenchmark:
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield one measurement a work, number of neighbors and number of ranks."""
+        """Yield one measurement per work, number of neighbors and number of ranks."""
         cases = sorted({(min(neighbors, ranks - 1), ranks) for ranks in self.num_ranks
                         for neighbors in self.num_neighbors})
         ranks = [SimulatedRank.draw(num_ranks, num_neighbors, self.rows) for num_neighbors, num_ranks in cases]
@@ -182,7 +172,7 @@ class RanksBenchmark:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Return the most memory that a work has at once, beside what was there before it."""
+    """Most memory that a work has at once, besides what was there before it."""
     tracemalloc.start()
     try:
         work()
@@ -196,10 +186,8 @@ RESULT_COLUMNS = 3
 
 @dataclass(frozen=True)
 class RanksResult(BenchmarkResult):
-    """Holds the measurements of `hpcgnn bench ranks`."""
-
     def figure(self) -> Figure:
-        """Return seconds over neighbors, a panel a work and a line a number of ranks; needs matplotlib."""
+        """Seconds over neighbors: a panel per work, a line per number of ranks. Needs matplotlib."""
         from matplotlib.figure import Figure
 
         works = list(dict.fromkeys(row.group for row in self.measurements))

@@ -1,6 +1,6 @@
 """The rates of one node for `hpcgnn plan`: kernels as a training calls them, on all ranks of the node at once.
 
-The communicator is an argument; all ranks call in the same order, and the slowest rank's seconds count.
+All ranks call in the same order, and the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -47,19 +47,13 @@ Tables = dict[str, dict[str, Any]]
 
 @dataclass
 class NodeRates:
-    """Measures one rank's share of the rates of a node.
-
-    Attributes
-    ----------
-    place : RanksPlace
-    precisions : of PRECISION
-    """
+    """One rank's share of the measurement of a node's rates."""
 
     place: RanksPlace
     precisions: tuple[str, ...]
 
     def measure(self) -> Tables:
-        """Collective: return the tables of a cluster file; [network] lacks what was not there to measure."""
+        """Collective: the tables of a cluster file; [network] lacks what could not be measured."""
         process_bytes = resident_bytes()      # before anything is allocated here
         comm = self.place.comm
         rates = {f"rates.{precision}": self._rates(precision) for precision in self.precisions}
@@ -71,7 +65,7 @@ class NodeRates:
         return {"node": node, **rates, "pack": pack, "unpack": unpack, "network": self._network(hosts)}
 
     def _seconds(self, what: str, work: Callable[[], object]) -> float:
-        """Collective: the slowest rank's seconds, at the repetition that nothing else on the node slowed down most."""
+        # The slowest rank counts; of the repetitions, the one that was disturbed least.
         return min(self.place.measure("rate", what, 0.0, "s", {OURS: work}).seconds[OURS])
 
     def _rates(self, precision: str) -> dict[str, Any]:
@@ -137,7 +131,7 @@ class NodeRates:
         return seconds
 
     def _network(self, hosts: list[str]) -> dict[str, float]:
-        """Collective: latency and bandwidth between the ranks of a host, and between hosts where there are several."""
+        # Between the ranks of a host, and between hosts if there are several.
         rank, found = self.place.comm.rank, {}
         names = list(dict.fromkeys(hosts))
         beside = [[other for other, host in enumerate(hosts) if host == name] for name in names]
@@ -168,10 +162,8 @@ class NodeRates:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process holds in RAM."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,6 @@
-"""BenchmarkResult shows what a benchmark found, with its machine, as a table, bench.json and bench.png.
+"""`BenchmarkResult` shows what a benchmark found, with its machine, as a table, bench.json and bench.png.
 
-A picture needs matplotlib, an optional extra; the numbers don't.
+A picture needs matplotlib, an optional extra.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ WIDEST = 1000
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Holds everything of one `hpcgnn bench`.
+    """Everything of one `hpcgnn bench`.
 
     Attributes
     ----------
-    kind : name of the subcommand
-    machine : dict                        see hpcgnn.bench.machine, taken before the first measurement; on a GPU also
-                                          also its chip and the versions of CUDA
-    measurements : list of Measurement
-    failures : list of str                parts that could not be measured, with the reason
+    kind : str                   name of the subcommand
+    machine : dict               see `describe_machine`, taken before the first measurement; on a GPU also its chip and
+                                 CUDA
+    failures : list of str       parts that could not be measured, with the reason
     """
 
     kind: str
@@ -47,7 +46,7 @@ class BenchmarkResult:
     failures: list[str] = field(default_factory=list)
 
     def remarks(self) -> list[str]:
-        """Return sentences for the reader: the machine, its load and allocator, what a peer can't do, what failed."""
+        """Sentences for the reader: machine, load and allocator, what a peer can't do, what failed."""
         machine = self.machine
         load = machine["load_average"][0]
         busy = f"; load average {load:.1f} at the start" + (": the machine was busy" if load > 0.5 else "")
@@ -69,20 +68,14 @@ class BenchmarkResult:
                 f"CUDA {cuda['torch']}, cupy {cuda['cupy']}"]
 
     def as_text(self) -> str:
-        """Return the tables and the remarks."""
         return print_to_text(self.tables(), self.remarks())
 
     def tables(self) -> list[Table | str]:
-        """Return what is printed above the remarks."""
+        """What is printed above the remarks."""
         return [_table_of(self.measurements)]
 
     def write(self, folder: Path) -> None:
-        """Write bench.json and table.txt.
-
-        Raises
-        ------
-        ConfigError      a file can't be written
-        """
+        """Write bench.json and table.txt. Raises ConfigError where a file can't be written."""
         records = [row.as_record() for row in self.measurements]
         contents = {"kind": self.kind, "machine": self.machine, "failures": self.failures, "measurements": records}
         try:
@@ -92,12 +85,7 @@ class BenchmarkResult:
             raise ConfigError(f"--out {folder} can't hold the results: {error.strerror}") from error
 
     def draw(self, folder: Path) -> str | None:
-        """Write bench.png; return None, or why there is none.
-
-        Raises
-        ------
-        ConfigError      the file can't be written
-        """
+        """Write bench.png; return None, or why there is none. Raises ConfigError where it can't be written."""
         missing = why_no_picture(PICTURE)
         if missing is None:
             figure = self.figure()
@@ -109,12 +97,11 @@ class BenchmarkResult:
         return missing
 
     def figure(self) -> Figure:
-        """Return the picture, which needs matplotlib."""
         return draw_bars(self.measurements)
 
 
 def open_folder(folder: Path) -> None:
-    """Make the folder for the results, before anything is measured; raises ConfigError where it can't be used."""
+    """Make the folder for the results, before anything is measured. Raises ConfigError where it can't be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -122,19 +109,18 @@ def open_folder(folder: Path) -> None:
 
 
 def why_no_picture(name: str) -> str | None:
-    """Say why the picture can't be drawn, or return None where it can."""
+    """Why the picture can't be drawn; None if it can."""
     if importlib.util.find_spec("matplotlib") is not None:
         return None
     return f"there is no {name}: matplotlib is not installed; run pip install 'hpcgnn[report]'"
 
 
 def table_text(measurements: Iterable[Measurement], remarks: Iterable[str]) -> str:
-    """Write the table and what must be said beside it."""
     return print_to_text([_table_of(list(measurements))], remarks)
 
 
 def print_to_text(tables: Iterable[Table | str], remarks: Iterable[str]) -> str:
-    """Write tables, or lines, and remarks, as wide as they have to be: digits are never cut."""
+    """Write tables, or lines, and remarks, as wide as needed: digits are never cut."""
     out = io.StringIO()
     console = Console(file=out, width=WIDEST)
     for part in (*tables, *remarks):
@@ -143,7 +129,6 @@ def print_to_text(tables: Iterable[Table | str], remarks: Iterable[str]) -> str:
 
 
 def _table_of(rows: list[Measurement]) -> Table:
-    """Make one row a measurement: median, rate, share of the ceiling, and how many times each peer's seconds."""
     peers = list(dict.fromkeys(peer for row in rows for peer in row.peers))
     table = Table(box=box.SIMPLE_HEAD, caption="a peer's column: its seconds over ours", caption_justify="left")
     table.add_column("work")
@@ -165,8 +150,9 @@ def _cells(row: Measurement) -> tuple[str, str, str]:
 
 
 def draw_bars(measurements: list[Measurement]) -> Figure:
-    """Draw the share of each ceiling and the ratio to each peer; the ceilings themselves, and work that has neither a
-    ceiling nor a peer, are left out.
+    """Draw the share of each ceiling and the ratio to each peer.
+
+    Ceilings themselves, and work without a ceiling and a peer, are left out.
     """
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
-"""Measurement holds the seconds of one piece of work, done by several contestants in turn, and what follows from them.
+"""`Measurement` holds the seconds of one piece of work by several contestants, and what follows from them.
 
-The loop that times contestants is `hpcgnn.bench.place.Place.interleave`. Nothing here imports NumPy or torch.
+The loop that times contestants is `hpcgnn.bench.place.Place.interleave`. Imports neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the 
 
 @dataclass(frozen=True)
 class Effort:
-    """Says how often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`; once
-    where three times would use up more.
+    """How often a contestant is timed.
+
+    `repeat` times, but from the third on only until it has used up `seconds`; once if three times would use up more.
     """
 
     repeat: int = 7
@@ -29,16 +30,16 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """Holds the seconds of one piece of work.
+    """Seconds of one piece of work.
 
     Attributes
     ----------
     group, case : str                     kernel, and what it was run on
     amount : float                        work in 1e9 units: GB moved or GFLOP; in 1e12, TOP
-    unit : {"GB/s", "GFLOP/s", "GOP/s", "TOP/s", "s"}    of amount over seconds; "s" shows the seconds themselves
+    unit : str                            "GB/s", "GFLOP/s", "GOP/s" or "TOP/s"; "s" shows the seconds themselves
     seconds : dict name -> list of float  every repetition of every contestant: hpcgnn, ceiling and peers
     remarks : list of str                 what a reader must know, e.g. a peer that can't do this
-    details : dict                        what else bench.json holds of it
+    details : dict                        further entries of bench.json
     """
 
     group: str
@@ -50,31 +51,29 @@ class Measurement:
     details: dict[str, Any] = field(default_factory=dict)
 
     def median(self, name: str = OURS) -> float:
-        """Return the median seconds of a contestant."""
         return statistics.median(self.seconds[name])
 
     @property
     def rate(self) -> float | None:
-        """Return our rate in `unit`, or None where only seconds have a meaning."""
+        """Our rate in `unit`; None where only seconds have a meaning."""
         return None if self.unit == "s" else self.amount / self.median()
 
     @property
     def ceiling_share(self) -> float | None:
-        """Return the seconds of the ceiling over ours: 1 is the machine's limit."""
+        """Seconds of the ceiling over ours: 1 is the machine's limit."""
         return self.median(CEILING) / self.median() if CEILING in self.seconds else None
 
     @property
     def peers(self) -> list[str]:
-        """Return the names of all contestants but us and the ceiling."""
+        """Names of all contestants except us and the ceiling."""
         return [name for name in self.seconds if name not in (OURS, CEILING)]
 
     @property
     def peer_ratio(self) -> dict[str, float]:
-        """Return each peer's seconds over ours, that is how many times faster we are."""
+        """Each peer's seconds over ours: how many times faster we are."""
         return {name: self.median(name) / self.median() for name in self.peers}
 
     def as_record(self) -> dict[str, Any]:
-        """Return everything as bench.json holds it."""
         return {"group": self.group, "case": self.case, "unit": self.unit, "amount": self.amount,
                 "median_seconds": {name: self.median(name) for name in self.seconds}, "rate": self.rate,
                 "ceiling_share": self.ceiling_share, "peer_ratio": self.peer_ratio, "remarks": self.remarks,
@@ -82,11 +81,10 @@ class Measurement:
 
 
 def say_nothing(step: str) -> None:
-    """Take note of a step where nobody watches."""
+    pass
 
 
 def wall_seconds(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call by this process's clock."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -94,12 +92,7 @@ def wall_seconds(work: Callable[[], Any]) -> float:
 
 @dataclass
 class PartedBenchmark:
-    """Measures parts, each of which may fail without the others.
-
-    Attributes
-    ----------
-    failures : list of str, filled by `measure`
-    """
+    """Measures parts; one that fails is noted in `failures`, and the next one begins."""
 
     failures: list[str] = field(default_factory=list, init=False)
 
@@ -108,7 +101,6 @@ class PartedBenchmark:
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:
-        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
         for name, part in self.parts():
             yield from self._attempt(name, part)
 

@@ -1,7 +1,7 @@
-"""DglBatches runs the benchmark's networks in DGL, float32, batch after batch: GraphConv, GINConv and SAGEConv.
+"""`DglBatches` runs the benchmark's networks in DGL, float32, batch after batch: GraphConv, GINConv and SAGEConv.
 
-Graphs are made beforehand with the formats that DGL reads; nothing is timed here. Rows are mapped before they are
-summed, which GraphConv does by itself where that is narrower, and which costs GINConv less too.
+Graphs are made beforehand with the formats that DGL reads. Rows are mapped before they are summed where that is
+narrower: GraphConv does so by itself, and it costs GINConv less too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 
 class DglBatches:
-    """Runs a stack over batches.
-
-    Parameters
-    ----------
-    stack : list of FloatConvolution
-    batches : Batches
-    features : (num_rows, num_features) float32, in the order of the batches
-    """
+    """Runs a stack over batches; `features` is (num_rows, num_features) float32 in the order of the batches."""
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray):
         rows, bounds = torch.from_numpy(features), batches.row_begin.tolist()
@@ -38,7 +31,7 @@ class DglBatches:
         self._stack, self._layers = stack, [_Layer(one) for one in stack]
 
     def forward(self) -> np.ndarray:
-        """Return logits (num_rows, num_classes)."""
+        """Logits (num_rows, num_classes)."""
         with torch.inference_mode():
             return torch.cat([self._forward_batch(graph, rows) for graph, rows in self._work]).numpy()
 
@@ -49,7 +42,7 @@ class DglBatches:
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
-    """Make a batch's graph with both its sparse formats, and self-loops for GCN, as DGL wants them."""
+    """A batch's graph with both sparse formats, and with self-loops for GCN, as DGL needs them."""
     dgl = import_dgl()
     target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
@@ -60,8 +53,6 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
 
 
 class _Layer(nn.Module):
-    """Make one convolution of DGL with the given weights."""
-
     def __init__(self, layer: FloatConvolution):
         super().__init__()
         import_dgl()

@@ -1,4 +1,4 @@
-"""Trains DGL's GraphConv and SAGEConv on the whole graph, as hpcgnn bench epoch asks for in a process of its own."""
+"""Driver of `hpcgnn bench epoch`: DGL's GraphConv and SAGEConv on the whole graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dgl.nn.pytorch import GraphConv, SAGEConv  # noqa: E402  (needs what import
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
-    """Make the graph with both its sparse formats made beforehand, and self-loops for GCN, as DGL wants them."""
+    """The graph with both sparse formats made beforehand, and with self-loops for GCN, as DGL needs them."""
     target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
                       idtype=torch.int32)
@@ -24,10 +24,10 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """Make DGL's layer; both map before they sum where that is narrower.
+    """DGL's layer; both kinds map before they sum where that is narrower.
 
-    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's: from DGL's own Glorot
-    with the gain of ReLU it learns more slowly, which would be read as a difference between the systems.
+    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's. With DGL's own Glorot
+    and the gain of ReLU it learns more slowly, which would look like a difference between the systems.
     """
     if model == "gcn":
         return GraphConv(in_dim, out_dim)

@@ -1,4 +1,4 @@
-"""import_dgl has DGL's graphs and products, which work beside any torch; its sampler library does not: left out."""
+"""`import_dgl` imports DGL's graphs and products without its sampler library, which does not work beside any torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ SAMPLER = "dgl.graphbolt"
 
 
 class _Absent(ModuleType):
-    """Is a module that is never called: whatever DGL takes from it while it is imported is the module itself."""
-
     __path__: tuple[str, ...] = ()
     __file__ = None
 
@@ -30,12 +28,7 @@ class _Absent(ModuleType):
 
 
 def import_dgl() -> ModuleType:
-    """Import the module `dgl`, on PyTorch.
-
-    Raises
-    ------
-    ConfigError      it can't be imported, with its reason
-    """
+    """Import the module `dgl`, on PyTorch. Raises ConfigError, with the reason, where it can't be imported."""
     os.environ.setdefault("DGLBACKEND", "pytorch")    # otherwise it asks, and writes a file to the home folder
     # DGL loads a library that is built for one version of torch, and refuses to start with any other.
     sys.modules.setdefault(SAMPLER, _Absent(SAMPLER))

@@ -1,11 +1,13 @@
-"""Trains on batches of DGL's NeighborSampler as DistDGL does: each process owns a part of the nodes and their features,
-draws batches of its own training nodes, and fetches the features of the others that they need.
+"""Driver that trains on batches of DGL's NeighborSampler over a network, as DistDGL does.
+
+Each process owns a part of the nodes and their features, draws batches of its own training nodes, and fetches the
+features of other nodes that they need.
 
     RANK=.. WORLD_SIZE=2 MASTER_ADDR=.. MASTER_PORT=.. GLOO_SOCKET_IFNAME=..
         python -m hpcgnn.bench.peers.dgl_remote_sampler ARRAYS.npz SETTINGS.json OWNER.npy
 
-Reference: Zheng et al., "DistDGL", IA3 2020. Kinder to the peer than the original: every process holds all arcs, so
-that drawing neighbors costs no message.
+Reference: Zheng et al., "DistDGL", IA3 2020. Kinder to the peer than the original: every process holds all edges, so
+drawing neighbors costs no message.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from hpcgnn.bench.race.contestants import PeerSettings
 
 
 def join_hosts(settings: PeerSettings) -> Remote:
-    """Collective: return the processes that the environment tells of, whatever the settings say."""
+    """Collective: the processes that the environment describes."""
     dist.init_process_group("gloo")
     owner = torch.from_numpy(np.load(sys.argv[3]).astype(np.int64))
     return Remote(owner, dist.get_rank(), dist.get_world_size())

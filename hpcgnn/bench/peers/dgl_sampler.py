@@ -1,4 +1,4 @@
-"""Trains on batches of DGL's NeighborSampler, as hpcgnn bench time-to-score asks for in a process of its own."""
+"""Driver of `hpcgnn bench time-to-score`: batches of DGL's NeighborSampler."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs wh
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
-    """Make the graph with 64-bit ids: of blocks that it draws with 32-bit ones, DGL 2.1 fails to make a CSR on several
-    threads.
-    """
+    # 64-bit ids: of blocks with 32-bit ids, DGL 2.1 fails to make a CSR on several threads.
     return dgl_epoch.make_graph(indptr, indices, model).long()
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
-    """Make the loader over this process's training nodes, shuffled anew every epoch; it draws in its threads."""
+    """The loader over this process's training nodes, shuffled again every epoch; it draws in its threads."""
     dgl.seed(processes.seed(settings.seed))
     loader = DataLoader(graph, processes.share(arrays.train_nodes).to(graph.idtype),
                         NeighborSampler(list(settings.fanout)), batch_size=settings.batch, shuffle=True)

@@ -1,4 +1,4 @@
-"""This module trains for all peers' drivers: the same stack, loss and optimizer around a peer's own convolution.
+"""Training loop of the drivers of `hpcgnn bench epoch`: the same stack, loss and optimizer around a peer's convolution.
 
 A driver prints one line of JSON: seconds of every epoch, peak bytes, and the test score at the best validation score.
 """
@@ -24,7 +24,7 @@ ConvolutionMaker = Callable[[str, int, int], nn.Module]
 
 
 class PeerStack(nn.Module):
-    """Stacks dropout → convolution → LayerNorm → ReLU, as hpcgnn does; the last convolution's output are the logits."""
+    """Dropout → convolution → LayerNorm → ReLU, as in hpcgnn; the last convolution gives the logits."""
 
     def __init__(self, settings: EpochSettings, dims: list[int], make: ConvolutionMaker):
         super().__init__()
@@ -44,9 +44,7 @@ class PeerStack(nn.Module):
 def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
     """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
 
-    Parameters
-    ----------
-    make_graph : callable(indptr, indices, model) -> graph      from CSR by destination
+    `make_graph(indptr, indices, model)` takes a CSR by destination.
     """
     settings = EpochSettings(**json.loads(sys.argv[2]))
     with np.load(sys.argv[1]) as archive:
@@ -63,7 +61,7 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
 
 def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, masks: dict[str, torch.Tensor],
           settings: EpochSettings) -> tuple[list[float], float]:
-    """Return the seconds of every epoch, and the test score at the first best validation score."""
+    """Seconds of every epoch, and the test score at the first best validation score."""
     optimizer, mask = torch.optim.Adam(model.parameters(), lr=settings.lr), masks["train"]
     seconds, scores = [], []
 
@@ -82,7 +80,7 @@ def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, mas
 
 def evaluate(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor,
              masks: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Return validation and test score; 0 where no node is in a split."""
+    """Validation and test score; 0 where a split is empty."""
     model.eval()
     with torch.no_grad():
         is_right = (model(graph, rows).argmax(1) == labels).float()
@@ -90,6 +88,6 @@ def evaluate(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor,
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process ever had, of Linux's VmHWM."""
+    """Peak memory of this process (VmHWM of Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,4 +1,4 @@
-"""This module says which peers exist and whether they are installed. It imports none."""
+"""Which peers there are and whether they are installed, without importing them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PEERS = {"torch": ("torch", "torch"), "scipy": ("scipy", "scipy"), "pyg": ("torc
 
 
 def parse_peers(text: str, allowed: tuple[str, ...] = tuple(PEERS)) -> tuple[str, ...]:
-    """Read the names of a list with commas, each once.
+    """Read a list of names with commas, each once.
 
     Raises
     ------
-    ConfigError      a name that is unknown here, or not installed
+    ConfigError      an unknown name, or one that is not installed
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:

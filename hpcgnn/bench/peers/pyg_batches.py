@@ -1,4 +1,4 @@
-"""This module has what PyTorch Geometric's two loaders share: arcs as a list, the graph of each layer, convolutions."""
+"""What PyTorch Geometric's two loaders share: edges as a list, the graph of each layer, convolutions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpcgnn.bench.peers.score_loop import PeerGraph
 
 
 class LayerGraph:
-    """Holds the arcs of one layer of a batch, and how many rows it reads: those that later layers need come first."""
+    """Edges of one layer of a batch, and the number of rows it reads; rows that later layers need come first."""
 
     def __init__(self, edge_index: torch.Tensor, num_rows: int):
         self.edge_index, self.num_rows = edge_index, num_rows
 
 
 class Trimmed(RowsSecond):
-    """Runs a convolution over a LayerGraph, a whole batch's arcs, or the whole graph."""
+    """Runs a convolution over a LayerGraph, a whole batch's edges, or the whole graph."""
 
     def forward(self, graph: torch.Tensor | LayerGraph, h: torch.Tensor) -> torch.Tensor:
         if isinstance(graph, LayerGraph):
@@ -28,20 +28,20 @@ class Trimmed(RowsSecond):
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """Make its layer; GCN can't keep the normalized adjacency, which is another one in each batch."""
+    # GCN can't cache the normalized adjacency, which differs from batch to batch.
     return Trimmed(GCNConv(in_dim, out_dim) if model == "gcn" else SAGEConv(in_dim, out_dim))
 
 
 def edge_index_of(arrays: PeerGraph) -> torch.Tensor:
-    """Return sources and targets, (2, num_edges) int64."""
+    """Sources and targets, (2, num_edges) int64."""
     target = np.repeat(np.arange(len(arrays.indptr) - 1), np.diff(arrays.indptr))
     return torch.from_numpy(np.stack([arrays.indices.astype(np.int64), target]))
 
 
 def layer_graphs(batch, num_layers: int) -> list[LayerGraph]:
-    """Leave out of each layer what no later one reads, where the batch says how many nodes and arcs each hop has.
+    """Leave out of each layer what no later one reads, where the batch counts nodes and edges by hop.
 
-    This is what torch_geometric.utils.trim_to_layer does.
+    torch_geometric.utils.trim_to_layer does the same.
     """
     nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
     if nodes is None or edges is None:

@@ -1,4 +1,4 @@
-"""Trains on batches of PyTorch Geometric's ClusterLoader, as hpcgnn bench time-to-score asks for in a process."""
+"""Driver of `hpcgnn bench time-to-score`: batches of PyTorch Geometric's ClusterLoader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS_A_CLUSTER = 100
 
 
 class MetisClusters(ClusterData):
-    """Takes clusters that METIS has made elsewhere: PyTorch Geometric's own METIS comes with other packages."""
+    """Clusters from hpcgnn's METIS; PyTorch Geometric's own METIS comes with other packages."""
 
     def __init__(self, data: Data, cluster: torch.Tensor):
         self._cluster = cluster
@@ -35,9 +35,7 @@ class MetisClusters(ClusterData):
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
-    """Make the loader over this process's clusters; so many are in a batch that it has about `settings.batch` training
-    nodes.
-    """
+    """The loader over this process's clusters; a batch has about `settings.batch` training nodes."""
     num_nodes = len(arrays.labels)
     arcs = scipy.sparse.csr_matrix((np.ones(len(arrays.indices), np.int8), arrays.indices, arrays.indptr),
                                    shape=(num_nodes, num_nodes))
@@ -58,7 +56,7 @@ def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alo
 
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy of (n, num_classes) logits and (n,) labels, 0 where n is 0."""
+    """Mean cross-entropy of (n, num_classes) logits and (n,) labels; 0 if n is 0."""
     return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
 
 

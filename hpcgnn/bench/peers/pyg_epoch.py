@@ -1,4 +1,4 @@
-"""Trains PyTorch Geometric's GCNConv and SAGEConv on a CSR adjacency, as hpcgnn bench epoch asks for in a process."""
+"""Driver of `hpcgnn bench epoch`: PyTorch Geometric's GCNConv and SAGEConv on a CSR adjacency."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowsSecond(nn.Module):
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Tensor:
-    """Make the transposed adjacency a CSR tensor: PyTorch Geometric's fast path on a CPU."""
+    # A CSR tensor of the transposed adjacency is PyTorch Geometric's fast path on a CPU.
     warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
     num_nodes = len(indptr) - 1
     return torch.sparse_csr_tensor(torch.from_numpy(indptr), torch.from_numpy(indices.astype(np.int64)),
@@ -32,7 +32,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Ten
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """Make its layer; GCN keeps the normalized adjacency, mean maps first where that is narrower."""
+    # GCN caches the normalized adjacency; mean maps first where that is narrower.
     if model == "gcn":
         return RowsSecond(GCNConv(in_dim, out_dim, cached=True))
     return RowsSecond(SAGEConv(in_dim, out_dim))

@@ -1,9 +1,9 @@
-"""Trains PyTorch Geometric's SAGEConv, GCNConv and GATConv on a whole graph in this process, on the host or a GPU.
+"""PyTorch Geometric's SAGEConv, GCNConv and GATConv, trained on a whole graph in this process, on the host or a GPU.
 
-The stack is ours (dropout, convolution, LayerNorm, ReLU) and starts from our weights. There are two ways to give it a
-graph: the transposed adjacency as torch's CSR matrix, which SAGE and GCN multiply by (cuSPARSE on a GPU), and a list of
-edges, whose rows are gathered and scattered; GAT has the second alone. Coefficients of GCN and self-loops are computed
-once, before training. With `compiles` the stack goes through torch.compile.
+The stack is ours (dropout, convolution, LayerNorm, ReLU) and starts from our weights. It gets the graph in one of two
+forms: the transposed adjacency as torch's CSR matrix, which SAGE and GCN multiply by (cuSPARSE on a GPU), or a list of
+edges, where rows are gathered and scattered; GAT has only the second. Self-loops and the coefficients of GCN are
+computed once, before training. With `compiles` the stack goes through torch.compile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FORMS = {"sage": (CSR, EDGES), "gcn": (CSR, EDGES), "gat": (EDGES,)}     # ways 
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """Holds what a peer trains on, on its device.
+    """What a peer trains on, on its device.
 
     Attributes
     ----------
-    edges : (2, num_edges) int64      source and target of each arc, targets ascending
+    edges : (2, num_edges) int64      source and target of each edge, targets ascending
     features : (num_nodes, num_features) float32
     labels : (num_nodes,) int64
     train_index : (n,) int64          nodes of the loss
@@ -66,13 +66,9 @@ class PeerGraph:
 
 
 class PeerStack(nn.Module):
-    """Stacks dropout → convolution → LayerNorm → ReLU; the last convolution's output are the logits.
+    """Dropout → convolution → LayerNorm → ReLU; the last convolution gives the logits.
 
-    Parameters
-    ----------
-    model : {"sage", "gcn", "gat"}
-    dims : widths of input, hidden layers and output
-    heads : int      of gat
+    `dims` are the columns of input, hidden layers and output; `heads` is of gat.
     """
 
     def __init__(self, model: str, dims: list[int], heads: int):
@@ -91,12 +87,11 @@ class PeerStack(nn.Module):
         return h
 
     def set_dropout(self, probability: float) -> None:
-        """Take another probability for every layer's input."""
         self.dropout = probability
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int, heads: int, is_last: bool) -> nn.Module:
-    """Make its layer; heads share a hidden width, and are averaged in the last layer."""
+    """PyTorch Geometric's layer. Heads share a hidden width, and are averaged in the last layer."""
     if model == "gcn":
         return GCNConv(in_dim, out_dim, normalize=False)
     if model == "sage":
@@ -107,14 +102,14 @@ def make_convolution(model: str, in_dim: int, out_dim: int, heads: int, is_last:
 
 @dataclass(frozen=True)
 class PeerTraining:
-    """Describes one training of the peer.
+    """One training of the peer.
 
     Attributes
     ----------
-    form : one of FORMS
-    precision : torch.dtype     of rows and weights; PyTorch Geometric's sums are of the rows' type
-    dims : widths of input, hidden layers and output
-    weights : dict              ours, by our names, which the training begins with
+    form : str                  of FORMS
+    precision : torch.dtype     of rows and weights; PyTorch Geometric sums in the rows' type
+    dims : list of int          columns of input, hidden layers and output
+    weights : dict              ours, by our names, to start with
     """
 
     model: str
@@ -128,11 +123,10 @@ class PeerTraining:
 
     @property
     def name(self) -> str:
-        """The contestant's name in tables."""
         return f"pyg {self.form}, compiled" if self.compiles else f"pyg {self.form}"
 
     def stack(self) -> PeerStack:
-        """The model with the weights that it begins with, float32 on the host."""
+        """The model with its first weights, float32 on the host."""
         arguments = {"in_dim": self.dims[0], "hidden_dim": self.dims[1], "out_dim": self.dims[-1],
                      "num_layers": len(self.dims) - 1, "dropout": 0.0, "norm": "layer", "heads": self.heads}
         stack = PeerStack(self.model, self.dims, self.heads)
@@ -140,12 +134,7 @@ class PeerTraining:
         return stack
 
     def run(self, graph: PeerGraph, make_clock: Callable[[PeerStack], PhaseClock]) -> PhaseClock:
-        """Train through all phases of a clock.
-
-        Raises
-        ------
-        RuntimeError      the peer can't do this, or memory does not suffice
-        """
+        """Train through all phases of a clock. Raises RuntimeError where the peer can't do this or memory is short."""
         stack = self.stack().to(graph.features.device, self.precision)
         clock, given = make_clock(stack), graph.form(self.form, self.model, self.precision)
         rows, labels = graph.features.to(self.precision), graph.labels[graph.train_index]

@@ -1,4 +1,4 @@
-"""Trains on batches of PyTorch Geometric's NeighborLoader, as hpcgnn bench time-to-score asks for in a process."""
+"""Driver of `hpcgnn bench time-to-score`: batches of PyTorch Geometric's NeighborLoader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from hpcgnn.bench.race.contestants import PeerSettings
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
-    """Make the loader over this process's training nodes, shuffled anew every epoch.
-
-    Its list of neighbors begins at the batch, that of the settings at the input.
-    """
+    """The loader over this process's training nodes, shuffled again every epoch."""
+    # Its list of neighbors begins at the batch, the list in the settings at the input.
     data = Data(x=arrays.rows, y=arrays.labels, edge_index=edge_index_of(arrays))
     loader = NeighborLoader(data, list(settings.fanout[::-1]), input_nodes=processes.share(arrays.train_nodes),
                             batch_size=settings.batch, shuffle=True)

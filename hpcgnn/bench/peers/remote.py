@@ -1,6 +1,4 @@
-"""Remote joins the processes of a peer of which each has the features of its own nodes only: others' rows are fetched,
-and their bytes counted.
-"""
+"""`Remote` joins processes of a peer that each hold their own nodes' features; other rows are fetched and counted."""
 
 from __future__ import annotations
 
@@ -13,10 +11,7 @@ from hpcgnn.bench.peers.together import Together
 class Remote(Together):
     """All processes, over gloo, each with a part of the features; see `Together`.
 
-    Parameters
-    ----------
-    owner : (num_nodes,) int64      the process that has a node's features
-    rank, size : int                which of how many this process is
+    `owner` is (num_nodes,) int64: the process with a node's features.
     """
 
     def __init__(self, owner: torch.Tensor, rank: int, size: int):
@@ -24,17 +19,14 @@ class Remote(Together):
         self.owner = owner
 
     def share(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return those of the own nodes among the ids, as many as the process with the fewest has."""
+        """The own nodes among the ids, as many as the process with the fewest has."""
         owner = self.owner[ids]
         return ids[owner == self.rank][:int(torch.bincount(owner, minlength=self.size).min())]
 
     def fetch(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-        """Collective: return the rows of some nodes, those of other processes as these send them.
+        """Collective: the rows (n, dim) of nodes (n,) int64; other processes send theirs.
 
-        Parameters
-        ----------
-        rows : (num_nodes, dim)      of which only the own ones are read
-        nodes : (n,) int64
+        Of `rows` only the own ones are read.
         """
         owner, out = self.owner[nodes], torch.empty(len(nodes), rows.shape[1])
         is_own = owner == self.rank

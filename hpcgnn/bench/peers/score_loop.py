@@ -1,5 +1,6 @@
-"""This module trains for all peers' drivers of a race: the same stack, loss, optimizer and clock around a peer's own
-batches. A driver prints one line of JSON: its evaluations, and peak bytes.
+"""Training loop of the drivers of a race: the same stack, loss, optimizer and clock around a peer's batches.
+
+A driver prints one line of JSON: its evaluations, and peak bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from hpcgnn.bench.race.curve import Point, reaches
 
 
 class BlockStack(PeerStack):
-    """Stacks the same layers over a batch, whose every layer has a graph of its own."""
+    """The same layers over a batch, where every layer has its own graph."""
 
     def forward_batch(self, blocks: list, h: torch.Tensor) -> torch.Tensor:
-        """Map rows of a batch's inputs to logits; blocks are those of the layers, the input's first."""
+        """Map rows of a batch's inputs to logits; `blocks` begins at the input's layer."""
         for layer, (convolution, block) in enumerate(zip(self.convolutions, blocks, strict=True)):
             h = convolution(block, F.dropout(h, self.dropout, self.training))
             if layer < len(self.norms):
@@ -34,7 +35,7 @@ class BlockStack(PeerStack):
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """Holds the arrays of a driver.
+    """The arrays of a driver.
 
     Attributes
     ----------
@@ -42,7 +43,6 @@ class PeerGraph:
     rows : (num_nodes, num_features) float32
     labels : (num_nodes,) int64
     masks : dict split -> (num_nodes,) bool
-    num_classes : int
     """
 
     indptr: np.ndarray
@@ -54,7 +54,6 @@ class PeerGraph:
 
     @property
     def train_nodes(self) -> torch.Tensor:
-        """Return the ids of the training nodes, int64."""
         return self.masks["train"].nonzero()[:, 0]
 
 
@@ -100,19 +99,19 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
 
 
 def set_seeds(seed: int) -> None:
-    """Set the seed of torch's draws and of NumPy's, from which loaders draw."""
+    """Seed torch and NumPy, from which loaders draw."""
     torch.manual_seed(seed)
     np.random.seed(seed)      # noqa: NPY002
 
 
 def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings: PeerSettings,
           processes: Alone) -> tuple[list[Point], int]:
-    """Collective: return the evaluations, and the peak bytes of the largest process in training.
+    """Collective: the evaluations, and the peak bytes of the largest process in training.
 
-    It ends at the limits of epochs and seconds, or with a score that is enough. An epoch of batches is long, so that it
-    is evaluated within too, EVALUATIONS times, where every epoch is. The clock starts in all processes together. It
-    stands still while the first one evaluates, which computes the whole graph, and while the others wait for it; peak
-    bytes are those before the first evaluation.
+    Training ends at the limit of epochs or seconds, or with a score that is enough. An epoch of batches is long, so it
+    is also evaluated EVALUATIONS times within, if every epoch is evaluated. The clock starts in all processes together.
+    It stands still while the first process evaluates the whole graph and the others wait. Peak bytes are taken before
+    the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     clock, points, updates, peak = Clock(processes), [], 0, 0
@@ -152,12 +151,7 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
 
 
 class Clock:
-    """Adds up seconds of training, of the slowest process where there are several.
-
-    Parameters
-    ----------
-    processes : Alone
-    """
+    """Adds up seconds of training, of the slowest process."""
 
     def __init__(self, processes: Alone):
         self._processes, self._started, self.seconds = processes, 0.0, 0.0

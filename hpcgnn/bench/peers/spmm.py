@@ -1,6 +1,4 @@
-"""This module makes sparse products of peers: for each the function that a user of it would call, prepared for one
-graph, a precision of the rows and a place. Nothing is timed here.
-"""
+"""Sparse products of peers: for each, the function that its users call, prepared for one graph, precision and place."""
 
 from __future__ import annotations
 
@@ -22,14 +20,14 @@ Product = Callable[..., object]
 
 
 def mean_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product | None]:
-    """Return the peers' means of in-neighbors' rows by name; None where a peer has none in this precision."""
+    """The peers' means of in-neighbors' rows by name; None where a peer has none in this precision."""
     if place == HOST:
         return {peer: PEER_PRODUCTS[peer](graph, precision) for peer in peers}
     return {CUSPARSE: cusparse_product(graph, precision, place)} if "torch" in peers else {}
 
 
 def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product]:
-    """Return torch's product of arcs' ends, where torch is asked for."""
+    """torch's product of edges' ends, if torch is among the peers."""
     if "torch" not in peers:
         return {}
     weights = weights_of(graph, precision, place)
@@ -41,7 +39,7 @@ def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place
 
 
 def weights_of(graph: Topology, precision: str, place: str) -> torch.Tensor:
-    """Return the mean as torch's sparse matrix; with indices of 32 bits on a device, where they are the faster ones."""
+    """The mean as torch's sparse matrix; on a device with 32-bit indices, which are faster there."""
     values = torch.from_numpy(weights_of_arcs(graph)).to(place, PRECISION[precision])
     return _sparse_tensor(graph, values, np.int64 if place == HOST else np.int32)
 
@@ -55,12 +53,12 @@ def _sparse_tensor(graph: Topology, values: torch.Tensor, index: type = np.int64
 
 
 def weights_of_arcs(graph: Topology) -> np.ndarray:
-    """Return what makes a sum a mean, (num_edges,) float32."""
+    """Weights that turn a sum into a mean, (num_edges,) float32."""
     return np.repeat(graph.inverse_degree, np.diff(graph.indptr))
 
 
 def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
-    """Multiply through torch, into memory that is there: torch.sparse.mm would write zeros first."""
+    # Into existing memory: torch.sparse.mm would write zeros first.
     weights, outputs = weights_of(graph, precision, place), {}
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
@@ -74,7 +72,7 @@ def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
 
 
 def torch_product(graph: Topology, precision: str) -> Product:
-    """Multiply a CSR of weights by the rows (MKL); in 16 bits by torch's own reduction, since MKL has none."""
+    # MKL has no 16-bit product, so that one is torch's own reduction.
     if precision == "fp32":
         matrix = weights_of(graph, precision, HOST)
         return lambda rows: torch.sparse.mm(matrix, rows)
@@ -83,7 +81,7 @@ def torch_product(graph: Topology, precision: str) -> Product:
 
 
 def pyg_product(graph: Topology, precision: str) -> Product:
-    """Take PyTorch Geometric's own choice for a CSR adjacency and aggregation by mean."""
+    # PyTorch Geometric's own choice for a CSR adjacency and a mean.
     from torch_geometric.utils import spmm
 
     matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
@@ -91,7 +89,7 @@ def pyg_product(graph: Topology, precision: str) -> Product:
 
 
 def scipy_product(graph: Topology, precision: str) -> Product | None:
-    """Multiply SciPy's CSR by a dense matrix, on one thread: it has no other."""
+    # SciPy's product has one thread.
     if precision != "fp32":
         return None
     shape = graph.num_nodes, graph.num_nodes
@@ -101,7 +99,7 @@ def scipy_product(graph: Topology, precision: str) -> Product | None:
 
 
 def dgl_product(graph: Topology, precision: str) -> Product:
-    """Sum over in-neighbors by DGL; its mean would divide the result besides, which is not counted against it."""
+    # DGL's mean would also divide the result, which is not counted against it.
     dgl = import_dgl()
     target = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.indptr))
     arcs = torch.from_numpy(graph.indices), torch.from_numpy(target)

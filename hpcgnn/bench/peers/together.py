@@ -1,4 +1,5 @@
-"""Alone and Together are the processes of a peer's training: what each of them does, and what they tell each other."""
+"""`Alone` and `Together` are the processes of a peer's training: what each of them does, and what they tell each other.
+"""
 
 from __future__ import annotations
 
@@ -12,58 +13,55 @@ from hpcgnn.bench.race.contestants import PeerSettings
 
 
 class Alone:
-    """Serves as the processes of a training, where there is one."""
+    """The only process of a training."""
 
     rank, size = 0, 1
 
     def seed(self, seed: int) -> int:
-        """Return the seed of this process's draws, another one in each process of each training."""
+        """Seed of this process's draws, different for each process of each training."""
         return seed * self.size + self.rank
 
     def share(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return this process's share of (n,) ids, in all processes as many."""
+        """This process's share of (n,) ids, equally many in all processes."""
         return ids
 
     def fetch(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-        """Return the rows (len(nodes), dim) of some nodes, (n,) int64, of all rows (num_nodes, dim)."""
+        """The rows (len(nodes), dim) of nodes (n,) int64, from all rows (num_nodes, dim)."""
         return rows[nodes]
 
     def meet(self) -> None:
         """Wait for all processes, so that their clocks start together."""
 
     def average_gradients(self, model: nn.Module) -> None:
-        """Make the gradients the means of all processes'."""
+        """Average the gradients over all processes."""
 
     def agree(self, value: float) -> float:
-        """Return the most that any process has measured."""
+        """The largest value of all processes."""
         return value
 
     def ask_first(self, answer: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """Return what the first process answers; the others wait for it."""
+        """What the first process answers; the others wait for it."""
         return answer()
 
     def sent_bytes(self) -> int:
-        """Return the bytes that all processes have sent in training."""
+        """Bytes that all processes have sent in training."""
         return 0
 
     def leave(self) -> None:
-        """Part with the others, at the end."""
+        pass
 
 
 class Together(Alone):
-    """All processes, over gloo, each with the whole graph and all features; see `Alone`, whose methods are collective
-    here, but for `seed`, `share` and `fetch`.
+    """All processes, over gloo, each with the whole graph and all features.
 
-    Parameters
-    ----------
-    rank, size : int      which of how many this process is
+    The methods of `Alone` are collective here, except `seed`, `share` and `fetch`.
     """
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size, self.sent_here = rank, size, 0
 
     def share(self, ids: torch.Tensor) -> torch.Tensor:
-        """See `Alone`; where they can't be divided evenly, some are taken twice, as DistributedSampler does."""
+        # If the ids can't be divided evenly, some are taken twice, as in DistributedSampler.
         each = -(-len(ids) // self.size)
         return ids[torch.arange(self.rank, each * self.size, self.size) % len(ids)]
 
@@ -71,7 +69,7 @@ class Together(Alone):
         dist.barrier()
 
     def average_gradients(self, model: nn.Module) -> None:
-        """Average them as DistributedDataParallel does, but in one piece after the backward pass."""
+        # As DistributedDataParallel does, but in one piece after the backward pass.
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
@@ -100,7 +98,7 @@ class Together(Alone):
 
 
 def join(settings: PeerSettings) -> Alone:
-    """Collective: return the processes of a training, which meet by the file that the settings name."""
+    """Collective: the processes of a training, which meet by the file in the settings."""
     if settings.processes == 1:
         return Alone()
     dist.init_process_group("gloo", f"file://{settings.store}", rank=settings.rank, world_size=settings.processes)

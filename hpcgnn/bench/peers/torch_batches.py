@@ -1,7 +1,4 @@
-"""TorchBatches runs the benchmark's networks as a user of torch alone writes them: a sparse product, linear maps.
-
-The maps are torch.nn.Linear, or its dynamically quantized form, which multiplies int8. Nothing is timed here.
-"""
+"""`TorchBatches` runs the benchmark's networks in torch alone: a sparse product, and linear maps in floats or int8."""
 
 from __future__ import annotations
 
@@ -26,12 +23,10 @@ class TorchBatches:
 
     Parameters
     ----------
-    stack : list of FloatConvolution
     features : (num_rows, num_features) float32, in the order of the batches
     is_int8 : bool      maps are dynamically quantized: int8 weights, and rows that become 8 bits in each product; on
                         the host, in float32
-    storage : of rows, weights and the sparse matrix
-    device : what torch calls the place where all of them lie
+    storage : torch.dtype of rows, weights and the sparse matrix
     """
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray, is_int8: bool = False,
@@ -44,12 +39,12 @@ class TorchBatches:
                       for one in stack]
 
     def forward(self) -> np.ndarray:
-        """Return logits (num_rows, num_classes) float32 on the host."""
+        """Logits (num_rows, num_classes) float32 on the host."""
         return self.compute().float().cpu().numpy()
 
     @torch.inference_mode()
     def compute(self) -> torch.Tensor:
-        """Return logits where the features lie and as they are stored; a device is not waited for."""
+        """Logits where the features lie and as they are stored; does not wait for a device."""
         h = self._features
         for number, (layer, (first, own, second)) in enumerate(zip(self._stack, self._maps, strict=True)):
             z = self._matrix @ first(h) + layer.bias
@@ -64,7 +59,7 @@ class TorchBatches:
 
 
 def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
-    """Return rows after the LayerNorm of a layer, where it has one."""
+    """Rows after the LayerNorm of a layer, if it has one."""
     return rows if layer.norm_weight is None else F.layer_norm(
         rows, rows.shape[1:], layer.norm_weight, layer.norm_bias, layer.norm_eps)
 
@@ -82,9 +77,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> n
 
 
 def _matrix_of(layer: FloatConvolution, batches: Batches, storage: torch.dtype, device: str) -> torch.Tensor:
-    """The sums over neighbors, with the row itself where the kind adds it, as one CSR; with indices of 32 bits on a
-    device, where they are the faster ones.
-    """
+    # Sums over neighbors, with the row itself where the kind adds it; on a device 32-bit indices are faster.
     size = batches.num_rows
     matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices), np.float32), batches.indices, batches.indptr),
                                      (size, size))

@@ -1,4 +1,4 @@
-"""TorchMessage holds stochastic codes packed with torch's operations, as one does without kernels of one's own."""
+"""`TorchMessage` holds stochastic codes packed with torch's operations, as one does without own kernels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import torch.nn.functional as F
 
 
 class TorchMessage:
-    """Holds rows at `bits` bits: codes packed by shifts, with each row's minimum and step.
-
-    Parameters
-    ----------
-    rows : (n, dim) float32
-    bits : {1, 2, 4, 8}
-    """
+    """Rows (n, dim) float32 as codes of 1, 2, 4 or 8 bits, packed by shifts, with each row's minimum and step."""
 
     def __init__(self, rows: torch.Tensor, bits: int):
         self.bits, self.dim = bits, rows.shape[1]
@@ -34,7 +28,7 @@ class TorchMessage:
         return packed
 
     def unpack(self) -> torch.Tensor:
-        """Return the dequantized rows, (n, dim) float32."""
+        """The dequantized rows, (n, dim) float32."""
         codes = self.payload
         if self.bits < 8:
             shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=codes.device)

@@ -1,6 +1,6 @@
-"""RaceBenchmark trains contestants, each with the same trials, and yields a row for each: the time to every target.
+"""`RaceBenchmark` trains contestants, each with the same trials, and yields a row for each: the time to every target.
 
-This process stays small and imports neither NumPy nor torch: a child's peak memory must not begin with its parent's.
+This process imports neither NumPy nor torch, because a child's peak memory begins with its parent's.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ REFERENCE = Ours()       # full-graph training, whose best validation score the 
 
 @dataclass(frozen=True)
 class Graph:
-    """Says where the graph comes from.
+    """Where the graph comes from.
 
-    Attributes
-    ----------
-    source : folder of shards, .npz archive, or what `hpcgnn preprocess` takes as SOURCE
-    normalize : of its features, as preprocess's --normalize-features
+    `source` is a folder of shards, an .npz archive, or a SOURCE of `hpcgnn preprocess`; `normalize` is that command's
+    --normalize-features.
     """
 
     source: str
@@ -40,7 +38,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Trials:
-    """Says what every contestant tries, and how often: learning rates, training nodes a batch, seeds."""
+    """What every contestant tries: learning rates, training nodes per batch, and the number of seeds."""
 
     rates: tuple[float, ...]
     batches: tuple[int, ...]
@@ -51,14 +49,14 @@ class Trials:
 class RaceBenchmark:
     """Runs `hpcgnn bench time-to-score`.
 
-    Trials are compared on seed 0; the chosen one is trained on the other seeds too.
+    Trials are compared on seed 0; the chosen one is also trained on the other seeds.
 
     Attributes
     ----------
     targets : tuple of float             shares of the reference's best validation score, ascending
-    ranks : int                          one process, or so many ranks of one thread
-    is_short : bool                      a training other than the reference ends with the highest target
-    device : {"cpu", "cuda"}             where ours trains; peers train on the host
+    ranks : int                          1: one process; else ranks of one thread
+    is_short : bool                      trainings other than the reference end with the highest target
+    device : {"cpu", "cuda"}             for ours; peers train on the host
     remarks : list of str                what a reader must know beforehand
     failures : list of str               what could not be trained, filled by `measure`
     """
@@ -77,7 +75,7 @@ class RaceBenchmark:
     failures: list[str] = field(default_factory=list, init=False)
 
     def measure(self) -> Iterator[ScoreRow]:
-        """Yield a row a contestant and model, the reference's first."""
+        """Yield one row per contestant and model, the reference's first."""
         with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
             shards = self._shards(Path(folder))
             arrays = Path(folder) / "graph.npz"
@@ -137,11 +135,9 @@ class Runner:
     course: Course
 
     def trials_of(self, contestant: Contestant) -> list[Trial]:
-        """Train everything that a contestant tries, on seed 0; what fails is told, and left out.
+        """Train everything that a contestant tries, on seed 0; leave out what fails.
 
-        Raises
-        ------
-        HpcgnnError      everything failed; the first reason
+        Raises HpcgnnError, with the first reason, where everything failed.
         """
         tried, trials, failures = self.benchmark.trials, [], {}
         for settings in contestant.candidates(tried.rates, tried.batches):
@@ -157,7 +153,7 @@ class Runner:
         return trials
 
     def complete(self, contestant: Contestant, trial: Trial) -> Trial:
-        """Train a trial on the seeds that it lacks, and return it."""
+        """Train a trial on the seeds that it lacks."""
         for seed in range(self.benchmark.trials.seeds):
             if seed not in trial.by_seed:
                 self._train(contestant, trial, seed)
@@ -170,7 +166,7 @@ class Runner:
 
 
 def peer_remarks(course: Course) -> list[str]:
-    """Return what a reader must know of the peers' processes."""
+    """What a reader must know of the peers' processes."""
     allocator = "under tcmalloc" if find_tcmalloc() else \
         "with glibc's allocator, which slows them down: tcmalloc is not installed"
     threads = "one thread each" if course.threads == 1 else f"{course.threads} threads between a peer's processes"

@@ -1,8 +1,6 @@
-"""RaceSettings and PeerSettings say what all contestants train alike; they travel to a peer's process as JSON.
+"""Who takes part in a race: `Ours` and `Peer`, what may be tried with each, and the settings that all share.
 
-Nothing here imports NumPy or torch.
-
-Ours and Peer are who takes part: their names, what may be tried with each, and the words of a user that name them.
+`RaceSettings` and `PeerSettings` travel to a peer's process as JSON. Imports neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from hpcgnn.errors import ConfigError
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """Describes what is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam.
+    """What is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam.
 
     Attributes
     ----------
-    epochs, seconds : limits of a training, whichever comes first; seconds of training, without evaluations
-    eval_every : epochs between evaluations; the last epoch has one too
-    enough : a validation score with which a training ends, as a share; infinite: the limits alone end it
+    epochs, seconds             limits of a training, whichever comes first; seconds without evaluations
+    eval_every : int            epochs between evaluations; the last epoch has one too
+    enough : float              validation score that ends a training; infinite: only the limits do
     """
 
     model: str
@@ -40,16 +38,14 @@ class RaceSettings:
 
 @dataclass(frozen=True)
 class PeerSettings(RaceSettings):
-    """Describes one training of a peer.
+    """One training of a peer.
 
     Attributes
     ----------
-    lr : float
-    batch : training nodes of a batch of one process, about so many with clusters
-    fanout : neighbors drawn for a node in each layer, the input's first; empty for batches of clusters
-    seed : int
-    processes, rank : how many train together, and which of them this is
-    store : file by which several find each other
+    batch : int                 training nodes of a batch of one process; approximate with clusters
+    fanout : list of int        neighbors drawn per node in each layer, the input's first; empty: clusters
+    processes, rank : int       how many train together, and which of them this is
+    store : str                 file by which several find each other
     """
 
     lr: float = 0.01
@@ -61,7 +57,7 @@ class PeerSettings(RaceSettings):
     store: str = ""
 
     def is_evaluated(self, epoch: int) -> bool:
-        """Say whether scores are taken after this many epochs, unless it is the last one."""
+        """Whether scores are taken after this many epochs, unless it is the last one."""
         return epoch == self.epochs or epoch % self.eval_every == 0
 
 
@@ -74,13 +70,7 @@ PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader nee
 
 @dataclass(frozen=True)
 class Ours:
-    """Describes a contestant of ours: a method with its bits, steps an epoch, and precision.
-
-    Attributes
-    ----------
-    method : METHOD or METHOD:BITS
-    steps : a number, or "auto"
-    """
+    """A contestant of ours: METHOD or METHOD:BITS, steps per epoch (a number or "auto"), and precision."""
 
     method: str = "vanilla"
     steps: str = FULL_GRAPH
@@ -88,31 +78,30 @@ class Ours:
 
     @property
     def name(self) -> str:
-        """Name the contestant in tables."""
         steps = {FULL_GRAPH: "full graph", AUTO: AUTO}.get(self.steps, f"{self.steps} steps")
         return f"{OURS} {self.method}, {steps}" + ("" if self.precision == "fp32" else f", {self.precision}")
 
     def flags(self) -> dict[str, str]:
-        """Return the flags of `hpcgnn train` that are its own."""
+        """Its flags of `hpcgnn train`."""
         method, _, bits = self.method.partition(":")
         own = {"method": method, "bits": bits, "steps": "" if self.steps == FULL_GRAPH else self.steps,
                "precision": "" if self.precision == "fp32" else self.precision}
         return {name: value for name, value in own.items() if value}
 
     def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Return the settings to try: learning rates, since the number of steps says what a batch is."""
+        """Settings to try: learning rates, since the number of steps says what a batch is."""
         return [Settings(rate) for rate in rates]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Describes a peer that trains on batches: drawn neighbors, or clusters where `fanout` is empty.
+    """A peer that trains on batches: drawn neighbors, or clusters if `fanout` is empty.
 
     Attributes
     ----------
     package : {"dgl", "pyg"}
-    fanout : neighbors drawn for a node in each layer, the input's first
-    processes : how many may divide a batch
+    fanout : tuple of int          neighbors drawn per node in each layer, the input's first
+    processes : tuple of int       how many may divide a batch
     """
 
     package: str
@@ -121,17 +110,16 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """Name the contestant in tables."""
         return f"{self.package} sampler {','.join(map(str, self.fanout))}" if self.fanout else \
             f"{self.package} clusters"
 
     @property
     def driver(self) -> str:
-        """Return the module that trains it."""
+        """Module that trains it."""
         return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.fanout else 'clusters'}"
 
     def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Return the settings to try: learning rates times sizes of a batch times numbers of processes."""
+        """Settings to try: learning rates times batch sizes times numbers of processes."""
         return [Settings(*chosen) for chosen in product(rates, batches, self.processes)]
 
 
@@ -139,16 +127,14 @@ Contestant = Ours | Peer
 
 
 def list_ours(methods: tuple[str, ...], steps: tuple[str, ...], precisions: tuple[str, ...]) -> list[Ours]:
-    """Return all combinations, in the order given."""
+    """All combinations, in the order given."""
     return [Ours(*combination) for combination in product(methods, steps, precisions)]
 
 
 def list_peers(asked: dict[str, tuple[int, ...]]) -> tuple[list[Peer], list[str]]:
-    """Return the contestants of installed packages, and a sentence on each that is left out.
+    """Contestants of installed packages, and a sentence on each that is left out.
 
-    Parameters
-    ----------
-    asked : dict package -> numbers of processes
+    `asked` has the numbers of processes by package.
     """
     peers, remarks = [], []
     can_sample = any(map(importlib.util.find_spec, SAMPLING_LIBRARIES))
@@ -163,12 +149,9 @@ def list_peers(asked: dict[str, tuple[int, ...]]) -> tuple[list[Peer], list[str]
 
 
 def parse_processes(text: str, default: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Read a list of PACKAGE or PACKAGE:PROCESSES as numbers of processes by package, ascending; a package without one
-    has the default.
+    """Read PACKAGE or PACKAGE:PROCESSES with commas as ascending numbers of processes by package.
 
-    Raises
-    ------
-    ConfigError      what stands behind a colon is no positive number
+    A package without a number has the default. Raises ConfigError for anything but a positive number.
     """
     asked: dict[str, tuple[int, ...]] = {}
     for item in filter(None, map(str.strip, text.split(","))):
@@ -181,11 +164,9 @@ def parse_processes(text: str, default: tuple[int, ...]) -> dict[str, tuple[int,
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """Read a list of steps an epoch: positive numbers, "rows:" and such a number, and "auto".
+    """Read a list of steps per epoch: positive numbers, "rows:" with such a number, and "auto".
 
-    Raises
-    ------
-    ConfigError      an item is none of these
+    Raises ConfigError for anything else.
     """
     items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
     for item in items:
@@ -197,12 +178,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
 
 
 def parse_methods(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Read a list of METHOD or METHOD:BITS.
-
-    Raises
-    ------
-    ConfigError      a method is unknown, or its bits are no number
-    """
+    """Read a list of METHOD or METHOD:BITS. Raises ConfigError for an unknown method or wrong bits."""
     items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
     for item in items:
         method, has_bits, bits = item.partition(":")
@@ -212,12 +188,7 @@ def parse_methods(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_targets(text: str) -> tuple[float, ...]:
-    """Read shares of the best score, ascending.
-
-    Raises
-    ------
-    ConfigError      an item is no number above 0 and up to 1
-    """
+    """Read shares of the best score, ascending. Raises ConfigError for numbers outside of (0, 1]."""
     try:
         shares = tuple(sorted({float(item) for item in text.split(",")}))
     except ValueError:

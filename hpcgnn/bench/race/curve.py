@@ -1,6 +1,4 @@
-"""Training holds what one training has reached after which time; Trial holds the same settings over several seeds.
-
-Only numbers live here: nothing is started, read or drawn.
+"""`Training` holds what one training has reached after which time; `Trial` holds the same settings over several seeds.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ ROUNDING = 1e-9      # a score that a target was made of reaches it
 
 @dataclass(frozen=True)
 class Point:
-    """Holds an evaluation: after how many epochs, updates of the weights, seconds of training and bytes sent by all
-    ranks in training; scores are shares.
+    """An evaluation, after epochs, updates of the weights, seconds of training and bytes sent by all ranks.
+
+    Scores are shares.
     """
 
     epoch: float
@@ -31,14 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Training:
-    """Holds one training.
-
-    Attributes
-    ----------
-    points : list of Point, ascending, not empty
-    peak_bytes : of its largest process
-    allocator : name of what gave it memory
-    """
+    """One training; `points` ascend and are not empty, `peak_bytes` is of its largest process."""
 
     points: list[Point]
     peak_bytes: int
@@ -46,33 +38,29 @@ class Training:
 
     @property
     def best(self) -> Point:
-        """Return the first point with the best validation score."""
+        """First point with the best validation score."""
         return max(self.points, key=lambda point: point.val_score)
 
     @property
     def epoch_seconds(self) -> float:
-        """Return mean seconds of an epoch."""
         return self.points[-1].seconds / self.points[-1].epoch
 
     @property
     def epoch_bytes(self) -> float:
-        """Return mean bytes that an epoch sends."""
         return self.points[-1].sent_bytes / self.points[-1].epoch
 
     def reach(self, score: float) -> Point | None:
-        """Return the first point with at least this validation score, None where there is none."""
+        """First point with at least this validation score, or None."""
         return next((point for point in self.points if reaches(point, score)), None)
 
 
 def reaches(point: Point, score: float) -> bool:
-    """Say whether an evaluation has at least this validation score."""
     return point.val_score >= score - ROUNDING
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Says what contestants may choose: the learning rate, and with batches how many training nodes a step has, else 0,
-    and the processes that divide them.
+    """What contestants may choose: the learning rate and, with batches, training nodes per step (else 0) and processes.
     """
 
     lr: float
@@ -81,7 +69,7 @@ class Settings:
 
     @property
     def own_batch(self) -> int:
-        """Return the training nodes of one process's batch."""
+        """Training nodes of one process's batch."""
         return self.batch // self.processes
 
     def __str__(self) -> str:
@@ -90,30 +78,26 @@ class Settings:
 
 @dataclass
 class Trial:
-    """Holds trainings with the same settings by seed; what it returns are medians over the seeds."""
+    """Trainings with the same settings by seed; results are medians over the seeds."""
 
     settings: Settings
     by_seed: dict[int, Training] = field(default_factory=dict)
 
     @property
     def trainings(self) -> list[Training]:
-        """Return the trainings in the order of their seeds."""
         return [self.by_seed[seed] for seed in sorted(self.by_seed)]
 
     def median(self, value: Callable[[Training], float]) -> float:
-        """Return the median over the seeds of a value of a training."""
         return statistics.median(value(training) for training in self.trainings)
 
     def seconds_to(self, score: float) -> float:
-        """Return median seconds of training to a validation score; NEVER where half of the seeds don't reach it."""
+        """Median seconds of training to a validation score; NEVER where half of the seeds don't reach it."""
         return self._until(score, "seconds")
 
     def epochs_to(self, score: float) -> float:
-        """Return median epochs to a validation score, or NEVER."""
         return self._until(score, "epoch")
 
     def updates_to(self, score: float) -> float:
-        """Return median updates of the weights to a validation score, or NEVER."""
         return self._until(score, "updates")
 
     def _until(self, score: float, what: str) -> float:
@@ -122,19 +106,16 @@ class Trial:
 
     @property
     def best_score(self) -> float:
-        """Return the median of the best validation scores, of two in the middle the lower one: most seeds reach it."""
+        """Median of the best validation scores; of two in the middle the lower one, which most seeds reach."""
         return statistics.median_low(training.best.val_score for training in self.trainings)
 
     def as_record(self) -> dict[str, Any]:
-        """Return everything as bench.json holds it."""
         return {**asdict(self.settings), "seeds": {str(seed): asdict(self.by_seed[seed]) for seed in
                                                    sorted(self.by_seed)}}
 
 
 def fastest(trials: list[Trial], score: float) -> Trial:
-    """Return the trial that reaches a validation score first, on its first seed; of those that never do, or as soon,
-    the best by score.
-    """
+    """The trial that reaches a validation score first, on its first seed; among equals, the best by score."""
     def rank(trial: Trial) -> tuple[float, float]:
         first = trial.trainings[0]
         point = first.reach(score)

@@ -1,7 +1,4 @@
-"""ScoreRow holds what one contestant of `hpcgnn bench time-to-score` has reached: a row of the table and bench.json.
-
-RaceResult shows what `hpcgnn bench time-to-score` found: a table with a row a contestant, and the curves.
-"""
+"""What `hpcgnn bench time-to-score` shows: a table with a row per contestant (`ScoreRow`), and the curves."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """Holds a validation score to reach, and which share of the best one of full-graph training it is."""
+    """A validation score to reach, and its share of the best one of full-graph training."""
 
     share: float
     score: float
@@ -35,16 +32,14 @@ class Target:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """Holds one contestant.
+    """One contestant.
 
     Attributes
     ----------
     group, case : str                     graph and model, and the contestant's name
-    trials : list of Trial                all that were tried
-    chosen : Trial                        the one that is shown: the first to reach the first target, then by score
-    targets : list of Target, ascending
+    chosen : Trial                        the shown one: first to reach the first target, then best by score
+    targets : list of Target              ascending
     reference : dict share -> float       seconds of full-graph training; empty in its own row
-    remarks : list of str
     """
 
     group: str
@@ -56,22 +51,20 @@ class ScoreRow:
     remarks: list[str] = field(default_factory=list)
 
     def median(self) -> float:
-        """Return median seconds of an epoch."""
+        """Median seconds per epoch."""
         return self.chosen.median(lambda training: training.epoch_seconds)
 
     def seconds_to_target(self) -> dict[float, float]:
-        """Return median seconds to each target by its share; infinite where it is not reached."""
+        """Median seconds to each target by its share; infinite where it is not reached."""
         return {target.share: self.chosen.seconds_to(target.score) for target in self.targets}
 
     def ratio(self, target: Target) -> float | None:
-        """Return seconds to a target over those of full-graph training; None where either never reaches it."""
+        """Seconds to a target over those of full-graph training; None if either never reaches it."""
         ours, theirs = self.chosen.seconds_to(target.score), self.reference.get(target.share, math.inf)
         return ours / theirs if math.isfinite(ours) and math.isfinite(theirs) and theirs > 0 else None
 
     def as_record(self) -> dict[str, Any]:
-        """Return everything as bench.json holds it, with the curves of all trials; null where a target is never
-        reached.
-        """
+        # bench.json has null for a target that is never reached.
         chosen, best = self.chosen, self.best_scores()
         return {"group": self.group, "case": self.case, "unit": "s", "chosen": str(chosen.settings),
                 "epoch_seconds": self.median(), "epoch_bytes": self.epoch_bytes(), "peak_bytes": self.peak_bytes(),
@@ -84,20 +77,17 @@ class ScoreRow:
                 "remarks": self.remarks, "trials": [trial.as_record() for trial in self.trials]}
 
     def best_scores(self) -> tuple[float, float]:
-        """Return the median best validation score, and the median test score at it."""
+        """Median best validation score, and median test score at it."""
         return self.chosen.best_score, self.chosen.median(lambda training: training.best.test_score)
 
     def epoch_bytes(self) -> float:
-        """Return median bytes that an epoch sends."""
         return self.chosen.median(lambda training: training.epoch_bytes)
 
     def peak_bytes(self) -> float:
-        """Return the most bytes that a process had, over the seeds."""
         return max(training.peak_bytes for training in self.chosen.trainings)
 
 
 def finite(value: float) -> float | None:
-    """Return a number, None for one that is infinite."""
     return value if math.isfinite(value) else None
 
 
@@ -111,15 +101,13 @@ AXES: dict[str, Callable[[Point], float]] = {
 
 @dataclass(frozen=True)
 class RaceResult(BenchmarkResult):
-    """Holds the rows of a race, ScoreRow each, as a BenchmarkResult holds measurements."""
+    """The rows of a race, as a BenchmarkResult holds measurements."""
 
     def tables(self) -> list[Table | str]:
-        """Return a title and a table for each graph and model, then what they mean."""
         grouped = _grouped(self.measurements)
         return [part for group, rows in grouped for part in (_title_of(group, rows), _table_of(rows))] + [*CAPTION]
 
     def figure(self) -> Figure:
-        """Return the curves, which need matplotlib."""
         return draw_curves(self.measurements)
 
 
@@ -162,9 +150,10 @@ def _reached(row: ScoreRow, target: Target) -> str:
 
 
 def draw_curves(rows: list[ScoreRow]) -> Figure:
-    """Draw validation score over seconds, epochs and bytes: a row of panels a graph and model, a line a seed of the
-    trial that is shown, and the targets. Contestants that send nothing have no line over bytes; where all are such,
-    that panel is left out.
+    """Draw validation score over seconds, epochs and bytes, with the targets: one row of panels per graph and model.
+
+    Each seed of the shown trial is a line. Contestants that send nothing have no line over bytes; if all are such, that
+    panel is left out.
     """
     from matplotlib.figure import Figure
 

@@ -1,8 +1,6 @@
-"""This module trains a peer in one process or several beside each other on this machine, by its driver.
+"""Trainings of a race, each in its own processes: ours by `hpcgnn train`, a peer by its driver.
 
-Nothing here imports NumPy or torch.
-
-This module trains contestants in processes of their own: ours by `hpcgnn train`, peers as peer_runs has it.
+Imports neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, th
                folder: Path) -> Training:
     """Run a peer's driver in all its processes, which share the threads, under tcmalloc where that is installed.
 
-    Parameters
-    ----------
-    arrays : the graph as an .npz archive
-    folder : for what the processes leave
+    `arrays` is the graph as an .npz archive; `folder` takes what the processes leave.
     """
     store = folder / "store"
     with suppress(FileNotFoundError):
@@ -52,11 +47,9 @@ def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, th
 
 
 def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder: Path) -> str:
-    """Run commands beside each other until all have ended, and return what the first one printed.
+    """Run commands beside each other until all have ended; return what the first one printed.
 
-    Raises
-    ------
-    TrainingError      one failed, with its sentence; the others are ended
+    Raises TrainingError, with its sentence, where one failed; the others are then ended.
     """
     processes: list[subprocess.Popen] = []
     try:
@@ -91,8 +84,9 @@ SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_
 
 @dataclass(frozen=True)
 class Course:
-    """Holds what all contestants train on: shards of `ranks` parts, the same graph as one .npz archive, threads of a
-    contestant, a folder for what runs leave, and the device on which ours trains.
+    """What all contestants train on.
+
+    Shards of `ranks` parts, the same graph as one .npz archive, threads, a folder for runs, and the device of ours.
     """
 
     shards: Path
@@ -104,12 +98,7 @@ class Course:
 
 
 def train(contestant: Contestant, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
-    """Train a contestant once.
-
-    Raises
-    ------
-    TrainingError      its process failed, or ended before it was evaluated
-    """
+    """Train a contestant once. Raises TrainingError where its process failed or ended before an evaluation."""
     if isinstance(contestant, Ours):
         return train_ours(contestant, race, settings, seed, course)
     return train_peer(contestant, race, settings, seed, course.threads, course.arrays, course.folder)
@@ -136,12 +125,9 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
 
 
 def run_within(command: list[str], environment: dict[str, str], metrics: Path, race: RaceSettings) -> int:
-    """Run a training until it ends, or its metrics tell of more seconds than the limit or of a score that is enough;
-    return its peak bytes.
+    """Run a training until it ends or its metrics show the limit of seconds or a sufficient score.
 
-    Raises
-    ------
-    TrainingError      it failed, with its sentence
+    Returns its peak bytes. Raises TrainingError, with its sentence, where it failed.
     """
     errors = metrics.parent.with_name("errors.txt")
     with errors.open("w") as stream:
@@ -159,9 +145,7 @@ def run_within(command: list[str], environment: dict[str, str], metrics: Path, r
 
 
 def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tuple[int, bool]:
-    """Wait for the end of a process; return the peak bytes of the largest of it and its children, and whether it was
-    asked to stop.
-    """
+    # Peak bytes are those of the largest among the process and its children.
     seconds, best, is_stopped, stream = 0.0, 0.0, False, None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -190,21 +174,19 @@ def _new_records(stream: IO[str] | None) -> Iterator[dict[str, Any]]:
 
 
 def read_records(metrics: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, none where there is no such file."""
+    """Lines of metrics.jsonl; none if there is no such file."""
     return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
 
 def training_seconds(record: dict[str, Any]) -> float:
-    """Return what an epoch took, and the deciding after it."""
+    """Seconds of an epoch, and of deciding after it."""
     return record["epoch_seconds"] + (record.get("assign_seconds") or 0.0)
 
 
 def points_of(records: Iterable[dict[str, Any]], steps: str = FULL_GRAPH) -> Iterator[Point]:
     """Yield the evaluations of a run from its metrics.
 
-    Parameters
-    ----------
-    steps : what the run was asked for; an epoch whose line says how many it had is taken at its word
+    `steps` is what the run was asked for; an epoch that records its number of steps counts with that number.
     """
     asked, updates, seconds, sent = int(steps) if steps.isdecimal() else 1, 0, 0.0, 0
     for record in records:
