@@ -1,4 +1,4 @@
-"""`hpcgnn bench dram`: bytes that an aggregation reads from DRAM, by scheme and order of rows, and seconds of the orders.
+"""`hpcgnn bench dram`: DRAM bytes of an aggregation by scheme and by order of rows, and seconds of the orders.
 
 Bytes are simulated by hpcgnn.partition.condense_traffic; seconds are those of the real aggregation. Results are a
 table, dram.json and dram.png.

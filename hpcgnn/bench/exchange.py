@@ -1,6 +1,6 @@
 """`hpcgnn bench exchange`: an exchange of rows on all ranks at each bit-width.
 
-Its ceiling is a Sendrecv of the same bytes; copies of them in memory stand beside it.
+Its ceiling is a copy of the same bytes in memory; Sendrecvs of them stand beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `hpcgnn bench accelerator` reads, says and leaves behind."""
+"""`hpcgnn bench accelerator`: what it reads, prints and writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
 
     Raises
     ------
-    ConfigError      a design, a sweep or a source that can't be read
+    ConfigError      a design, a sweep or a source can't be read
     UsageError       options of benchmarks that are timed
     """
     if shared.repeat is not None:

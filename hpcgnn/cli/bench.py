@@ -1,4 +1,4 @@
-"""`hpcgnn bench`: the machine's ceilings, and how near hpcgnn and its peers come. Arguments in, one result out."""
+"""`hpcgnn bench`: the machine's ceilings, and how near hpcgnn and its peers come."""
 
 from __future__ import annotations
 
@@ -251,12 +251,7 @@ def exchange(shared: Shared, rows: int) -> None:
 
 
 def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
-    """Collective: measure; rank 0 prints and writes.
-
-    Raises
-    ------
-    ConfigError      there is one rank only
-    """
+    """Collective: measure; rank 0 prints and writes. Raises ConfigError on one rank."""
     from hpcgnn.run.launch import together
 
     if comm.size < 2:

@@ -45,12 +45,7 @@ def command(threads: int | None) -> None:
 
 
 def look_around(variables: dict[str, str]) -> list[Finding]:
-    """Collective: return all findings, those of all ranks on each.
-
-    Parameters
-    ----------
-    variables : the environment as the user has set it
-    """
+    """Collective: the findings of all ranks, on each. `variables` is the environment as the user has set it."""
     from hpcgnn.bench.checkup import (
         binding_findings,
         core_findings,

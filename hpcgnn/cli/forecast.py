@@ -1,4 +1,4 @@
-"""What `hpcgnn train --dry-run` prints. What it says is computed in `hpcgnn.training.forecast`."""
+"""What `hpcgnn train --dry-run` prints; `hpcgnn.training.forecast` computes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
 
 def forecast_lines(found: Forecast) -> list[str]:
-    """Return the forecast in lines for a terminal."""
     ranks = len(found.memory)
     lines = [f"memory of a rank: the largest of {ranks}, and their mean"]
     for own in fields(found.memory[0]):
@@ -43,7 +42,7 @@ def _sent(found: Forecast) -> list[str]:
 
 
 def in_bytes(number: float) -> str:
-    """Return bytes in the decimal unit that fits: 412 MB, 3.21 GB."""
+    """412 MB, 3.21 GB."""
     for size, unit in UNITS:
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -51,7 +50,7 @@ def in_bytes(number: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """Return seconds in the unit that fits: 3.2 ms, 12.1 s, 4 min 10 s, 2 h 5 min."""
+    """3.2 ms, 12.1 s, 4 min 10 s, 2 h 5 min."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     whole = round(seconds)

@@ -1,14 +1,4 @@
-"""Print what shards hold: the graph, its cleaning, its parts and what they send each other; draw the parts.
-
-Nothing is counted or read here.
-
-This module makes tables of what an exchange between parts carries: importance of rows, and bytes by pair.
-
-Everything is taken from graph.h5; nothing is read or printed here.
-
-This module prints `hpcgnn inspect --packages`: the size of the features in each format, and their bits.
-
-Print what an epoch computes in each part, and what its ranks took where a run says it.
+"""What `hpcgnn inspect` prints of shards: graph, cleaning, parts, messages, packages and work; and a picture.
 """
 
 from __future__ import annotations
@@ -43,9 +33,9 @@ SHOWN_CLASSES = 12
 
 
 def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
-    """Print the graph, what was read, and the table of its parts to standard output.
+    """Print the graph, what was read, and the table of its parts.
 
-    shows_reading : bool      False where what was read has been printed before
+    `shows_reading` is False where what was read has been printed before.
     """
     if shows_reading:
         print_reading(info.provenance.source, info.cleaning)
@@ -62,7 +52,7 @@ def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
 
 
 def refinement_line(settings: dict) -> str:
-    """Say what the refinement of parts changed, from what Refinement.as_settings left in the shards."""
+    """What the refinement of parts changed, from what Refinement.as_settings left in the shards."""
     def change(name: str, form: str) -> str:
         return f"{settings[f'{name}_before']:{form}} to {settings[f'{name}_after']:{form}}"
 
@@ -71,7 +61,7 @@ def refinement_line(settings: dict) -> str:
 
 
 def fact_lines(info: GraphInfo) -> list[str]:
-    """Say what a graph has beyond numbered nodes, numbered classes and edges that weigh the same."""
+    """What a graph has beyond numbered nodes, numbered classes and edges of equal weight."""
     lines = []
     if info.class_names:
         shown = ", ".join(info.class_names[:SHOWN_CLASSES])
@@ -90,10 +80,7 @@ def fact_lines(info: GraphInfo) -> list[str]:
 def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> None:
     """Print how important the rows that cross are, and their bytes by pair of parts.
 
-    Parameters
-    ----------
-    level_bins : what level_bins_of returns
-    dim : int                 columns of a row
+    `level_bins` is what `level_bins_of` returns, `dim` the columns of a row.
     """
     if not any(row.num_sent for row in info.statistics):
         click.echo("no row crosses between parts")
@@ -107,14 +94,14 @@ def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> No
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as its digits need, whatever the terminal: a narrow one folds lines."""
+    """Print a table as wide as its digits need; a narrow terminal folds its lines."""
     console = Console()
     needed = console.measure(table, options=console.options.update(width=MAX_WIDTH)).maximum
     Console(width=max(console.width, needed)).print(table)
 
 
 def print_reading(source: str, cleaning: CleaningReport) -> None:
-    """Print the screen of what was read; of shards that have none, what cleaning did."""
+    """Print the screen of what was read; for shards without one, what cleaning did."""
     click.echo(f"what was read from {source}")
     click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(f"  {line}" for line in _lines_of(cleaning)))
 
@@ -130,7 +117,7 @@ def _lines_of(cleaning: CleaningReport) -> list[str]:
 
 
 def parts_table(info: GraphInfo) -> Table:
-    """One row a part and one for their sum, whose imbalances are the largest."""
+    """One row per part and one for their sum, with the largest imbalances."""
     table = Table(title=f"{info.num_parts} parts by {_choices(info.provenance)}",
                   caption="volume: rows sent in an exchange; imbalance: inner rows, and edges, over their mean",
                   title_justify="left", caption_justify="left",
@@ -153,7 +140,7 @@ def edge_imbalance(row: PartitionStatistics, info: GraphInfo) -> float:
 
 
 def _choices(provenance: Provenance) -> str:
-    """Say how parts and rows were chosen; shards of an earlier version name no balance and no reorder."""
+    # Shards of an earlier version name no balance and no reorder.
     known = [f"{name} {provenance.settings[name]}" for name in ("balance", "reorder") if name in provenance.settings]
     return ", ".join([provenance.partitioner, f"seed {provenance.seed}", *known])
 
@@ -206,14 +193,12 @@ NUM_WORST = 8
 
 
 def level_bins_of(percentiles: tuple[float, ...]) -> tuple[int, ...]:
-    """Return the bins of the histogram of importance at which levels begin, given where as percentiles that fall on the
-    edges of bins.
-    """
+    """Bins of the histogram of importance at which levels begin; the percentiles fall on edges of bins."""
     return tuple(round(percentile * IMPORTANCE_BINS / 100) for percentile in percentiles)
 
 
 def degree_line(info: GraphInfo) -> str:
-    """The in-degrees of the boundary nodes of all parts as one sentence."""
+    """In-degrees of the boundary nodes of all parts, as one sentence."""
     num_boundary = sum(row.num_boundary for row in info.statistics)
     quantiles = (f"{name} {info.boundary_degree[percent]:,}" for name, percent in QUANTILES.items())
     return f"in-degree of {num_boundary:,} boundary rows: {', '.join(quantiles)}"
@@ -234,7 +219,7 @@ def importance_table(info: GraphInfo, level_bins: tuple[int, ...]) -> Table:
 
 
 def bits_line(info: GraphInfo, level_bins: tuple[int, ...]) -> str:
-    """Bits that a value sent gets at base 1, of all parts and of the parts with least and most, as one sentence."""
+    """Bits that a sent value gets at base 1, of all parts and of the parts with least and most, as one sentence."""
     _, sent = _histograms(info)
     bits = {row.part: _mean_bits(np.array(row.sent_importance), level_bins) for row in info.statistics if row.num_sent}
     least, most = min(bits, key=bits.get), max(bits, key=bits.get)
@@ -253,12 +238,7 @@ def histogram_lines(info: GraphInfo) -> Iterator[str]:
 
 
 def pairs_table(info: GraphInfo, dim: int) -> Table:
-    """Rows by owner and user and what one exchange of them costs; of many parts the spread and the worst pairs.
-
-    Parameters
-    ----------
-    dim : int                 columns of the rows that are exchanged
-    """
+    """Rows by owner and user and what one exchange of them costs; of many parts the spread and the worst pairs."""
     rows = np.array([row.sent_to for row in info.statistics])
     owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
     count = rows[owner, user]
@@ -279,7 +259,7 @@ def pairs_table(info: GraphInfo, dim: int) -> Table:
 
 
 def row_bytes(bit_width: int, dim: int) -> int:
-    """Bytes of one row in a message, its parameters included."""
+    """Bytes of one row in a message, with its parameters."""
     return (bit_width * dim + 7) // 8 + (PARAMETER_BYTES if bit_width <= LARGEST_WIDTH else 0)
 
 
@@ -302,7 +282,7 @@ def _level_widths(level_bins: tuple[int, ...]) -> list[int]:
 
 
 def _mean_bits(histogram: np.ndarray, level_bins: tuple[int, ...]) -> float:
-    """Bits a value of rows whose width doubles at every percentile; the histogram holds a row at least."""
+    # The width doubles at every percentile.
     level = np.searchsorted(level_bins, np.arange(IMPORTANCE_BINS), side="right")
     return float(np.average(np.array(_level_widths(level_bins))[level], weights=histogram))
 
@@ -320,7 +300,7 @@ SCALE_BITS = 32
 
 @dataclass
 class PackageCount:
-    """Counts the packages of all parts: bits by format, those of the index among them, and the sum of rows' widths."""
+    """Packages of all parts: bits by format, those of the index among them, and the sum of rows' widths."""
 
     formats: dict[str, StoredSize]
     index_bits: int
@@ -346,7 +326,7 @@ def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
 
 
 def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
-    """Tell average bits; every stored bit is in the second one."""
+    """Average bits; the second line counts every stored bit."""
     num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
     stored = count.formats[PACKAGE].bits + SCALE_BITS * info.num_nodes
     return [
@@ -358,7 +338,7 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
 
 
 def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
-    """Make one row a format, its size also over that of the ideal and of the dense one."""
+    """One row per format, its size also over the ideal and the dense one."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "
@@ -374,7 +354,7 @@ def sizes_table(formats: dict[str, StoredSize], title: str = "features by format
 
 
 def print_packages(folder: Path, info: GraphInfo, print_table) -> None:
-    """Count and print; `print_table` takes a rich Table. Errors as of count_packages."""
+    """Count and print; `print_table` takes a rich Table. Errors as in `count_packages`."""
     count = count_packages(folder, info)
     for line in package_lines(count, info):
         click.echo(line)
@@ -409,7 +389,7 @@ def print_work(shards: Path, model: str) -> None:
 
 
 def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:
-    """Return a table of the work and the seconds of parts, (num_parts,) each; its last row has the largest of each."""
+    """A table of work and seconds by part, (num_parts,) each; its last row has the largest of each."""
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     columns = {"part": [str(part) for part in range(len(work))], "work share": [f"{share:.4f}" for share in work /
                max(work.sum(), 1.0)], "over mean": [f"{ratio:.3f}" for ratio in _over_mean(work)]}

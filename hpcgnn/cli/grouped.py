@@ -1,7 +1,4 @@
-"""What a shell offers at the tab key for options whose values are names; files and folders it completes itself.
-
-Help under headings: short by default, whole with `--help-all`.
-"""
+"""Help under headings, short by default and whole with `--help-all`, and what a shell completes at the tab key."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def complete_setting(ctx: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return what `--set` may go on with: names of settings, and behind `=` the choices of that one."""
+    """What `--set` may go on with: names of settings, and behind `=` the choices of that one."""
     name, is_assigned, value = typed.partition("=")
     known = {own.name: own for own in known_settings()}
     if not is_assigned:
@@ -30,7 +27,7 @@ def complete_setting(ctx: click.Context, option: click.Parameter, typed: str) ->
 
 
 def completer_of(flag: str) -> Completer | None:
-    """Return what completes the value of a setting's flag, such as `--model`; None where its values are no names."""
+    """Completer of a setting's flag such as `--model`; None if its values are not names."""
     if flag == "--set":
         return complete_setting
     own = next((own for own in known_settings() if f"--{own.name.replace('_', '-')}" == flag), None)
@@ -52,12 +49,9 @@ METAVARS = {"INTEGER": "N", "FLOAT": "X", "TEXT": "NAME"}
 
 
 def brief_of(flag: str, text: str) -> tuple[str, str]:
-    """Return what short help says of an option: its first clause, its choices and its default.
+    """What short help says of an option: its first clause, its choices and its default.
 
-    Parameters
-    ----------
-    flag : str      with its metavar
-    text : str      sentences, of which "One of …" lists choices, then the default in brackets
+    `flag` has its metavar; in `text`, "One of …" lists choices, and the default stands in brackets at the end.
     """
     text, bracket, default = text.replace(OF_PRESET, "").partition(" [default: ")
     clause, *others = re.split(r"(?<=\.) (?=[A-Z])", text)
@@ -69,7 +63,7 @@ def brief_of(flag: str, text: str) -> tuple[str, str]:
 
 
 class GroupedOption(click.Option):
-    """Give an option the heading that it belongs under, and say whether short help lists it."""
+    """An option with its heading; `is_common`: short help lists it."""
 
     def __init__(self, *words: Any, heading: str = "Run", is_common: bool = True, **more: Any):
         super().__init__(*words, **{"shell_complete": completer_of(words[0][0]), **more})
@@ -77,7 +71,7 @@ class GroupedOption(click.Option):
 
 
 class RareSetting(NamedTuple):
-    """Describe a setting without a flag, which `--set` changes: its name, its heading, its sentence of help."""
+    """A setting without a flag, which `--set` changes: its name, its heading, its sentence of help."""
 
     name: str
     heading: str
@@ -85,10 +79,9 @@ class RareSetting(NamedTuple):
 
 
 class GroupedCommand(click.Command):
-    """List the options of a command by heading in its help, the common ones only unless `--help-all` asks for all.
+    """Lists the options of a command by heading in its help; short help has the common ones only.
 
-    headings : list of str        in their order
-    rare_settings : function      gives the settings that `--set` alone changes, which `--help-all` lists too
+    `rare_settings` gives the settings that only `--set` changes, which `--help-all` lists too.
     """
 
     def __init__(self, *arguments: Any, headings: list[str], rare_settings: Callable[[], list[RareSetting]],
@@ -126,7 +119,7 @@ class GroupedCommand(click.Command):
             formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command`; where a rare setting is written as a flag, the error names the way to change it."""
+        # Where a rare setting is written as a flag, the error names the way to change it.
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

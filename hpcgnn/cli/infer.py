@@ -62,7 +62,7 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what the command line asks for, the same on all ranks; see the command's options."""
+    """What the command line asks for, the same on all ranks; see the command's options."""
 
     model: Path
     shards: Path
@@ -82,7 +82,7 @@ class Request:
 
     @property
     def cut(self):
-        """Return the ClusterCut of its batches, None for the whole graph."""
+        """The ClusterCut of its batches; None for the whole graph."""
         from hpcgnn.lowbit.inference.batches.cut import ClusterCut
 
         return None if self.clusters is None else ClusterCut(
@@ -90,7 +90,7 @@ class Request:
 
 
 def infer_in_parallel(comm, request: Request) -> None:
-    """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
+    """Collective: open the model, run and time it, write its answers; rank 0 prints what they are worth."""
     from hpcgnn.run.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
@@ -137,7 +137,7 @@ def infer_in_parallel(comm, request: Request) -> None:
 
 
 def store_packages(run, folder: Path) -> None:
-    """Collective: write what the layers read as packages, and print on rank 0 what each format takes."""
+    """Collective: write what the layers read as packages; rank 0 prints what each format takes."""
     from rich.console import Console
 
     from hpcgnn.cli.graph_text import sizes_table
@@ -174,7 +174,7 @@ def batches_line(batched, repeat: int) -> str:
 
 
 def device_line(batched, repeat: int) -> str:
-    """Say what crosses to rank 0's device in a pass."""
+    """What crosses to rank 0's device in a pass."""
     if batched is None:
         return "device: cuda; bits of features, arcs and weights stay there"
     copies, num_bytes = (count // repeat for count in batched.copied)
@@ -182,7 +182,6 @@ def device_line(batched, repeat: int) -> str:
 
 
 def model_line(model) -> str:
-    """Describe a model in one line: its graph, layers, scheme and widths."""
     kinds = "-".join(dict.fromkeys(convolution.kind for convolution in model.convolutions))
     weights = sorted({one.scale.bit_width for convolution in model.convolutions for one in convolution.maps})
     rows = sorted({int(width) for convolution in model.convolutions for width in convolution.rows.bit_width})
@@ -191,7 +190,7 @@ def model_line(model) -> str:
 
 
 def features_line(memory) -> str:
-    """Say what rows take in shards and in memory; see `hpcgnn.lowbit.inference.run.RowBytes`."""
+    """What rows take in shards and in memory; see `hpcgnn.lowbit.inference.run.RowBytes`."""
     between = "" if memory.between is None else f", and {size_text(memory.between)} of rows between layers"
     return (f"features: {size_text(memory.stored)} as {memory.stored_form} in the shards; in memory "
             f"{size_text(memory.kept)} as {memory.form}{between}")
@@ -202,12 +201,11 @@ def _span(widths: list[int]) -> str:
 
 
 def scores_line(score: str, scores: dict[str, float]) -> str:
-    """Scores of all splits."""
     return f"{score}: " + ", ".join(f"{split} {100 * value:.2f} %" for split, value in scores.items())
 
 
 def time_line(seconds: float, repeat: int, float_seconds: dict[str, float], num_ranks: int) -> str:
-    """Return the time of a pass, and of those in floats that were timed, as a sentence."""
+    """Seconds of a pass, and of the passes in floats that were timed, as a sentence."""
     against = "".join(f"; in {name} {time_text(of_floats)}, {of_floats / seconds:.2f} times as long"
                       for name, of_floats in float_seconds.items())
     return f"time: {time_text(seconds)} a pass on {num_ranks} ranks, median of {repeat}{against}"

@@ -1,7 +1,4 @@
-"""`hpcgnn inspect`: show what a folder of shards holds as text, as tables by part and by pair, and as a picture.
-
-Nothing is counted here.
-"""
+"""`hpcgnn inspect`: show what a folder of shards holds as text, as tables by part and by pair, and as a picture."""
 
 from __future__ import annotations
 

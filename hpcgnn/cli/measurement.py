@@ -1,9 +1,4 @@
-"""Options that take a list with commas between its items, for every subcommand of `hpcgnn bench`.
-
-Steps of a benchmark, said on standard error as they begin and end.
-
-What the subcommands of `hpcgnn bench` share: options, where they run, and how they say what they have found.
-"""
+"""What the subcommands of `hpcgnn bench` share: options, where they run, and how they say what they have found."""
 
 from __future__ import annotations
 
@@ -50,15 +45,11 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 class Steps:
-    """Say which step is under way, on a terminal that somebody watches, and what each has found.
+    """Shows which step runs, on a watched terminal, and what each has found.
 
-    On a terminal the step that is under way stands in the last line, after the time since the start, and what it found
-    takes its place. Where HPCGNN_PROGRESS=1 asks for progress in a file, both are lines. Else only findings are said,
-    one line each, on standard error.
-
-    Parameters
-    ----------
-    stream : file or None      where progress is drawn; None is nowhere
+    On a terminal the running step stands in the last line, after the time since the start, and its finding replaces it.
+    Where HPCGNN_PROGRESS=1 asks for progress in a file, both are lines. Else only findings are printed, one line each,
+    on standard error. `stream` None shows no progress.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -67,11 +58,10 @@ class Steps:
 
     @classmethod
     def watched(cls) -> Steps:
-        """Return the steps of this process, which somebody may watch; see `watched_stream`."""
+        """The steps of this process; see `watched_stream`."""
         return cls(watched_stream())
 
     def begin(self, step: str) -> None:
-        """Say what is under way from now on."""
         if self._stream is None:
             return
         end = "" if self._is_live else "\n"
@@ -79,7 +69,6 @@ class Steps:
         print(f"{self._clear}{line}", end=end, file=self._stream, flush=True)
 
     def end(self, step: str, found: str) -> None:
-        """Say what a step has found."""
         if self._stream is None:
             print(f"{step}: {found}", file=sys.stderr, flush=True)
         else:
@@ -103,7 +92,7 @@ class Steps:
         return f"{elapsed:>11}  {text}"
 
     def _fitting(self, line: str) -> str:
-        """Return as much of a line as the terminal has room for: one that folds could not be taken away again."""
+        # A line that folds could not be cleared again.
         if not self._is_live:
             return line
         columns = os.get_terminal_size(self._stream.fileno()).columns
@@ -115,9 +104,7 @@ DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a 
 
 @dataclass(frozen=True)
 class Shared:
-    """Holds the options of the group, which are the same for every benchmark, None where one was not given, and the
-    device, "cpu" or "cuda"; and the steps that somebody may watch.
-    """
+    """Options of the group, None where one was not given; the device, "cpu" or "cuda"; and the steps to watch."""
 
     repeat: int | None = None
     threads: int | None = None
@@ -135,7 +122,7 @@ class SharedOptionsGroup(click.Group):
     """Takes its own options behind the name of a subcommand too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the group's options to the front, with their values, and parse as `click.Group` does."""
+        # The group's options and their values move to the front.
         names = {name for option in self.params for name in option.opts}
         words, front, rest = iter(args), [], []
         for word in words:
@@ -167,9 +154,7 @@ def prepare_output(out: Path | None) -> None:
 
 
 def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tuple[dict[str, Any], Any]:
-    """Start anew with so many threads, check the device and the folder, say where the benchmark runs, and return the
-    machine and the Place.
-    """
+    """Restart with `threads` threads, check the device and the folder, and return the machine and the Place."""
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
     if shared.device == "cuda":
         from hpcgnn.bench import chip
@@ -182,7 +167,7 @@ def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tupl
 
 
 def place_of(shared: Shared, repeat: int) -> Any:
-    """Return the Place that the benchmark runs in; on the host each contestant is timed `repeat` times."""
+    """The Place of the benchmark; on the host each contestant is timed `repeat` times."""
     from hpcgnn.bench.timing import Effort
 
     if shared.device == "cpu":
@@ -195,7 +180,7 @@ def place_of(shared: Shared, repeat: int) -> Any:
 
 
 def announce(kind: str, threads: int) -> dict[str, Any]:
-    """Describe the machine, and say what is measured where, before seconds pass with imports, graphs and work."""
+    """Describe the machine, and say what is measured where, before seconds pass with imports and graphs."""
     from hpcgnn.bench.machine import describe_machine
 
     machine = describe_machine(threads)
@@ -206,7 +191,7 @@ def announce(kind: str, threads: int) -> dict[str, Any]:
 
 def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failures: list[str] | None = None,
            result_type: type[BenchmarkResult] | None = None) -> None:
-    """Measure, writing the files after every row, so that a run that is ended leaves what it has; then print the table.
+    """Measure, write the files after every row, so that an interrupted run leaves what it has, and print the table.
 
     A `result_type` shows the rows in its own way.
 
@@ -235,5 +220,5 @@ def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failur
 
 
 def say_results(out: Path, missing: str | None) -> None:
-    """Print where the results are, and why there is no picture among them."""
+    """Print where the results are, and why there is no picture."""
     click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))

@@ -1,4 +1,4 @@
-"""`hpcgnn plan`: say before a job is queued what its runs need and take. Arguments in, tables and files out."""
+"""`hpcgnn plan`: say before a job is queued what its runs need and take."""
 
 from __future__ import annotations
 
@@ -118,7 +118,6 @@ def check_writable(file: Path) -> None:
 
 
 def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[str, Any]) -> None:
-    """Plan, print and write."""
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.plan_text import plan_text
     from hpcgnn.cli.progress import shown_progress
@@ -145,7 +144,10 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
 
 
 def write_plan(made, text: str, out: Path) -> None:
-    """Write plan.json, table.txt and, where it can be drawn, plan.png; ConfigError where a file can't be written."""
+    """Write plan.json, table.txt and, where it can be drawn, plan.png.
+
+    Raises ConfigError where a file can't be written.
+    """
     import json
 
     from hpcgnn.bench.result import why_no_picture

@@ -1,7 +1,4 @@
-"""The picture of a plan: seconds of an epoch by stage, and memory of the fullest rank by kind. It needs matplotlib.
-
-A plan as tables for a terminal: memory, bytes and seconds of every run, then what to choose.
-"""
+"""A plan as tables for a terminal (memory, bytes and seconds of every run, then what to choose) and as a picture."""
 
 from __future__ import annotations
 
@@ -22,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def draw_plan(plan: Plan) -> Figure:
-    """Draw one stacked bar a run on each side."""
+    """Draw seconds of an epoch by stage and memory of the fullest rank by kind: one stacked bar per run on each side.
+    """
     from matplotlib.figure import Figure
 
     runs = plan.predictions
@@ -57,7 +55,6 @@ STAGE_NAMES = {"within": "within nodes", "between": "between nodes", "allreduce"
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the tables, the recommendation and the remarks."""
     sizes, size = plan.sizes, plan.size
     head = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
             f"{sizes.edges:,} edges, {sizes.features} features, {sizes.classes} classes; {size.model} "

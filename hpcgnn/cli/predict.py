@@ -58,7 +58,6 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
 
 
 def scores_line(score, scores: dict[str, float]) -> str:
-    """Return the scores of all splits, as they are shown."""
     return f"{score.name}: " + ", ".join(
         f"{split} {score.show(value)}{' %' if score.is_share and not math.isnan(value) else ''}"
         for split, value in scores.items())

@@ -131,13 +131,13 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
 
 
 def has_ranks() -> bool:
-    """Tell whether a launcher has started several ranks. MPI is left alone where it has not."""
+    """Whether a launcher has started several ranks; MPI is not touched otherwise."""
     size = launched_size()[1]
     return size.isdecimal() and int(size) > 1
 
 
 def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any], crew: Crew) -> GraphInfo:
-    """Collective: load and partition on rank 0, write on all; `settings` are kept in the shards as their provenance."""
+    """Collective: load and partition on rank 0, write on all; the shards keep `settings` as their provenance."""
     from hpcgnn.cli.graph_text import print_reading
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.data.source import load_source

@@ -1,4 +1,4 @@
-"""Progress of commands that run in one process, on standard error: bars where that is a terminal, else lines."""
+"""Progress of commands that run in one process, on standard error: bars on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -25,21 +25,15 @@ from hpcgnn.data.options import ProgressTask, SilentTask
 
 
 class RateColumn(ProgressColumn):
-    """How much of the total is done in a second; empty for a step whose total is not known."""
+    """How much of the total is done per second; empty for a step without a total."""
 
     def render(self, task: Task) -> Text:
-        """Return the rate as text."""
         speed = task.finished_speed or task.speed
         return Text("" if task.total is None or speed is None else rate_text(speed))
 
 
 def rate_text(rate: float) -> str:
-    """Return a rate with a prefix that fits, such as "3.2 M/s".
-
-    Parameters
-    ----------
-    rate : of nodes, parts or bytes a second, non-negative
-    """
+    """A rate with a prefix that fits, such as "3.2 M/s"."""
     for prefix in ("", "k", "M", "G"):
         if float(f"{rate:.3g}") < 1000 or prefix == "G":
             break
@@ -54,7 +48,6 @@ class ShownTask:
         self._bars, self._task = bars, task
 
     def advance(self, amount: float) -> None:
-        """Move the bar by `amount` of its total."""
         self._bars.advance(self._task, amount)
 
 
@@ -78,7 +71,7 @@ class ShownProgress:
 
 
 class StageLines:
-    """callable(description, total) -> ProgressTask; a line for each step as it starts, with the seconds until then."""
+    """callable(description, total) -> ProgressTask; one line per step as it starts, with the seconds until then."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -90,7 +83,7 @@ class StageLines:
 
 @contextmanager
 def shown_progress(has_lines: bool = False) -> Iterator[ShownProgress | StageLines]:
-    """Show bars while the block runs; where standard error is no terminal, lines if asked, or nothing.
+    """Show bars while the block runs; without a terminal, lines if asked, or nothing.
 
     HPCGNN_PROGRESS=0 leaves out the lines.
     """

@@ -70,12 +70,11 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
 
 
 def scores_of(evaluation) -> dict[str, float]:
-    """Scores by split."""
     return {"train": evaluation.train_score, "val": evaluation.val_score, "test": evaluation.test_score}
 
 
 def print_result(model, score: str, before, after: dict[str, float], memory, out: Path) -> None:
-    """Print scores and bytes before and after; rank 0 alone calls it."""
+    """Print scores and bytes before and after; only rank 0 calls it."""
     from hpcgnn.cli.infer import features_line, model_line, scores_line
     from hpcgnn.lowbit.inference.model_file import payload_bytes
 

@@ -1,4 +1,4 @@
-"""make_race reads the options of `hpcgnn bench time-to-score`, and refuses what can not be raced before it trains."""
+"""`make_race` reads the options of `hpcgnn bench time-to-score`, and refuses before training what can't be raced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAWN_CLASSES, DRAWN_FEATURES = 40, 128
 
 
 def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, device: str = "cpu") -> RaceBenchmark:
-    """Return the benchmark of a command line; on a device ours races alone.
+    """The benchmark of a command line; on a device ours races alone.
 
     Raises
     ------
@@ -61,11 +61,7 @@ def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -
 
 
 def source_of(graph: str) -> str:
-    """Return the graph as RaceBenchmark takes it: an existing path, or a SOURCE of preprocess.
-
-    Raises
-    ------
-    ConfigError      it is neither
+    """The graph as RaceBenchmark takes it: an existing path, or a SOURCE of preprocess. Raises ConfigError for neither.
     """
     if graph.startswith("drawn:"):
         # This imports torch, which an archive need not wait for.

@@ -1,7 +1,4 @@
-"""`hpcgnn report`: run folders in; a table and one HTML file out.
-
-What they show is decided in hpcgnn.report.
-"""
+"""`hpcgnn report`: run folders in; a table and one HTML file out."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def _heading(own: Field) -> str:
-    """Return the heading that help lists a setting under; a method's own setting has its users' names."""
+    # A setting of a method has its own heading, named after its users.
     return own.metadata["group"] or f"Method {', '.join(users_of(own.name))}"
 
 
@@ -62,8 +62,7 @@ def _rare_settings() -> list[RareSetting]:
 
 
 def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings of `--set NAME=VALUE`, each of its own type, or where it is a method's of one's own as TOML
-    reads the value.
+    """Settings of `--set NAME=VALUE`, each of its own type; a user's own method gets values as TOML reads them.
 
     Raises
     ------
@@ -122,7 +121,7 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
 
 
 def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
-    """Collective: train what a Job of `asked` and the file's settings is, and print the result on rank 0."""
+    """Collective: train the Job of `asked` and the file's settings; rank 0 prints the result."""
     from hpcgnn.run.launch import together
     from hpcgnn.training.job import Job, train
 
@@ -133,7 +132,7 @@ def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> Non
 
 
 def show_result(text: str) -> None:
-    """Print the result of a run that is complete, whether or not anybody can take it."""
+    """Print the result of a run that is complete, even if nobody can read it."""
     try:
         click.echo(text)
     except (OSError, ValueError) as error:
@@ -143,7 +142,7 @@ def show_result(text: str) -> None:
 
 
 def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
-    """Collective: print on rank 0 what a Job of `asked` and the file's settings would take."""
+    """Collective: rank 0 prints what the Job of `asked` and the file's settings would take."""
     from hpcgnn.cli.forecast import forecast_lines
     from hpcgnn.run.launch import together
     from hpcgnn.training.forecast import forecast
@@ -156,7 +155,7 @@ def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> 
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """Settings of a TOML file; the [provenance] that a run folder's config.toml carries is not a setting."""
+    """Settings of a TOML file; the [provenance] of a run folder's config.toml is not one."""
     if path is None:
         return {}
     settings = read_toml(path)
@@ -165,7 +164,7 @@ def read_settings(path: Path | None) -> dict[str, Any]:
 
 
 def one_line(summary: dict[str, Any]) -> str:
-    """The result in one line for logs."""
+    """The result in one line, for logs."""
     score = shown_score(summary["test_score"], summary["test_score_std"] if len(summary["seeds"]) > 1 else None,
                         summary["score_is_share"])
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
@@ -177,7 +176,7 @@ def one_line(summary: dict[str, Any]) -> str:
 
 
 def shown_score(score: float, spread: float | None, is_share: bool) -> str:
-    """Return a score with its spread over seeds, in percent where it is a share."""
+    """A score with its spread over seeds, in percent if it is a share."""
     if score is None or math.isnan(score):
         return "- (no node of the test split is labeled)"
     factor, digits, unit = (100, ".2f", " %") if is_share else (1, ".4g", "")

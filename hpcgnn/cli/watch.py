@@ -1,4 +1,4 @@
-"""`hpcgnn watch`: a run folder in, how its training stands on the terminal, until it ends. Nothing is written."""
+"""`hpcgnn watch`: show how the training in a run folder stands, until it ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(run_folder: Path) -> None:
 
 
 def show(watched: WatchedRun, screen: Live | None) -> None:
-    """Draw how the run stands on a terminal, or print a line where there is none and something has changed."""
+    """Draw how the run stands on a terminal; elsewhere print a line where something has changed."""
     from rich.text import Text
 
     from hpcgnn.report.live import line_of, lines_of
@@ -59,10 +59,6 @@ def show(watched: WatchedRun, screen: Live | None) -> None:
 
 class WatchedRun:
     """A run folder that is looked at again and again.
-
-    Parameters
-    ----------
-    folder : Path
 
     Attributes
     ----------
@@ -95,7 +91,7 @@ class WatchedRun:
         return self.state
 
     def standing(self):
-        """Return the Standing of the run, None before its first epoch."""
+        """The Standing of the run; None before its first epoch."""
         from hpcgnn.report.live import Standing
 
         return Standing(self._config, self._tail.records) if self._tail.records else None

@@ -1,6 +1,6 @@
-"""Cluster: what one node computes a second and how nodes are joined, read from a TOML file and checked.
+"""`Cluster`: what one node computes per second and how nodes are joined, read from a TOML file and checked.
 
-Nothing is measured here: `hpcgnn plan --measure` writes such a file.
+`hpcgnn plan --measure` writes such a file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ AGAIN = "hpcgnn plan --measure FILE writes a file with all of them"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a rank computes a second in one precision, while all ranks of its node compute.
+    """What a rank computes per second in one precision, while all ranks of its node compute.
 
     Attributes
     ----------
     map_flops, gradient_flops : float      of rows times weights, and of gradients of weights
-    drop_values, norm_values, norm_back_values : float
     sum_bytes : (n, 3) float64             columns of a row, bytes of the table that rows are gathered from, and bytes
-                                           gathered a second; every number of columns with every size of a table
+                                           gathered per second; every number of columns with every size of a table
     """
 
     map_flops: float
@@ -47,7 +46,7 @@ class Rates:
     sum_bytes: np.ndarray
 
     def gather_rate(self, columns: int, table_bytes: np.ndarray) -> np.ndarray:
-        """Return bytes gathered a second from tables (n,), between measured sizes by their logarithms."""
+        """Bytes gathered per second from tables (n,), interpolated between measured sizes by their logarithms."""
         widths = np.unique(self.sum_bytes[:, 0])
         by_width = []
         for width in widths:
@@ -62,14 +61,13 @@ class Rates:
 
 @dataclass(frozen=True)
 class Network:
-    """How long a message takes. Rank r is on node r // ranks_per_node; None where a file does not say.
+    """How long a message takes; None where a file does not say. Rank r is on node r // ranks_per_node.
 
     Attributes
     ----------
-    ranks_per_node : int
     within_latency, between_latency : float      seconds of a message within a node and between nodes, beside its bytes
-    within_rate, between_rate : float            bytes a second of one message
-    nic_rate : float                             bytes a second that all ranks of a node together send, or receive
+    within_rate, between_rate : float            bytes per second of one message
+    nic_rate : float                             bytes per second that all ranks of a node together send, or receive
     """
 
     ranks_per_node: int
@@ -86,14 +84,11 @@ class Cluster:
 
     Attributes
     ----------
-    name : str                     of the file
-    network : Network
     rates : dict                   precision -> Rates
-    pack, unpack : dict            one of CODES -> values a second
+    pack, unpack : dict            one of CODES -> values per second
     process_bytes : float          of a rank before it reads its part: Python, libraries, MPI
     step_seconds : float           of a step beside its kernels
     memory_bytes : float or None   of a node
-    about : dict                   texts
     """
 
     name: str
@@ -107,13 +102,13 @@ class Cluster:
     about: dict[str, str] = field(default_factory=dict)
 
     def rates_of(self, precision: str) -> Rates:
-        """Return the rates in a precision; ConfigError where the file has none."""
+        """The rates in a precision. Raises ConfigError where the file has none."""
         if precision not in self.rates:
             raise ConfigError(f"{self.name} has no table [rates.{precision}]; {AGAIN}, with --precision {precision}")
         return self.rates[precision]
 
     def rate_of(self, code: str, action: str) -> float:
-        """Return values a second of a code, for action "pack" or "unpack"; ConfigError where the file has none."""
+        """Values per second of a code for "pack" or "unpack". Raises ConfigError where the file has none."""
         if code not in getattr(self, action):
             raise ConfigError(f"{self.name} has no {action}.{code}; {AGAIN}")
         return getattr(self, action)[code]
@@ -135,7 +130,7 @@ def read_cluster(path: Path) -> Cluster:
 
     Raises
     ------
-    ConfigError      it can't be read; a key is missing, unknown or no positive number: one sentence names it
+    ConfigError      it can't be read; a key is missing, unknown or not a positive number
     """
     tables = read_toml(path)
     check = Checks(str(path))
@@ -154,18 +149,17 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def cluster_text(tables: dict[str, dict[str, Any]], remarks: list[str]) -> str:
-    """Return a cluster file that `read_cluster` reads, from its tables, below sentences for its reader."""
+    """A cluster file, as `read_cluster` reads it, below sentences for its reader."""
     return "".join(f"# {line}\n" for line in remarks) + as_toml(tables)
 
 
 @dataclass(frozen=True)
 class Checks:
-    """Refuse what a cluster file of this name can't hold; every refusal is a ConfigError that names the key."""
+    """Checks of a cluster file; each raises a ConfigError that names the key."""
 
     file: str
 
     def keys(self, table: str, found: Any, must: tuple[str, ...], may: tuple[str, ...]) -> None:
-        """Check that a table is one, and which keys it has."""
         if not isinstance(found, dict):
             raise ConfigError(f"{self.file}: {table} is {found!r}; expected a table [{table}]")
         for key in found:
@@ -177,13 +171,12 @@ class Checks:
                 raise ConfigError(f"{self.file}: {_name(table, key)} is missing; {AGAIN}")
 
     def table(self, table: str, found: Any, must: tuple[str, ...], may: tuple[str, ...]) -> dict[str, Any]:
-        """Check a table of positive numbers, and of texts where keys are of TEXTS."""
+        """Check a table of positive numbers; keys of TEXTS hold texts."""
         self.keys(table, found, must, may)
         return {key: self._text(table, key, value) if key in TEXTS else self.number(_name(table, key), value)
                 for key, value in found.items()}
 
     def number(self, name: str, value: Any) -> float:
-        """Check a positive number."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not 0 < value < math.inf:
             raise ConfigError(f"{self.file}: {name} is {value!r}; expected a positive number")

@@ -1,8 +1,7 @@
-"""Seconds of one exchange by a closed form, and of a sum over all ranks. The simulation is in `simulation`.
+"""Seconds of one exchange, by a closed form and by a simulation of how hpcgnn posts it; and of a sum over all ranks.
 
-A discrete-event simulation of one exchange as hpcgnn posts it: ring order, rounds that wait, interfaces in common.
-
-One event is a message that both its sides have posted, or that leaves without asking; they are taken by time.
+Example with three ranks: in round 1 rank 0 sends to 1 and receives from 2, in round 2 it sends to 2 and receives from
+1. The simulation takes events by time: a message that both its sides have posted, or a short one that leaves at once.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ EAGER_BYTES = 4096      # of a short message, that MPI sends without asking: Ope
 
 def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                      network: Network) -> float:
-    """Return the seconds in which an exchange has ended on all ranks where nobody waits for a late partner.
+    """Seconds until an exchange has ended on all ranks, if nobody waits for a late partner: a lower bound.
 
-    A rank's rounds of the ring follow each other; each takes the longer of its message out and its message in, but for
-    short messages, which leave before they are asked for and travel beside all others. All messages of a node that
-    leave it, or come to it, share its network interface. The slowest rank, message or interface counts: a lower
-    bound.
+    A rank's rounds follow each other; each takes the longer of its message out and its message in. Short messages leave
+    before they are asked for and travel beside all others. All messages that leave a node, or come to it, share its
+    network interface. The slowest rank, message or interface counts.
 
     Parameters
     ----------
-    source, destination : (n,) int64      ranks, each pair once at most; messages without bytes take no time
+    source, destination : (n,) int64      ranks, each pair at most once; messages without bytes take no time
     num_bytes : (n,) number
     """
     is_sent = num_bytes > 0
@@ -49,7 +47,7 @@ def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.
 
 def message_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray,
                     network: Network) -> np.ndarray:
-    """Return the seconds of each message where it is alone, (n,)."""
+    """Seconds of each message alone, (n,)."""
     is_near = source // network.ranks_per_node == destination // network.ranks_per_node
     seconds = np.empty(len(source))
     if is_near.any():
@@ -70,7 +68,7 @@ def _interface_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: n
 
 
 def sum_seconds(num_bytes: int, num_ranks: int, network: Network) -> float:
-    """Return the seconds of an Allreduce of so many bytes: halves are exchanged and summed, then gathered.
+    """Seconds of an Allreduce of `num_bytes` bytes: halves are exchanged and summed, then gathered.
 
     Reference: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: 2 log2(P) messages and
     2 (P - 1) / P times the bytes, both ways. Here the ranks of a node sum first, then one of each node.
@@ -90,16 +88,12 @@ NOBODY = -1
 
 def simulate_exchange(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                       network: Network) -> np.ndarray:
-    """Return when each rank has all its messages out and in, (num_ranks,) seconds; all start at 0.
+    """Time when each rank has all its messages out and in, (num_ranks,) seconds; all start at 0.
 
     Round i of rank r sends to r + i and receives from r - i, and is posted when round i - 1 has ended; rounds without
     bytes are left out. A long message begins when both sides have posted it, a short one when its sender has. Messages
-    between nodes take turns at the interface of the node that they leave, and of the one that they come to.
-
-    Parameters
-    ----------
-    source, destination : (n,) int64      ranks, each pair once at most
-    num_bytes : (n,) number
+    between nodes take turns at the interface of the node that they leave, and of the node that they come to. Parameters
+    are as in `exchange_seconds`.
     """
     is_sent = num_bytes > 0
     source, destination, num_bytes = source[is_sent], destination[is_sent], num_bytes[is_sent]
@@ -110,8 +104,6 @@ def simulate_exchange(source: np.ndarray, destination: np.ndarray, num_bytes: np
 
 
 class _Exchange:
-    """The state of a simulation; lists, since single elements of arrays are slow."""
-
     def __init__(self, source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                  network: Network):
         offset = (destination - source) % num_ranks
@@ -141,7 +133,6 @@ class _Exchange:
         self._to_post: list[tuple[int, float]] = []           # rounds whose predecessor has ended, and when
 
     def run(self, finished: np.ndarray) -> np.ndarray:
-        """Take event after event; write and return when each rank has finished."""
         self._to_post += [(step, 0.0) for step in self._firsts]
         self._post_all()
         while self._events:
@@ -182,7 +173,7 @@ class _Exchange:
             heapq.heappush(self._events, (max(now, earlier), message))
 
     def _meet(self, message: int, now: float) -> None:
-        """Note that a short message has arrived, or that its receiver wants it; with both the receiver goes on."""
+        # A short message has arrived, or its receiver wants it; with both, the receiver goes on.
         earlier = self._arrived[message]
         if earlier is None:
             self._arrived[message] = now
@@ -199,7 +190,7 @@ class _Exchange:
         return begin + self._seconds[message]
 
     def _end_side(self, step: int, now: float) -> None:
-        """Note that a message of a round has ended for its rank; after the last one the next round is to be posted."""
+        # After the last message of a round, the next round is posted.
         self._ended[step] = max(self._ended[step], now)
         self._pending[step] -= 1
         following = step + 1

@@ -1,4 +1,4 @@
-"""PlannedGraph: the arcs and splits that a plan reads, from a source graph or put together from a folder of shards."""
+"""`PlannedGraph`: the edges and splits that a plan reads, from a source graph or joined from a folder of shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class PlannedGraph:
     Attributes
     ----------
     dataset : GraphDataset           of shards without features and labels
-    num_features, num_classes : int
     owner : (num_nodes,) int32       of shards, the part of every node; else None
     own_parts : int                  of shards; else 0
     """
@@ -75,7 +74,7 @@ def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
 
 
 def graph_of_shards(folder: Path) -> PlannedGraph:
-    """Put the parts of a folder of shards together again, one after another; errors as of `read_partition`."""
+    """Join the parts of a folder of shards, one after another; errors as in `read_partition`."""
     info = read_graph_info(folder)
     degree, owner = np.zeros(info.num_nodes, np.int64), np.empty(info.num_nodes, np.int32)
     train_mask = np.zeros(info.num_nodes, bool)

@@ -1,6 +1,6 @@
-"""PartLoads: what each part of a graph computes and sends in a training pass, counted from the owners of its nodes.
+"""`PartLoads`: what each part of a graph computes and sends in a training pass, counted from the owners of its nodes.
 
-Counts alone: no rates, no seconds, no messages. What an exchange sends is the same to the row as in a training.
+What an exchange sends is the same to the row as in a training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Pairs:
 
     Attributes
     ----------
-    source, destination : (n,) int64       parts; each pair that shares a row once, ascending by source
+    source, destination : (n,) int64       parts, ascending by source; each pair that shares a row once
     rows_within : (n, num_hops + 1) int64  of them, rows at most 0, 1, .. hops from the loss through `destination`
     rows : (n,) int64                      all of them
     """
@@ -32,25 +32,23 @@ class Pairs:
     rows: np.ndarray
 
     def where(self, is_kept: np.ndarray) -> Pairs:
-        """Return the pairs of a mask, (n,) bool."""
         return Pairs(*(getattr(self, own.name)[is_kept] for own in fields(self)))
 
 
 @dataclass(frozen=True)
 class PartLoads:
-    """Rows and arcs of every part.
+    """Rows and edges of every part.
 
     Attributes
     ----------
-    num_parts, num_hops : int              hops are aggregations between the input and the loss
+    num_hops : int                         aggregations between the input and the loss
     num_inner, num_halo, num_edges : (num_parts,) int64
     rows_within : (num_parts, num_hops + 1) int64      inner rows at most 0, 1, .. hops from the loss
-    arcs_within : the same of arcs into such rows
-    far_arcs_within : of these, arcs from halo rows
-    central_arcs_within : of arcs_within, those into rows without a halo neighbor
-    pairs : Pairs
+    arcs_within                            edges into such rows, in the same shape
+    far_arcs_within                        of these, edges from halo rows
+    central_arcs_within                    of arcs_within, edges into rows without a halo neighbor
     shared : Pairs or None                 what is sent where ranks of a node share rows, see `count_shared_pairs`;
-                                           None: they don't, or it is not known
+                                           None: they don't, or it is unknown
     """
 
     num_parts: int
@@ -67,19 +65,20 @@ class PartLoads:
 
     @property
     def halo_ratio(self) -> float:
-        """Return halo rows over inner rows, of all parts."""
+        """Halo rows over inner rows, of all parts."""
         return float(self.num_halo.sum() / self.num_inner.sum())
 
 
 def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, owner: np.ndarray, num_parts: int,
                 num_hops: int, hops: np.ndarray | None = None) -> PartLoads:
-    """Count what the parts of a graph compute and send. Memory: 8 bytes an arc of a block, and what is returned.
+    """Count what the parts of a graph compute and send, in 8 bytes per edge of a block.
 
     Parameters
     ----------
-    owner : (num_nodes,) int32, values < num_parts; a negative one is of nobody: such nodes are sources only, and pairs
-        with them have source num_parts
-    hops : what `hops_to_loss` returns; found here if not given
+    owner : (num_nodes,) int32, values < num_parts; nodes with a negative owner are sources only, and pairs with them
+    have
+            source num_parts
+    hops : what `hops_to_loss` returns; computed if not given
     """
     if hops is None:
         hops = hops_to_loss(indptr, indices, train_mask, num_hops)
@@ -108,12 +107,13 @@ def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
 
 def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray, owner: np.ndarray,
                        ranks_per_node: int, loads: PartLoads) -> Pairs:
-    """Count what parts send where those of a node share rows: each row of another node comes once, to one of its
-    readers, and none comes from the own node.
+    """Count what parts send if those of a node share rows.
+
+    Each row of another node comes once, to one of its readers, and none comes from the own node.
 
     Parameters
     ----------
-    hops, owner : as of `count_loads`, every node owned
+    hops, owner : as in `count_loads`, every node owned
     ranks_per_node : int      part p is on node p // ranks_per_node
     loads : PartLoads         of the same parts
     """
@@ -135,7 +135,7 @@ def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
 
 def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
                 owner: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield rows, their degrees and the sources of their arcs in blocks; with `owner` no part is cut in two."""
+    # With `owner`, no part is cut in two.
     degree = indptr[rows + 1] - indptr[rows]
     end, first = np.cumsum(degree), 0
     ends_part = np.arange(1, len(rows) + 1) if owner is None else np.append(
@@ -155,9 +155,7 @@ def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
 
 def _count_pairs(sources: np.ndarray, targets: np.ndarray, owner: np.ndarray, reader: np.ndarray, hops: np.ndarray,
                  num_parts: int, num_hops: int) -> Pairs:
-    """Count the distinct rows that each reader, a part or a node, takes from each owner, by the fewest hops of an arc
-    that needs them, one more than its target's.
-    """
+    # A reader is a part or a node. A row counts by the fewest hops of an edge that needs it: its target's plus one.
     steps = num_hops + 2
     reach = np.minimum(hops[targets].astype(np.int64) + 1, num_hops + 1)
     needed = np.sort((reader[targets] * len(owner) + sources) * steps + reach)

@@ -1,9 +1,8 @@
-"""How far the arena of one rank is filled: the large tensors of training passes and an evaluation, in the order in
-which the program makes them and lets them go, laid out as the arena lays them out.
+"""Bytes that a rank holds at its fullest moment, by kind, and a replay of its arena.
 
-It follows `hpcgnn.nn.neighborhood`, `hpcgnn.nn.neighborhood` and the exchange step by step; sizes alone are known here.
-
-Bytes that a rank holds at its fullest moment, by kind, from sizes alone; see `hpcgnn.training.forecast.Memory`.
+The replay makes and frees the large tensors of training passes and an evaluation in the order of the program
+(`hpcgnn.nn.neighborhood` and the exchange), laid out as the arena lays them out. For the kinds see
+`hpcgnn.training.forecast.Memory`.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ class RankSize:
 
     Attributes
     ----------
-    layers : list of Layer            whose arrays are this rank's numbers
-    num_inner, num_halo : int
+    layers : list of Layer            with this rank's numbers in their arrays
     num_own : int                     inner rows that other ranks of the node read, where they share rows; else 0
-    message_bytes : function          Exchange -> bytes sent and received in a training pass
-    full_bytes : function             Exchange -> the same in an evaluation
-    is_asynchronous : bool
+    message_bytes : callable          Exchange -> bytes sent and received in a training pass
+    full_bytes : callable             Exchange -> the same in an evaluation
     """
 
     layers: list[Layer]
@@ -50,7 +47,7 @@ class RankSize:
 
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
-    """Return the bytes of the arena that are used at least once in a training with evaluations."""
+    """Bytes of the arena that are used at least once in a training with evaluations."""
     run = _Run(size, rank)
     for _ in range(EPOCHS):
         run.train()
@@ -60,8 +57,6 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 
 
 class _Run:
-    """Replay of a run; `places` say how much memory was used."""
-
     def __init__(self, size: ModelSize, rank: RankSize):
         self._size, self._rank = size, rank
         self.places = Places(ADDRESSES)
@@ -72,7 +67,6 @@ class _Run:
         self._leaving: Piece | None = None
 
     def train(self) -> None:
-        """Replay a training pass."""
         kept = [self._forward(layer) for layer in self._rank.layers]
         last = self._rank.layers[-1]
         gradient = self._take(last.rows_out, last.out_dim)
@@ -83,7 +77,7 @@ class _Run:
         self._free(gradient, logits)
 
     def evaluate(self) -> None:
-        """Replay a pass over all rows, of which nothing is kept."""
+        # A pass over all rows that keeps nothing.
         inner, halo, h = self._rank.num_inner, self._rank.num_halo, None
         for layer in self._rank.layers:
             columns = layer.sum_dim
@@ -145,7 +139,7 @@ class _Run:
 
     def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None,
                   before: Piece | None) -> Piece | None:
-        """Return the gradient of the rows that went in; all else that was kept and the gradient that came are gone."""
+        # Only the gradient of the rows that went in is left.
         has_self = self._size.maps_a_layer == 2
         if layer.number == 0:
             if layer.maps_first:
@@ -177,9 +171,7 @@ class _Run:
         return of_rows
 
     def _fetch(self, exchange: Exchange, layer: Layer, num_rows: int, is_training: bool) -> Piece | None:
-        """Replay an exchange of halo rows; return the sums that they and the inner rows end in. Where all rows come as
-        they are stored they are read where they arrived.
-        """
+        # Where all rows come as they are stored, they are read where they arrived.
         bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
         is_asynchronous = is_training and self._rank.is_asynchronous
         sent, read = self._send(exchange, bytes_of, is_asynchronous)
@@ -209,7 +201,7 @@ class _Run:
 
     def _send(self, exchange: Exchange, bytes_of: Callable[[Exchange], tuple[float, float]],
               is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
-        """Return the message that leaves, and one that came an epoch ago and is read now; what comes is held."""
+        # Returns the message that leaves and, if asynchronous, the one of an epoch ago that is read now.
         place = exchange if is_asynchronous else None
         before = self._received.pop(place, None)
         if not is_asynchronous:      # a later exchange's message may lie where an earlier one's lay
@@ -255,16 +247,16 @@ COPIES_OF_STATE = 2        # the messages that the next epoch reads, and what a 
 
 
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
-    """Return bytes of each of KINDS, (num_parts,) each.
+    """Bytes of each of KINDS, (num_parts,) each.
 
-    `reading` is what the part takes while it is read, above what training takes in its place later; `structure` has the
-    arcs and what says where the rows of messages lie; `features` have the halo rows; `gradients` are what else lies in
-    the arena: the rows of the backward pass, rows that are made again for it, and what whole chunks have more than
-    tensors; `shared_rows` are what a rank sees of the table that the ranks of its node share.
+    - `reading`: what the part takes while it is read, above what training takes in its place later.
+    - `structure`: edges, and where the rows of messages lie.
+    - `features`: with the halo rows.
+    - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
+      chunks.
+    - `shared_rows`: what a rank sees of the table that the ranks of its node share.
 
-    Parameters
-    ----------
-    loads : PartLoads      whose `shared` pairs are sent where the method shares the rows of a node
+    `loads.shared` pairs are sent where the method shares the rows of a node.
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
     sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
@@ -297,8 +289,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
 
 
 def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
-    """Return the bytes of lists of rows, one for each number of hops to the loss, and of the rows' places in messages,
-    those to send and those received: of a training pass, and of an evaluation, which sends all rows.
+    """Bytes of lists of rows, one per number of hops to the loss, and of the rows' places in messages.
+
+    Counts messages to send and to receive, of a training pass and of an evaluation, which sends all rows.
     """
     def of_ends(rows: np.ndarray) -> np.ndarray:
         return sum(_sums_of_ends(sent, rows, loads.num_parts))
@@ -311,7 +304,7 @@ def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loa
 
 
 def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs, own: np.ndarray) -> np.ndarray:
-    """Return the bytes of each part's arena, (num_parts,).
+    """Bytes of each part's arena, (num_parts,).
 
     Parameters
     ----------
@@ -331,9 +324,8 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
 
 
 def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the inner rows that other ranks of the node read, at most, where a row has several readers in the node;
-    and the rows of both tables of the node, forward and back, whose memory counts as the rank's.
-    """
+    # Inner rows that other ranks of the node read: an upper bound, since a row may have several readers in the node.
+    # The rows of both tables of the node, forward and back: their memory counts as the rank's.
     node, parts = np.arange(loads.num_parts) // cluster.network.ranks_per_node, loads.num_parts
     near = loads.pairs.where(node[loads.pairs.source] == node[loads.pairs.destination])
     own = np.minimum(np.bincount(near.source, weights=near.rows, minlength=parts), loads.num_inner)
@@ -345,9 +337,7 @@ def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> 
 
 
 def _rows_of_pages(written: np.ndarray, read: np.ndarray, table: np.ndarray, rows_a_page: int) -> np.ndarray:
-    """Return how many rows of a table lie in pages that a rank touches: it writes some in a row, and reads others at
-    random places of the rest.
-    """
+    # A rank writes some rows of the table one after the other, and reads others at random places of the rest.
     rest = np.maximum(table - written, 1)
     return written + rest * (1 - (1 - np.clip(read / rest, 0, 1)) ** rows_a_page)
 

@@ -1,4 +1,4 @@
-"""Rows of messages as bytes, for the methods whose widths are known before a run."""
+"""Rows of messages as bytes, for methods with widths that are known before a run."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Messages:
     ----------
     name : str                  METHOD or METHOD:BITS
     bits : int                  width of every row
-    share : float               of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
+    share : float               share of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
     is_asynchronous : bool      rows are those of the epoch before, so nobody waits for messages
-    rotated : tuple of str      directions, forward and backward, whose rows of 1 to 8 bits are rotated
-    least_rotated : int         columns from which on they are
+    rotated : tuple of str      directions with rotated rows, of 1 to 8 bits
+    least_rotated : int         fewest columns of a rotated row
     """
 
     name: str
@@ -45,27 +45,27 @@ class Messages:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether bytes are known to the byte."""
+        """Whether the byte count is exact."""
         return self.share == 1.0
 
     @property
     def shares_rows(self) -> bool:
-        """Tell whether ranks of a node may share the rows that come to it: where all of them travel."""
+        """Whether ranks of a node may share the rows that come to it: if all of them travel."""
         return self.is_exact
 
     def code_of(self, exchange: Exchange) -> str:
-        """Return what rows are coded as, "stored" where they are values and no codes."""
+        """How rows are coded; "stored" for values."""
         if self.bits not in PACKED_WIDTHS:
             return "stored"
         direction = "backward" if exchange.is_backward else "forward"
         return "rotated" if direction in self.rotated and exchange.dim >= self.least_rotated else "affine"
 
     def row_bytes(self, exchange: Exchange) -> int:
-        """Return the bytes of one row with its parameters."""
+        """Bytes of one row with its parameters."""
         return (self.bits * exchange.dim + 7) // 8 + PARAMETER_BYTES.get(self.code_of(exchange), 0)
 
     def rows(self, exchange: Exchange, pairs: Pairs) -> np.ndarray:
-        """Return the rows of each pair that travel in an exchange, (n,); expected ones where some are drawn."""
+        """Rows of each pair that travel in an exchange, (n,); the expected number if some are drawn."""
         rows = pairs.rows_within[:, exchange.reach]
         return rows if self.is_exact else rows * self.share
 
@@ -75,7 +75,7 @@ def parse_method(text: str, size: ModelSize) -> Messages:
 
     Raises
     ------
-    ConfigError      an unknown method, one whose widths a run decides, bits that it does not take
+    ConfigError      an unknown method, one that decides widths in a run, or bits that it does not take
     """
     name, colon, bits = text.partition(":")
     if name not in METHODS:
@@ -93,7 +93,6 @@ def parse_method(text: str, size: ModelSize) -> Messages:
 
 
 def messages_of(name: str, method: Method, size: ModelSize, others: Mapping[str, Any] | None = None) -> Messages:
-    """Return how a method sends the rows of a model."""
     stored = 8 * size.item_bytes
     return Messages(name, method.fixed_bits(stored) or stored, method.share if isinstance(method, BNS) else 1.0,
                     isinstance(method, PipeGCN), ROTATED[method.own_code()])

@@ -1,6 +1,6 @@
-"""ModelSize: the layers of a model as numbers, and what each of its passes computes and sends for each part.
+"""`ModelSize`: the layers of a model as numbers, and what each of its passes computes and sends for each part.
 
-It follows `hpcgnn.nn.neighborhood` step by step; nothing is computed here.
+It follows `hpcgnn.nn.neighborhood` step by step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ class Layer:
     Attributes
     ----------
     number : int               from 0
-    in_dim, out_dim : int
     rows_in, rows_out : (num_parts,) int64      inner rows that a training pass needs of its input, and computes
-    arcs, far_arcs, central_arcs : (num_parts,) int64      into the rows that come out
+    arcs, far_arcs, central_arcs : (num_parts,) int64      edges into the rows that come out
     reach : int                hops from the rows that come in to the loss
     """
 
@@ -43,12 +42,12 @@ class Layer:
 
     @property
     def maps_first(self) -> bool:
-        """Tell whether rows are mapped before they are sent and summed."""
+        """Whether rows are mapped before they are sent and summed."""
         return self.out_dim < self.in_dim
 
     @property
     def sum_dim(self) -> int:
-        """Return the columns that are sent and summed: the narrower side's."""
+        """Columns that are sent and summed: the narrower side."""
         return min(self.in_dim, self.out_dim)
 
 
@@ -58,15 +57,9 @@ class ModelSize:
 
     Attributes
     ----------
-    model : of MODELS
-    in_dim, hidden_dim, out_dim, num_layers : int
-    precision : of ITEM_BYTES
-    has_dropout : bool
-    has_norm : bool             layer normalization after every hidden layer
-
-    Raises
-    ------
-    ConfigError                 another model
+    model : str                 of MODELS; ConfigError for another one
+    precision : str             of ITEM_BYTES
+    has_norm : bool             LayerNorm after every hidden layer
     """
 
     model: str
@@ -85,27 +78,25 @@ class ModelSize:
 
     @property
     def item_bytes(self) -> int:
-        """Return the bytes of a value of a row."""
         return ITEM_BYTES[self.precision]
 
     @property
     def dims(self) -> list[int]:
-        """Return the columns of the input, of each hidden layer and of the output."""
+        """Columns of the input, of each hidden layer and of the output."""
         return [self.in_dim] + [self.hidden_dim] * (self.num_layers - 1) + [self.out_dim]
 
     @property
     def maps_a_layer(self) -> int:
-        """Return the weight matrices of a layer: of the neighbors, and of the row itself where it has its own."""
+        """Weight matrices of a layer: of the neighbors, and of the row itself if it has its own."""
         return 2 if self.model == "sage" else 1
 
     @property
     def num_weights(self) -> int:
-        """Return the number of trained values."""
         norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.has_norm else 0
         return norms + sum(self.maps_a_layer * left * right + right for left, right in pairwise(self.dims))
 
     def layers(self, loads: PartLoads) -> list[Layer]:
-        """Return the layers with what a training pass computes of each."""
+        """The layers with what a training pass computes of each."""
         loops = loads.rows_within if self.model == "gcn" else np.zeros_like(loads.rows_within)
         found = []
         for number, (left, right) in enumerate(pairwise(self.dims)):
@@ -119,12 +110,12 @@ class ModelSize:
 
 @dataclass
 class Work:
-    """What a training pass computes, by kind; each item an array of one number a part.
+    """What a training pass computes, by kind; each entry has one number per part.
 
     Attributes
     ----------
     maps, gradients : floating-point operations of rows times weights, and of the gradients of weights
-    sums : list of (values gathered, rows of the table they lie in, columns)
+    sums : list of (values gathered, rows of their table, columns)
     drops, norms, norms_back : values of dropout, and of normalization, ReLU and dropout, forward and backward
     window : list of (layer, is backward, values gathered) that are summed while the messages of an exchange travel
     """
@@ -149,7 +140,7 @@ class Exchange:
 
 
 def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
-    """Yield the exchanges of a training pass: of every layer but the first, whose rows are the input, both ways."""
+    """Yield the exchanges of a training pass, both ways, of every layer except the first, which reads the input."""
     for number, (left, right) in enumerate(pairwise(size.dims)):
         for is_backward in (False, True):
             if number:
@@ -169,9 +160,8 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
 
 
 def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.neighborhood.AggregateFirst`: rows are dropped where they arrive, and again in the backward;
-    those that the weight of a row's own read are made anew there.
-    """
+    # As `AggregateFirst`: rows are dropped where they arrive, and again in the backward. Rows for a weight of the row
+    # itself are recomputed there.
     is_input, product = layer.number == 0, 2 * layer.rows_out * layer.in_dim * layer.out_dim
     work.maps += product * size.maps_a_layer
     work.gradients += product * size.maps_a_layer
@@ -191,9 +181,7 @@ def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: Par
 
 
 def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.neighborhood.MapFirst`: rows come dropped, and are made anew in the backward; of the input the
-    halo rows are mapped here too.
-    """
+    # As `MapFirst`: rows come dropped, and are recomputed in the backward. Halo rows of the input are mapped here too.
     is_input, one = layer.number == 0, 2 * layer.in_dim * layer.out_dim
     mapped = layer.rows_in + (loads.num_halo if is_input else 0)
     of_self = layer.rows_out if size.maps_a_layer == 2 else 0

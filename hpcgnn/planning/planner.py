@@ -1,6 +1,6 @@
-"""A plan as plain data for plan.json: numbers in bytes and seconds, by the names of the attributes.
+"""`make_plan`: from a graph and a cluster to predictions for every number of parts and every method.
 
-make_plan: from a graph and a cluster to the predictions of every number of parts and every method.
+`plan_record` is the plan as plain data for plan.json, in bytes and seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ FORMAT = 1
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """Return everything of a plan that JSON can hold."""
     choices = {name: str(value) if name == "root" and value else value
                for name, value in asdict(plan.choices).items()}
     return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
@@ -74,13 +73,12 @@ DEFAULT_PARTS = (4, 16, 64, 256, 1024)
 
 @dataclass(frozen=True)
 class Choices:
-    """What a plan is of; see `hpcgnn plan --help`.
+    """What is planned; see `hpcgnn plan --help`.
 
     Attributes
     ----------
-    parts : list of int or None      None is the parts of the shards, or DEFAULT_PARTS
-    methods : tuple of str
-    sample : float or None           share of the nodes that is cut; None is 1 for a graph of at most MOST_ARCS arcs
+    parts : list of int or None      None: the parts of the shards, or DEFAULT_PARTS
+    sample : float or None           share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
     larger : str or None             sizes of a larger graph, see `parse_sizes`
     """
 
@@ -108,15 +106,9 @@ class Plan:
 
     Attributes
     ----------
-    graph : str
     sizes : GraphSizes              of the graph that is planned for
-    size : ModelSize
-    cluster : Cluster
-    choices : Choices
     predictions : list of Prediction      by parts, then by method
     cut_seconds : dict              parts -> seconds in which this machine cut the graph
-    best : Prediction
-    reasons : list of str
     remarks : list of str           how good the numbers are
     """
 
@@ -134,15 +126,11 @@ class Plan:
 
 def make_plan(source: str, cluster: Cluster, choices: Choices,
               progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
-    """Cut the graph into each number of parts, and predict.
-
-    Parameters
-    ----------
-    source : str        a folder of shards, or a source graph
+    """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
 
     Raises
     ------
-    ConfigError         a model or method that can't be planned, more parts than nodes, a network that is not described
+    ConfigError         a model or method that can't be planned, more parts than nodes, or no description of the network
     DatasetError, ShardError      the source can't be read
     """
     larger = None if choices.larger is None else parse_sizes(choices.larger)
@@ -180,10 +168,7 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
 class Cutter:
     """Cuts a graph, or a region of it, into parts and counts what these compute and send.
 
-    Attributes
-    ----------
-    share : float      of the nodes that are cut; raised where a number of parts needs more of them
-    sizes : GraphSizes of the whole graph
+    `share` of the nodes is cut; it is raised where a number of parts needs more.
     """
 
     def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray, ranks_per_node: int):
@@ -193,7 +178,7 @@ class Cutter:
         self._regions: dict[float, Region] = {}
 
     def loads(self, num_parts: int) -> tuple[PartLoads, str]:
-        """Return the loads of so many parts, and how they were found: "shards", "cut" or "sample"."""
+        """The loads of `num_parts` parts, and how they were found: "shards", "cut" or "sample"."""
         graph, choices = self._graph, self._choices
         if num_parts == graph.own_parts:
             return self._count(graph.owner, num_parts), "shards"

@@ -36,30 +36,24 @@ class Sent:
 
     @property
     def total(self) -> float:
-        """Return the bytes of an epoch, all ranks."""
+        """Bytes of an epoch, all ranks."""
         return float(self.by_pair.sum())
 
     def of(self, is_near: bool) -> tuple[float, float, float]:
-        """Return the bytes within nodes or between nodes, and their mean and maximum over pairs."""
+        """Bytes within nodes or between nodes, and their mean and maximum over pairs."""
         chosen = self.by_pair[self.is_near == is_near]
         return float(chosen.sum()), float(chosen.mean()) if len(chosen) else 0.0, float(chosen.max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One run: so many ranks, one method.
+    """One run: `num_parts` ranks, one method.
 
     Attributes
     ----------
-    num_parts : int
-    messages : Messages
     source : str                  how the parts were found: "cut", "shards", "sample" or "scaled"
-    loads : PartLoads
-    seconds : EpochSeconds
-    sent : Sent
     memory : dict                 kind -> (num_parts,) bytes
     node_bytes : float or None    memory of a node
-    ranks_per_node : int
     """
 
     num_parts: int
@@ -74,24 +68,24 @@ class Prediction:
 
     @property
     def peak_bytes(self) -> float:
-        """Return the memory of the fullest rank."""
+        """Memory of the fullest rank."""
         return float(sum(self.memory.values()).max())
 
     @property
     def fits(self) -> bool:
-        """Tell whether the fullest node has room for its ranks; True where a node's memory is not known."""
+        """Whether the fullest node has room for its ranks; True if a node's memory is unknown."""
         node = np.arange(self.num_parts) // self.ranks_per_node
         return self.node_bytes is None or float(
             np.bincount(node, weights=sum(self.memory.values())).max()) <= self.node_bytes
 
     @property
     def rank_seconds(self) -> float:
-        """Return what an epoch costs: its seconds times its ranks."""
+        """What an epoch costs: its seconds times its ranks."""
         return self.num_parts * self.seconds.epoch
 
 
 def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
-    """Predict one run, whose ranks share the rows of their nodes where that is known; errors as of `epoch_seconds`."""
+    """Predict one run; its ranks share the rows of their nodes where these are known. Errors as in `epoch_seconds`."""
     memory = memory_of(size, loads, messages, cluster)
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
@@ -101,7 +95,7 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:
-    """Count what an epoch sends from each rank to each: to the byte where the method draws no rows."""
+    """Count what an epoch sends from each rank to each; exact if the method draws no rows."""
     pairs, num_parts, exchanges = loads.pairs, loads.num_parts, list(exchanges_of(size))
     place = [pairs.source * num_parts + pairs.destination, pairs.destination * num_parts + pairs.source]
     pair = np.unique(np.concatenate(place))
@@ -120,8 +114,8 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
 def recommend(predictions: list[Prediction]) -> tuple[Prediction, list[str]]:
     """Choose a run, and say why.
 
-    Of the runs that fit their nodes and cost at most 1 / LEAST_EFFICIENCY of the cheapest one's rank-seconds, the one
-    with the shortest epoch; with a tie the one of fewer ranks.
+    Of the runs that fit their nodes and cost at most 1 / LEAST_EFFICIENCY times the rank-seconds of the cheapest one,
+    it has the shortest epoch; with a tie, the fewest ranks.
     """
     fitting = [one for one in predictions if one.fits]
     if not fitting:

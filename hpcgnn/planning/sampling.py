@@ -1,8 +1,7 @@
-"""Loads of a larger graph of the same kind, from those of a smaller one in as many parts. It is a prediction.
+"""Loads that are estimated: of many parts from a region of the graph, and of a larger graph from a smaller one.
 
-Estimate the loads of many parts from those of a region of the graph: a part of a coarse cut, cut again.
-
-A part of the region is one that the whole graph's cut might have, and all rows that it needs are counted.
+A region is one part of a coarse cut, which is cut again. Each of its parts is one that the whole graph's cut might
+have, and all rows that it needs are counted.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from hpcgnn.planning.loads import Pairs, PartLoads, count_loads
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """Sizes of a graph; edges are arcs, both directions of an undirected edge. `train` may be left out, as 0: then the
-    share of training nodes is the smaller graph's.
-    """
+    """Sizes of a graph. Edges count both directions; `train` 0 means the smaller graph's share of training nodes."""
 
     nodes: int
     edges: int
@@ -35,7 +32,7 @@ def parse_sizes(text: str) -> GraphSizes:
 
     Raises
     ------
-    ConfigError      a size that is missing, unknown, given twice or no positive whole number
+    ConfigError      a size is missing, unknown, given twice or not a positive whole number
     """
     names, found = [own.name for own in fields(GraphSizes)], {}
     for item in text.split(","):
@@ -60,12 +57,12 @@ def drawn_training_nodes(num_nodes: int, larger: GraphSizes, seed: int) -> np.nd
 
 
 def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> PartLoads:
-    """Even the parts out and grow them: rows with the nodes, arcs with the edges, and halo rows with the rows.
+    """Even the parts out and grow them: rows with the nodes, edges with the edges, and halo rows with the rows.
 
-    So the larger graph is taken to look the same at its own size, cut into as many parts: a part's halo rows over its
-    rows stay what they are. Denser graphs have more, up to all; graphs of local structure have fewer, the larger their
-    parts. All parts have the mean's rows and arcs, since one that a hub fills alone is no picture of a part that is
-    hundreds of times as large: how uneven a cut of the larger graph would be is not predicted.
+    The larger graph is taken to look the same at its own size, cut into as many parts, so a part keeps its ratio of
+    halo rows to rows. Denser graphs have more halo rows, up to all; graphs of local structure have fewer, the larger
+    their parts. All parts get the mean's rows and edges, since a part that a hub fills alone says nothing about one
+    that is hundreds of times as large: how uneven a cut of the larger graph would be is not predicted.
     """
     loads = evened(loads)
     rows, arcs = larger.nodes / smaller.nodes, larger.edges / smaller.edges
@@ -78,7 +75,7 @@ def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> P
 
 
 def evened(loads: PartLoads) -> PartLoads:
-    """Give all parts the mean's rows and arcs; each then receives from the same parts as before, in proportion."""
+    """Give all parts the mean's rows and edges; each receives from the same parts as before, in proportion."""
     amounts = {own.name: getattr(loads, own.name) for own in fields(loads)
                if isinstance(getattr(loads, own.name), np.ndarray)}
     means = {name: np.repeat(amount.mean(axis=0, keepdims=True), loads.num_parts, axis=0)
@@ -105,21 +102,20 @@ FEWEST_PARTS = 4      # of a region
 
 @dataclass(frozen=True)
 class Region:
-    """Some nodes that lie together: node_id (n,) int64 ascending, and the share of all nodes that they are."""
+    """Nodes that lie together: node_id (n,) int64 ascending, and their share of all nodes."""
 
     node_id: np.ndarray
     share: float
 
 
 def least_share(share: float, num_parts: int) -> float:
-    """Return the share of the graph to cut for so many parts: of 1 / k of it for a whole k, and FEWEST_PARTS at least.
-    """
+    """Share of the graph to cut for `num_parts` parts: at least `share` and FEWEST_PARTS, 1 / k for a whole k."""
     pieces = min(int(1 / share), num_parts // FEWEST_PARTS)
     return 1.0 if pieces < 2 else 1 / pieces
 
 
 def sample_region(dataset: GraphDataset, share: float, seed: int, balance: str | None, partitioner: str) -> Region:
-    """Cut the graph into 1 / share pieces and take the one whose arcs are nearest to the mean."""
+    """Cut the graph into 1 / share pieces and take the one with edges nearest to the mean."""
     pieces = round(1 / share)
     owner = assign_owners(dataset, pieces, partitioner, seed, balance)
     arcs = np.bincount(owner, weights=np.diff(dataset.indptr), minlength=pieces)
@@ -129,12 +125,7 @@ def sample_region(dataset: GraphDataset, share: float, seed: int, balance: str |
 
 def loads_of_region(dataset: GraphDataset, region: Region, num_parts: int, hops: np.ndarray, num_hops: int, seed: int,
                     balance: str | None, partitioner: str) -> PartLoads:
-    """Estimate the loads of num_parts parts of the whole graph.
-
-    Parameters
-    ----------
-    hops : (num_nodes,) int32      of the whole graph, see `hops_to_loss`
-    """
+    """Estimate the loads of `num_parts` parts of the whole graph; `hops`, (num_nodes,) int32, are the whole graph's."""
     own_parts = max(2, round(num_parts * region.share))
     inside = _induced(dataset, region.node_id)
     owner = np.full(dataset.num_nodes, -1, np.int32)
@@ -144,7 +135,7 @@ def loads_of_region(dataset: GraphDataset, region: Region, num_parts: int, hops:
 
 
 def spread(counted: PartLoads, num_parts: int, times: float) -> PartLoads:
-    """Repeat the parts of a region until there are num_parts, so many `times` as large in all.
+    """Repeat the parts of a region until there are `num_parts`, `times` as large in all.
 
     Each part's halo rows come from as many parts as it would need if rows from outside came in as large messages as
     those from inside; these parts are the nearest by number.

@@ -34,22 +34,20 @@ class EpochSeconds:
 
     @property
     def by_rank(self) -> np.ndarray:
-        """Return each rank's seconds, (num_parts,)."""
         return sum(self.by_stage.values())
 
     @property
     def slowest(self) -> int:
-        """Return the rank that takes the longest: all others wait for it in the sum of the gradients."""
+        """The slowest rank: all others wait for it in the sum of the gradients."""
         return int(self.by_rank.argmax())
 
     @property
     def epoch(self) -> float:
-        """Return the seconds of the epoch."""
         return float(self.by_rank.max())
 
     @property
     def of_slowest(self) -> dict[str, float]:
-        """Return the slowest rank's seconds by stage; their sum is the epoch's."""
+        """The slowest rank's seconds by stage, which sum to the epoch's."""
         return {stage: float(seconds[self.slowest]) for stage, seconds in self.by_stage.items()}
 
 
@@ -58,8 +56,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
 
     Raises
     ------
-    ConfigError      the cluster has no rates for the precision, or none for the messages' code, or no network for so
-                     many ranks
+    ConfigError      the cluster has no rates for the precision or the messages' code, or no network for as many ranks
     """
     cluster.check_network(loads.num_parts)
     computing = compute_seconds(size, loads, cluster)
@@ -87,7 +84,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
 
 
 def compute_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[str, np.ndarray]:
-    """Return seconds of products, sums over neighbors and passes, (num_parts,) each."""
+    """Seconds of products, sums over neighbors and passes, (num_parts,) each."""
     rates, work = cluster.rates_of(size.precision), work_of(size, loads)
     return {
         "products": work.maps / rates.map_flops + work.gradients / rates.gradient_flops,
@@ -98,7 +95,7 @@ def compute_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict
 
 
 def directed(exchange: Exchange, pairs: Pairs) -> Pairs:
-    """Return the pairs as messages go: backward, gradients go from the part that reads a row to its owner."""
+    """The pairs as messages go: backward, gradients go from the part that reads a row to its owner."""
     if not exchange.is_backward:
         return pairs
     return Pairs(pairs.destination, pairs.source, pairs.rows_within, pairs.rows)
@@ -114,7 +111,7 @@ def _pack_seconds(exchange: Exchange, pairs: Pairs, rows: np.ndarray, messages: 
 
 def _travel(pairs: Pairs, num_bytes: np.ndarray, num_parts: int,
             cluster: Cluster) -> tuple[np.ndarray, np.ndarray, float]:
-    """Simulate an exchange, and that of the messages within nodes alone: (num_parts,) each; and its closed form."""
+    # Simulates the exchange, and the messages within nodes alone: (num_parts,) each; the closed form comes last.
     network = cluster.network
     is_near = pairs.source // network.ranks_per_node == pairs.destination // network.ranks_per_node
     whole = simulate_exchange(pairs.source, pairs.destination, num_bytes, num_parts, network)

@@ -1,10 +1,6 @@
-"""BenchFolder holds what a folder of `hpcgnn bench packages` or `hpcgnn bench dram` says, checked as it is read.
+"""Charts of benchmark folders: size of rows by format (MEGA's Fig. 4), and DRAM traffic (its Fig. 6 and 20b).
 
-Only reading lives here; no figure, and no room that measures.
-
-Charts of benchmark folders: size of rows by format (MEGA's Fig. 4), and DRAM traffic (its Fig. 6 and 20b).
-
-What a folder says is read in `hpcgnn.report.bench_charts`.
+`BenchFolder` is what a folder of `hpcgnn bench packages` or `hpcgnn bench dram` says, checked as it is read.
 """
 
 from __future__ import annotations
@@ -30,8 +26,8 @@ class StoredRows:
     Attributes
     ----------
     bits : str                                width of the codes, or their range
-    density : float                           share that is not zero
-    stored_bits : dict name → (float, float)  of values, and of where they stand
+    density : float                           share of nonzeros
+    stored_bits : dict name → (float, float)  of values, and of their positions
     """
 
     bits: str
@@ -41,7 +37,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class SchemeTraffic:
-    """Bytes that one scheme reads from DRAM in an aggregation, by the names of TRAFFIC_PARTS."""
+    """Bytes that one scheme reads from DRAM in an aggregation, by TRAFFIC_PARTS."""
 
     group: str
     scheme: str
@@ -50,7 +46,7 @@ class SchemeTraffic:
 
 @dataclass(frozen=True)
 class BenchFolder:
-    """Sizes of formats or bytes of schemes, one of the two or both, and what the counted aggregation was."""
+    """Sizes of formats, bytes of schemes, or both, and what the counted aggregation was."""
 
     name: str
     rows: list[StoredRows] = field(default_factory=list)
@@ -59,7 +55,7 @@ class BenchFolder:
 
 
 def is_of_benchmark(path: Path) -> bool:
-    """Whether a folder holds files of a benchmark, and none of a run."""
+    """Whether a folder holds files of a benchmark and none of a run."""
     return any((path / name).exists() for name in (PACKAGES, DRAM)) and not (path / "metrics.jsonl").exists()
 
 
@@ -68,7 +64,7 @@ def read_bench_folders(paths: list[Path]) -> list[BenchFolder]:
 
     Raises
     ------
-    ConfigError      a folder holds neither sizes nor traffic, or a file in it is damaged
+    ConfigError      a folder holds neither sizes nor traffic, or a damaged file
     """
     return [_read_folder(path) for path in paths]
 
@@ -128,7 +124,7 @@ def bench_charts(folders: list[BenchFolder]) -> list[Chart]:
 
 
 def relative_sizes(row: StoredRows, name: str) -> tuple[float, float]:
-    """Return a format's values, and where they stand, over the size of the same rows stored densely."""
+    """Bits of a format's values and of their positions, over the size of the same rows stored densely."""
     dense = sum(row.stored_bits[REFERENCE])
     values, positions = row.stored_bits[name]
     return values / dense, positions / dense

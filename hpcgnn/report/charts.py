@@ -1,18 +1,8 @@
-"""Chart: one figure of the page as plain data, which the page's scripts draw.
+"""The charts of the page as plain data, which the page's scripts draw.
 
-Charts whose lines are runs, with the sentence that says what is seen: loss, score, seconds, bits, rate of descent.
-
-How they are drawn is decided by the page's scripts.
-
-Charts with one bar a run: bytes and seconds of an epoch, how much of the travelling is waited for, memory.
-
-Charts of what adaptive runs decided epoch by epoch: widths of message rows, synchronous or not, and learned widths.
-
-A run has a panel of its own, which shows its first seed: decisions have no mean.
-
-Charts of what each rank did: balance of seconds, bytes, memory and edges over the ranks, and bytes by pair.
-
-This module picks the charts that the runs have data for, in the order of the page.
+`charts_of` picks the charts that the runs have data for, in the order of the page: lines with one run each (loss,
+score, seconds, bits), bars with one run each (bytes, seconds, waiting, memory), panels of one run's first seed (widths,
+execution, degrees: decisions have no mean over seeds), and what each rank did (balance, bytes by pair).
 """
 
 from __future__ import annotations
@@ -47,10 +37,9 @@ class Chart:
     Attributes
     ----------
     name : str            unique on the page
-    title : str
-    kind : {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}     what draws it
+    kind : {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}     the script that draws it
     caption : str         what is drawn, and how it was measured
-    seen : str            what is seen in these runs, "" where there is nothing to say
+    seen : str            what is seen in these runs, or ""
     data : dict           of lists, numbers and strings, as the script of that kind takes it
     """
 
@@ -76,7 +65,7 @@ def loss_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def progress_chart(runs: NumberedRuns) -> Chart | None:
-    """Validation score over the seconds of training up to there, whatever the other charts are drawn over."""
+    """Validation score over seconds of training, whatever the axis of the other charts is."""
     timed = [(number, run) for number, run in runs if np.isfinite(run.elapsed_seconds()).any()]
     kind = score_kind([run for _, run in runs])
     lines = [line for number, run in timed if (line := curve(number, run, run.curves("val_score"), kind.scale))]
@@ -86,7 +75,7 @@ def progress_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def score_chart(runs: NumberedRuns) -> Chart | None:
-    """Scores on the test, validation and training nodes: a panel a split, or one panel where there is one run."""
+    """Scores on the test, validation and training nodes: one panel per split, or one panel for a single run."""
     kind = score_kind([run for _, run in runs])
     series = {split: [line for number, run in runs
                       if (line := curve(number, run, run.curves(f"{split}_score"), kind.scale, SPLITS[split]))]
@@ -102,7 +91,7 @@ def score_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def seconds_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of each epoch, and the memory of the rank that holds most."""
+    """Seconds of each epoch, and memory of the rank that holds most."""
     panels = [_panel("seconds an epoch", runs, "epoch_seconds", unit="s"),
               {"title": "resident memory, largest rank", "unit": "B", "series": [
                   line for number, run in runs if (line := curve(number, run, largest_of_ranks(run, "rss_bytes")))]}]
@@ -115,7 +104,7 @@ def seconds_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def bits_chart(runs: NumberedRuns) -> Chart | None:
-    """Bits a value and bytes an epoch of the runs in which they change."""
+    """Bits per value and bytes per epoch of the runs in which they change."""
     moving = [(number, run) for number, run in runs if _varies(run.curves("mean_bits"))]
     changing = [(number, run) for number, run in runs if _varies(total_bytes(run))]
     panels = [_panel("payload bits a value", moving, "mean_bits", unit="bits"),
@@ -128,7 +117,7 @@ def bits_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def descent_chart(runs: NumberedRuns) -> Chart | None:
-    """The rate at which the running mean of the loss falls, by which adaptive methods decide."""
+    """Rate at which the running mean of the loss falls, by which adaptive methods decide."""
     members = [(number, run) for number, run in runs if values_of(run.records, "ldr")]
     said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in members if (ends := _ends(run.curves("ldr")))]
     return _lines("descent", "Rate of descent", "The rate at which the running mean of the training loss falls (LDR), "
@@ -142,9 +131,7 @@ def _panel(title: str, runs: NumberedRuns, key: str, unit: str = "") -> dict:
 
 
 def _lines(name: str, title: str, caption: str, panels: list[dict], seen: str, axis: str = "") -> Chart | None:
-    """Return the chart of the panels that have a line, over an axis of its own or the one that the reader chooses;
-    None where no panel has a line.
-    """
+    # Without `axis`, the reader chooses the axis.
     filled = [panel for panel in panels if panel["series"]]
     own = {"axis": axis} if axis else {}
     return Chart(name, title, "lines", caption, seen, {"panels": filled, **own}) if filled else None
@@ -226,7 +213,7 @@ def _varies(values: np.ndarray) -> bool:
 
 
 def _is_wide(tables: list[np.ndarray]) -> bool:
-    """Tell whether the means are positive and span so wide a range that a logarithmic axis shows more."""
+    # Positive means over a wide range: a logarithmic axis shows more.
     means = np.concatenate([mean_over_seeds(values)[0] for values in tables]) if tables else np.array([])
     means = means[np.isfinite(means)]
     return bool(means.size and means.min() > 0 and means.max() / means.min() > LOG_SCALE_FROM)
@@ -236,7 +223,7 @@ TIME_PARTS = ("computing", "packing and unpacking", "in MPI", "blocked", "decidi
 
 
 def bytes_chart(runs: NumberedRuns) -> Chart | None:
-    """Bytes that all ranks send an epoch, payload and parameters apart, with the ratio to the first run that sends."""
+    """Bytes per epoch of all ranks, payload and parameters apart, with the ratio to the first run that sends."""
     members = [(number, run) for number, run in runs if run.summary["sent_bytes_per_epoch"]]
     if not members:
         return None
@@ -255,7 +242,7 @@ def bytes_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def time_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of a mean epoch, split into what the ranks did, and into what rank 0 decided after it."""
+    """Seconds of a mean epoch: what the ranks did, and what rank 0 decided after it."""
     members = [(number, run) for number, run in runs if run.mean("epoch_seconds") is not None]
     if not members:
         return None
@@ -280,7 +267,7 @@ def time_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def time_parts(run: Run) -> list[float]:
-    """Return mean seconds of an epoch by TIME_PARTS, which add up to the epoch and the deciding after it."""
+    """Mean seconds of an epoch by TIME_PARTS, which sum to the epoch and the deciding after it."""
     mean = {key: run.mean(f"{key}_seconds") or 0.0 for key in
             ("epoch", "compute", "quantize", "exchange", "blocked", "assign")}
     known = mean["compute"] + mean["quantize"] + mean["exchange"]
@@ -290,7 +277,7 @@ def time_parts(run: Run) -> list[float]:
 
 
 def waiting_chart(runs: NumberedRuns) -> Chart | None:
-    """Mean seconds that an epoch's messages travel, and how much of that a rank is blocked."""
+    """Mean seconds that an epoch's messages travel, and how long a rank is blocked by them."""
     members = [(number, run) for number, run in runs
                if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
     if not members:
@@ -311,7 +298,7 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def memory_chart(runs: NumberedRuns) -> Chart | None:
-    """Peak resident memory of the rank that holds most, and of it what the method keeps between epochs."""
+    """Peak resident memory of the fullest rank, and what the method keeps of it between epochs."""
     members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
     if not members:
         return None
@@ -340,14 +327,14 @@ def _times(larger: float, smaller: float) -> str:
 
 
 def has_varying_widths(run: Run) -> bool:
-    """Whether the run sent rows of several widths, or moved a base width: one width alone is no picture."""
+    """Whether the run sent rows of several widths, or moved a base width."""
     used = {width for record in run.first_seed for width, rows in (record.get("width_histogram") or {}).items() if rows}
     has_base = any(record.get("base_bits") is not None for record in run.first_seed)
     return len(used) > 1 or (bool(used) and has_base)
 
 
 def has_stale_epochs(run: Run) -> bool:
-    """Whether any epoch ran asynchronously or read a halo row of an earlier one."""
+    """Whether an epoch ran asynchronously or read a halo row of an earlier one."""
     return any(record.get("mode") == "async" or record.get("staleness") for record in run.first_seed)
 
 
@@ -396,7 +383,7 @@ def execution_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def degrees_chart(runs: NumberedRuns) -> Chart | None:
-    """Bits that degree-aware training chose for a node's row by its in-degree, a panel a run."""
+    """Bits that degree-aware training chose for a node's row by its in-degree: one panel per run."""
     members = [(number, run) for number, run in runs if run.summary.get("widths_by_degree")]
     if not members:
         return None
@@ -416,13 +403,13 @@ def epoch_range(run: Run) -> np.ndarray:
 
 
 def epoch_values(run: Run, key: str) -> list[Any]:
-    """The first seed's values of one key over `epoch_range`, None where it was not recorded."""
+    """The first seed's values of one key over `epoch_range`; None where it was not recorded."""
     by_epoch = {record["epoch"]: record.get(key) for record in run.first_seed}
     return [by_epoch.get(epoch) for epoch in epoch_range(run).tolist()]
 
 
 def width_shares(run: Run) -> dict[int, np.ndarray]:
-    """Percentage of message rows by width, ascending, each (num_epochs,) float64, NaN where nothing was sent."""
+    """Percentage of message rows by width, ascending, each (num_epochs,) float64; NaN where nothing was sent."""
     histograms = [{int(width): rows for width, rows in (histogram or {}).items()}
                   for histogram in epoch_values(run, "width_histogram")]
     total = np.array([sum(histogram.values()) or np.nan for histogram in histograms])
@@ -448,7 +435,7 @@ TIME_KEYS = {"computing": "compute_seconds", "packing and unpacking": "quantize_
 
 
 def balance_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds, bytes, memory, edges and rows of each rank: a panel a quantity and a run of several ranks."""
+    """Seconds, bytes, memory, edges and rows of each rank: one panel per quantity and run of several ranks."""
     panels, uneven = [], {}
     for number, run in runs:
         costs = mean_costs(run)
@@ -473,7 +460,7 @@ def balance_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def mean_costs(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the means of the recorded costs by rank, each (num_ranks,) float64; None where none were recorded."""
+    """Means of the recorded costs by rank, each (num_ranks,) float64; None without any."""
     tables = values_of(run.records, "by_rank")
     if not tables:
         return None
@@ -495,8 +482,7 @@ def pairs_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def last_pair_bytes(run: Run) -> np.ndarray | None:
-    """Bytes from rank (row) to rank (column) in the last epoch that recorded them, (P, P) float64; None if nothing was
-    sent or recorded."""
+    """Bytes from rank (row) to rank (column) in the last epoch that recorded them, (P, P) float64, or None."""
     tables = values_of(run.records, "sent_bytes_by_pair")
     return np.array(tables[-1], dtype=float) if tables and np.any(tables[-1]) else None
 
@@ -530,13 +516,13 @@ CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, wait
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:
-    """Charts that some run has data for, those without data left out."""
+    """Charts that some run has data for."""
     numbered = list(enumerate(runs))
     return [chart for make in CHARTS if (chart := make(numbered)) is not None]
 
 
 def remarks_of(runs: list[Run]) -> list[str]:
-    """Sentences on what the charts leave out: messages of runs on one rank, means over seeds, epochs not drawn."""
+    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
     alone = [run.name for run in runs if run.summary["ranks"] == 1]
     thinned = [run.name for run in runs if is_thinned(run)]
     repeated = [run.name for run in runs if len(run.seeds) > 1]

@@ -1,10 +1,4 @@
-"""Differences of runs from a baseline in plain words: points of score, times faster, times fewer bytes.
-
-The comparison of several runs as text: one row a run, the first being what the others are measured against.
-
-How the terminal's table looks is decided in `hpcgnn.report.comparison`; the page has cells of its own.
-
-The comparison of runs as a table for the terminal. What the cells say is decided in `hpcgnn.report.comparison`.
+"""The comparison of runs: one row per run as text, a table for the terminal, and differences from a baseline in words.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ class Difference:
 
 
 def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Difference]]:
-    """Differences of each run from the run of that number, by the keys of DIFFERENCES."""
+    """Differences of each run from run number `baseline`, by DIFFERENCES."""
     base = runs[baseline]
     kind = score_kind(runs)
     return [{
@@ -47,16 +41,14 @@ def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Differenc
 
 
 def baselines_of(runs: list[Run]) -> list[int]:
-    """Runs that the page offers as baselines: all, or the first ones and the best of many."""
+    """Runs that the page offers as baselines: all, or of many the first ones and the best."""
     offered = list(range(min(len(runs), MAX_BASELINES)))
     best = best_run(runs)
     return offered if best is None or best in offered else [*offered, best]
 
 
 def best_run(runs: list[Run]) -> int | None:
-    """Number of the run with the best validation score, since to choose by the test score would spoil it; None where
-    none has one.
-    """
+    """Number of the run with the best validation score, or None. Choosing by the test score would spoil it."""
     scores = {number: run.summary["val_score"] for number, run in enumerate(runs)
               if run.summary["val_score"] is not None and run.summary["test_score"] is not None}
     return score_kind(runs).best(scores) if scores else None
@@ -91,7 +83,7 @@ def _ratio(value: float | None, base: float | None, less: str, more: str) -> Dif
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One run, every field formatted for reading, UNKNOWN where the run does not tell it."""
+    """One run with every field formatted for reading, UNKNOWN where the run does not tell it."""
 
     name: str
     test_score: str
@@ -105,14 +97,13 @@ class ComparisonRow:
 
 
 def compare(runs: list[Run]) -> list[ComparisonRow]:
-    """Rows of the comparison, in the order of the runs."""
     first = runs[0].summary["sent_bytes_per_epoch"]
     kind = score_kind(runs)
     return [_row(run, first, kind) for run in runs]
 
 
 def known_fields(rows: list[ComparisonRow]) -> set[str]:
-    """Names of the fields that at least one run tells; a column of any other would be empty."""
+    """Fields that at least one run tells; other columns would be empty."""
     return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
 
 
@@ -135,9 +126,11 @@ NAME_WIDTH = 14     # letters of a name that stay on a line, whatever the width 
 
 
 def comparison_table(runs: list[Run]) -> Table:
-    """One row a run, fields that no run tells left out: test score, median epoch, bytes an epoch, their
-    ratio to the first run's, payload bits a value, percentage of synchronous epochs, time blocked in
-    the exchange."""
+    """One row per run, without fields that no run tells.
+
+    Columns: test score, median epoch, bytes per epoch and their ratio to the first run's, payload bits per value,
+    percentage of synchronous epochs, time blocked in the exchange.
+    """
     rows = compare(runs)
     remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
     table = Table(box=box.SIMPLE_HEAD, caption=remark, collapse_padding=True, pad_edge=False)
@@ -153,7 +146,7 @@ def comparison_table(runs: list[Run]) -> Table:
 
 
 def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
-    """Headings by field, of the fields that some run tells; narrow, so that 80 characters leave room for names."""
+    # Headings are narrow, so that 80 characters leave room for names.
     columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch": "epoch", "sent": "sent an\nepoch",
                "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
                "synchronous_share": "sync.\n(%)", "blocked": "blocked"}

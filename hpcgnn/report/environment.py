@@ -14,7 +14,7 @@ PROVENANCE = {"commit": "commit", "launcher": "launcher", "processor": "processo
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """State, dates, hosts, versions, sizes and the command of a run, by what the page calls them."""
+    """State, dates, hosts, versions, sizes and command of a run, by what the page calls them."""
     known = {**(run.summary.get("versions") or {}), **run.provenance}
     facts = {"state": state_of(run), "started": _date(known.get("started")),
              "ended": _date(run.summary.get("ended")), "wall time": wall_time(run), "host": hosts_of(run),
@@ -26,12 +26,12 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def state_of(run: Run) -> str:
-    """Say whether a run is complete, and if not, how far it got."""
+    """Whether a run is complete, and if not, how far it got."""
     return "complete" if run.is_complete else f"unfinished, epoch {run.records[-1]['epoch']}"
 
 
 def wall_time(run: Run) -> str:
-    """Time from the last start of the command to the end of the run, as text; "" where one of them is unknown."""
+    """Time from the last start of the command to the end of the run; "" if one of them is unknown."""
     started, ended = (_parsed(value) for value in (run.provenance.get("started"), run.summary.get("ended")))
     if started is None or ended is None or (started.tzinfo is None) != (ended.tzinfo is None):
         return ""
@@ -39,7 +39,7 @@ def wall_time(run: Run) -> str:
 
 
 def hosts_of(run: Run) -> str:
-    """Hosts of the ranks, each with its number of ranks; of rank 0 alone while the run is not complete."""
+    """Hosts of the ranks with their numbers of ranks; only rank 0's while the run is not complete."""
     hosts = (run.summary.get("parts_by_rank") or {}).get("host") or []
     counted = {host: hosts.count(host) for host in hosts}
     return ", ".join(f"{host} ({count} rank{'s' * (count > 1)})" for host, count in counted.items()) or str(

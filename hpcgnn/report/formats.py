@@ -1,4 +1,4 @@
-"""Numbers as text: three significant digits, in the unit that keeps them short, UNKNOWN where there is none."""
+"""Numbers as text: three significant digits, in the unit that keeps them short; UNKNOWN for None."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOW_SCORES = ("mae", "rmse")
 
 
 def format_number(value: float | None) -> str:
-    """Write three significant digits and thousands separators: 0.0123, 1.23, 12.3, 1,235."""
+    """Three significant digits and thousands separators: 0.0123, 1.23, 12.3, 1,235."""
     if value is None:
         return UNKNOWN
     if value == 0 or abs(value) >= 100:
@@ -20,19 +20,19 @@ def format_number(value: float | None) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """Write a share of 0 to 1 in percent, without the sign: 100, 12.5."""
+    """A share of 0 to 1 in percent, without the sign: 100, 12.5."""
     return format_number(None if share is None else 100 * share)
 
 
 def format_histogram(histogram: dict[str, float]) -> str:
-    """Write shares of message rows by bit-width: 1: 75 %, 8: 25 %."""
+    """Shares of message rows by bit-width: 1: 75 %, 8: 25 %."""
     total = sum(histogram.values())
     shares = sorted((int(width), count) for width, count in histogram.items())
     return ", ".join(f"{width}: {100 * count / total:.3g} %" for width, count in shares if count) or UNKNOWN
 
 
 def format_ratio(value: float | None, first: float | None) -> str:
-    """Write `value` as a multiple of the first run's: 1, 1/15.7 or 2.1×."""
+    """`value` as a multiple of the first run's: 1, 1/15.7 or 2.1×."""
     if not first or not value:
         return UNKNOWN
     if value == first:
@@ -41,7 +41,7 @@ def format_ratio(value: float | None, first: float | None) -> str:
 
 
 def format_bytes(value: float | None) -> str:
-    """Write bytes in the decimal unit that keeps the number short: 412 MB, 3.21 GB."""
+    """412 MB, 3.21 GB."""
     if value is None:
         return UNKNOWN
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -51,7 +51,7 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """Write seconds in the unit that keeps the number short: 850 µs, 12.3 ms, 4.56 s, 2 min 5 s, 3 h 20 min."""
+    """850 µs, 12.3 ms, 4.56 s, 2 min 5 s, 3 h 20 min."""
     if value is None:
         return UNKNOWN
     if 0 < value < 1:

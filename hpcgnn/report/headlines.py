@@ -15,7 +15,7 @@ from hpcgnn.report.tables import training_seconds
 
 @dataclass(frozen=True)
 class Headline:
-    """A large figure: what it is, its text, the run it belongs to (None with one run), and a remark."""
+    """A large figure: what it is, its text, its run (None for a single run), and a remark."""
 
     title: str
     text: str

@@ -1,4 +1,4 @@
-"""A run as it stands while it trains: its metrics read as they grow, and what a terminal shows of them. Reads only."""
+"""A run while it trains: its metrics, read as they grow, and what a terminal shows of them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ RECENT = 20                 # epochs whose median tells the rate
 
 @dataclass
 class MetricsTail:
-    """The finished lines of metrics.jsonl, read as they are written.
-
-    Attributes
-    ----------
-    path : Path
-    records : list of dict      so far
-    """
+    """The finished lines of metrics.jsonl, read as they are written."""
 
     path: Path
     records: list[dict[str, Any]] = field(default_factory=list)
     _num_bytes: int = 0
 
     def read_on(self) -> None:
-        """Take in the lines that have been finished since the last call; begin anew where the file was cut back.
+        """Read the lines that were finished since the last call; begin again if the file was cut back.
 
         Raises
         ------
@@ -66,69 +60,62 @@ class MetricsTail:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands.
-
-    Attributes
-    ----------
-    config : dict               of config.toml
-    records : list of dict      of metrics.jsonl, at least one
-    """
+    """Where a run stands, from its config.toml and the records of metrics.jsonl, at least one."""
 
     config: dict[str, Any]
     records: list[dict[str, Any]]
 
     @property
     def last(self) -> dict[str, Any]:
-        """Return the last epoch's record."""
         return self.records[-1]
 
     @property
     def place(self) -> str:
-        """Return the epoch, and the seed where there are several."""
+        """The epoch, and the seed if there are several."""
         repeat, first = self.config.get("repeat", 1), self.config.get("seed", 0)
         seed = f"seed {self.last['seed'] - first + 1} of {repeat}, " if repeat > 1 else ""
         return f"{seed}epoch {self.last['epoch']} of {self.config.get('epochs', '?')}"
 
     @property
     def epoch_seconds(self) -> float:
-        """Return the median seconds of the last epochs."""
+        """Median seconds of the last epochs."""
         return statistics.median(record.get("epoch_seconds") or 0.0 for record in self.records[-RECENT:])
 
     @property
     def share(self) -> float:
-        """Return how much of all epochs is done, from 0 to 1."""
+        """Share of all epochs that is done."""
         epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
         done = (self.last["seed"] - self.config.get("seed", 0)) * epochs + self.last["epoch"]
         return min(1.0, done / max(1, epochs * repeat))
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds that the epochs to come take, if none is saved by stopping early."""
+        """Seconds of the remaining epochs, without early stopping."""
         epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
         return (1 - self.share) * epochs * repeat * self.epoch_seconds
 
     def values(self, key: str) -> list[float]:
-        """Return the values of one key in the current training, of the epochs that have it."""
+        """Values of one key in the current training, of the epochs that have it."""
         return [record[key] for record in self.records
                 if record["seed"] == self.last["seed"] and record.get(key) is not None]
 
     @property
     def best_score(self) -> float | None:
-        """Return the best validation score of the current training; None before the first one."""
+        """Best validation score of the current training; None before the first one."""
         scores = self.values("val_score")
         better = min if self.config.get("score") in LOW_SCORES else max
         return better(scores) if scores else None
 
     @property
     def sent_bytes(self) -> tuple[float, float]:
-        """Return the bytes of the last epoch, and of all."""
+        """Bytes of the last epoch, and of all."""
         each = [(record.get("sent_bytes_payload") or 0) + (record.get("sent_bytes_parameters") or 0)
                 for record in self.records]
         return each[-1], sum(each)
 
     @property
     def widths(self) -> str:
-        """Return how the last epoch's messages travelled: at once or an epoch late, and at which widths."""
+        """How the last epoch's messages travelled: at once or an epoch late, and at which widths."""
         mode = {"sync": "synchronous", "async": "asynchronous"}.get(self.last.get("mode"), "")
         histogram, bits = self.last.get("width_histogram") or {}, self.last.get("mean_bits")
         total = sum(histogram.values())
@@ -138,12 +125,9 @@ class Standing:
 
 
 def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> list[str]:
-    """Return what a terminal shows of a run, a line each.
+    """What a terminal shows of a run, line by line.
 
-    Parameters
-    ----------
-    checkpoint : Path      of the run folder
-    now : float            seconds since the epoch of Unix, the present where it is not given
+    `checkpoint` is the run folder's; `now` is Unix time, by default the present.
     """
     scores, last = standing.values("val_score"), standing.last
     epoch_bytes, all_bytes = standing.sent_bytes
@@ -158,14 +142,14 @@ def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> 
 
 
 def line_of(standing: Standing) -> str:
-    """Return one line, as a log has it."""
+    """One line, for a log."""
     val = "".join(f"  val {_number(value)}" for value in standing.values("val_score")[-1:])
     return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  {size_text(standing.sent_bytes[0])}  "
             f"{time_text(standing.epoch_seconds)}")
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw values as bars of eight heights, from their least to their largest; of many, means of neighbors."""
+    """Values as bars of eight heights, from the least to the largest; of many, means of neighbors."""
     if not values:
         return ""
     step = max(1, -(-len(values) // NUM_BARS))
@@ -176,13 +160,11 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def bar(share: float, width: int = 24) -> str:
-    """Draw a share from 0 to 1."""
     filled = round(share * width)
     return "█" * filled + "░" * (width - filled)
 
 
 def age_of(checkpoint: Path, now: float | None = None) -> str:
-    """Say how old a checkpoint is."""
     try:
         written = checkpoint.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""What each rank of a run took to compute an epoch, for parts that are cut anew."""
+"""What each rank of a run took to compute an epoch, for parts that are cut again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from hpcgnn.report.run_folder import read_runs
 
 
 class MeasuredRun(NamedTuple):
-    """Hold what a run says of its parts.
+    """What a run says of its parts.
 
-    Attributes
-    ----------
-    shards : str                   the folder that it was trained on
-    num_layers : int
-    seconds : tuple of float       by rank, an epoch's without messages; the median of the epochs that say it
+    `shards` is the folder that it was trained on. `seconds` has one number per rank: an epoch without messages, the
+    median of the epochs that recorded it.
     """
 
     shards: str

@@ -1,7 +1,6 @@
 """The report of runs as one self-contained HTML file: tables as HTML, charts as data that its scripts draw.
 
-The layout is in web/report.html, what is drawn and computed in the neighboring modules. The same folders give the same
-file, byte for byte.
+The layout is in web/report.html. The same folders give the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NUM_COLORS, NUM_DASHES = 8, 5     # as style.css and svg.js have them
 
 
 def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> Path:
-    """Write the HTML file at `path` and return it. Charts of benchmark folders follow those of the runs.
+    """Write the HTML file, charts of benchmark folders last, and return its path.
 
     Raises
     ------
@@ -49,8 +48,9 @@ def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None 
 
 
 def write_epochs(runs: list[Run], path: Path) -> Path:
-    """Write a row for each epoch of each run, with the columns that any of them has, as CSV, and return the path. What
-    is a list or a table in metrics.jsonl, such as bytes by pair of ranks, is left out; unknown values are empty.
+    """Write one CSV row per epoch of each run, with the columns that any of them has; return the path.
+
+    Lists and tables of metrics.jsonl, such as bytes by pair of ranks, are left out; unknown values are empty.
 
     Raises
     ------
@@ -71,7 +71,6 @@ def write_epochs(runs: list[Run], path: Path) -> Path:
 
 
 def render(runs: list[Run], charts: list[Chart]) -> str:
-    """Return the text of the page."""
     # Run names and settings are the user's: autoescape keeps them text.
     environment = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
@@ -84,7 +83,7 @@ def render(runs: list[Run], charts: list[Chart]) -> str:
 
 
 def _side_by_side(charts: list[Chart]) -> set[str]:
-    """Names of the charts that stand in pairs: bars that follow each other, all but the last of an odd number."""
+    # Bars that follow each other stand in pairs; of an odd number, the last one stands alone.
     paired: set[str] = set()
     for is_bars, group in itertools.groupby(charts, key=lambda chart: chart.kind == "bars"):
         names = [chart.name for chart in group]
@@ -98,7 +97,7 @@ def _identity(number: int, run: Run) -> dict[str, Any]:
 
 
 def _script_data(runs: list[Run], charts: list[Chart]) -> Markup:
-    """Return everything that the scripts draw, as JSON that can't end its element whatever the runs are called."""
+    # "</" inside of the JSON would end its element, whatever a run is called.
     data = {"runs": [{**_identity(number, run), "x": positions(run)} for number, run in enumerate(runs)],
             "charts": {chart.name: asdict(chart) for chart in charts},
             "differences": as_plain(runs) if len(runs) > 1 else {}}

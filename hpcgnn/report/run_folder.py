@@ -1,10 +1,7 @@
-"""The lines of metrics.jsonl as dictionaries, each checked once: what is drawn later may trust their types.
+"""`Run` holds what a run folder says, read from config.toml, metrics.jsonl and summary.json and checked once.
 
-Fields that a line lacks are absent data, whatever version wrote it; fields that nobody knows are kept and ignored.
-
-Run holds what a run folder says, read from config.toml, metrics.jsonl and summary.json.
-
-Only reading and plain statistics live here; no figure, no HTML, and neither torch nor HDF5.
+Fields that a line lacks are absent data, whatever version wrote it; unknown fields are kept and ignored. Imports
+neither torch nor HDF5.
 """
 
 from __future__ import annotations
@@ -28,11 +25,7 @@ BY_RANK = ("compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_s
 
 
 def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any], ...]:
-    """Finished lines of metrics.jsonl in order.
-
-    Parameters
-    ----------
-    is_complete : bool      the run has ended, so no line is unfinished
+    """Finished lines of metrics.jsonl in order. With `is_complete` the run has ended, so every line must be finished.
 
     Raises
     ------
@@ -51,11 +44,7 @@ def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any],
 
 
 def read_text(path: Path) -> str:
-    """A whole file; bytes that are no UTF-8 become replacement characters.
-
-    Raises
-    ------
-    ConfigError      it can't be read
+    """A whole file; bytes that are not UTF-8 become replacement characters. Raises ConfigError where it can't be read.
     """
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -64,7 +53,7 @@ def read_text(path: Path) -> str:
 
 
 def has_valid_widths(summary: dict[str, Any]) -> bool:
-    """Whether what summary.json says of learned widths, if anything, is an entry a layer with numbers by in-degree."""
+    """Whether learned widths in summary.json, if any, have one entry per layer with numbers by in-degree."""
     entries = summary.get("widths_by_degree", [])
     return isinstance(entries, list) and all(isinstance(entry, dict) and _are_columns(
         [entry.get(key) for key in ("in_degree", "num_nodes", "bit_width")]) for entry in entries)
@@ -146,11 +135,10 @@ class Run:
     Attributes
     ----------
     name : str                   folder name, made unique among the runs of a report
-    path : Path
     config : dict                resolved settings of config.toml, without its tables
-    provenance : dict            the table of that name: where and with what the run was made
+    provenance : dict            its table of that name: where and with what the run was made
     records : tuple of dict      lines of metrics.jsonl in order: seed, epoch, loss, ...
-    summary : dict               summary.json over what the records alone tell, so that every run has the same keys
+    summary : dict               summary.json over what the records alone tell, so every run has the same keys
     is_complete : bool           summary.json exists, hence the training ended by itself
     """
 
@@ -188,28 +176,28 @@ class Run:
         return np.where(np.isnan(seconds), np.nan, np.nancumsum(seconds, axis=1))
 
     def median(self, key: str) -> float:
-        """Median of one key over all epochs and seeds; 0 where it was never recorded."""
+        """Median of one key over all epochs and seeds; 0 if it was never recorded."""
         values = values_of(self.records, key)
         return statistics.median(values) if values else 0.0
 
     def mean(self, key: str) -> float | None:
-        """Mean of one key over all epochs and seeds that have recorded it; None where none has."""
+        """Mean of one key over all epochs and seeds that have recorded it, or None."""
         values = values_of(self.records, key)
         return statistics.fmean(values) if values else None
 
     @property
     def first_seed(self) -> tuple[dict[str, Any], ...]:
-        """Return the first seed's records, because what a controller decides by epoch has no mean over seeds."""
+        """The first seed's records: what a controller decides by epoch has no mean over seeds."""
         seed = self.seeds[0]
         return tuple(record for record in self.records if record.get("seed", 0) == seed)
 
 
 def read_runs(paths: list[Path]) -> list[Run]:
-    """Read several run folders; those that share a folder name are called by their path.
+    """Read run folders; those that share a folder name are called by their path.
 
     Raises
     ------
-    ConfigError      a folder is missing or is no run folder, a file in it is damaged, a folder is given twice
+    ConfigError      a folder is missing, is no run folder or is given twice, or a file in it is damaged
     """
     resolved = [path.resolve() for path in paths]
     for number, path in enumerate(paths):
@@ -221,12 +209,7 @@ def read_runs(paths: list[Path]) -> list[Run]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read one run folder.
-
-    Raises
-    ------
-    ConfigError      as `read_runs`
-    """
+    """Read one run folder; errors as in `read_runs`."""
     metrics = path / "metrics.jsonl"
     if not metrics.is_file():
         raise ConfigError(f"{path} holds no metrics.jsonl, so it is no run folder; "
@@ -244,12 +227,7 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def _check_epochs(metrics: Path, records: tuple[dict[str, Any], ...], num_recorded: int) -> None:
-    """Check that no whole line was lost, repeated or moved.
-
-    Raises
-    ------
-    ConfigError      epochs do not ascend, or there are more or fewer than the summary counts
-    """
+    # No whole line may be lost, repeated or moved.
     epochs = [(record.get("seed", 0), record["epoch"]) for record in records]
     if any(after <= before for before, after in itertools.pairwise(epochs)):
         raise ConfigError(f"{metrics} is damaged: its epochs do not ascend; restore it, or train again")

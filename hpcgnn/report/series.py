@@ -1,6 +1,4 @@
-"""ScoreKind: what the runs of a report are scored by, how that is written, and which of two values is better.
-
-The values of runs by epoch as plain lists, thinned and rounded, for the curves of the page.
+"""The values of runs by epoch as plain lists, thinned and rounded, for the curves of the page; and their kind of score.
 """
 
 from __future__ import annotations
@@ -27,26 +25,26 @@ class ScoreKind:
 
     @property
     def title(self) -> str:
-        """Return the name as a reader knows it: micro-F1 for micro_f1."""
+        """The name as a reader knows it: micro-F1 for micro_f1."""
         return TITLES.get(self.name, self.name)
 
     @property
     def unit(self) -> str:
-        """Return the unit: "%" or none."""
+        """"%" or none."""
         return "%" if self.is_share else ""
 
     @property
     def scale(self) -> int:
-        """Return what a score is multiplied by where it is shown."""
+        """Factor of a score where it is shown."""
         return 100 if self.is_share else 1
 
     @property
     def heading(self) -> str:
-        """Return the name with its unit: accuracy (%)."""
+        """The name with its unit: accuracy (%)."""
         return self.title + (f" ({self.unit})" if self.unit else "")
 
     def show(self, score: float | None, deviation: float | None = None, with_unit: bool = False) -> str:
-        """Write a score, with its deviation over seeds where there is one: 81.23 ± 0.41."""
+        """A score, with its deviation over seeds if there is one: 81.23 ± 0.41."""
         if score is None:
             return UNKNOWN
         text = f"{100 * score:.2f}" if self.is_share else f"{score:.4g}"
@@ -55,16 +53,16 @@ class ScoreKind:
         return f"{text} {self.unit}".rstrip() if with_unit else text
 
     def show_gap(self, gap: float) -> str:
-        """Write the distance of two scores: 1.20 points, or a number."""
+        """Distance of two scores: 1.20 points, or a number."""
         return f"{100 * gap:.2f} points" if self.is_share else f"{gap:.3g}"
 
     def best(self, scores: dict[Any, float]) -> Any:
-        """Return the key of the best score, the first of equal ones."""
+        """Key of the best score, the first among equals."""
         return (min if self.prefers_low else max)(scores, key=scores.get)
 
 
 def score_kind(runs: list[Run]) -> ScoreKind:
-    """Return the kind of score that all runs which name one share; a score without a name where they differ."""
+    """The kind of score that all runs share; a score without a name where they differ."""
     kinds = {kind for run in runs if (kind := _kind_of(run)).name != "score"}
     return kinds.pop() if len(kinds) == 1 else ScoreKind(is_share=all(kind.is_share for kind in kinds))
 
@@ -80,21 +78,22 @@ DIGITS = 6             # significant ones of a value on the page
 
 
 def kept_epochs(run: Run) -> np.ndarray:
-    """Choose the columns of `run.curves` that are drawn, (n,) int64: all of them, or every k-th and the last, of the
-    evaluated epochs and of the others each.
+    """Columns of `run.curves` that are drawn, (n,) int64.
+
+    All of them, or every k-th and the last, of the evaluated epochs and of the others each.
     """
     evaluated = np.isfinite(run.curves("test_score")).any(axis=0)
     return np.union1d(_thinned(np.flatnonzero(evaluated)), _thinned(np.flatnonzero(~evaluated))).astype(np.int64)
 
 
 def is_thinned(run: Run) -> bool:
-    """Tell whether some epochs of a run are left out of its curves."""
     return len(kept_epochs(run)) < len(run.epochs)
 
 
 def positions(run: Run) -> dict[str, list[float | None]]:
-    """Return where the drawn epochs stand on each horizontal axis: epoch, seconds of training and bytes sent up to
-    there, the latter two as means over the seeds that got so far.
+    """Where the drawn epochs stand on each horizontal axis: epoch, seconds of training and bytes sent so far.
+
+    Seconds and bytes are means over the seeds that got so far.
     """
     kept = kept_epochs(run)
     sent = total_bytes(run)
@@ -104,12 +103,12 @@ def positions(run: Run) -> dict[str, list[float | None]]:
 
 
 def total_bytes(run: Run) -> np.ndarray:
-    """Return bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN where none were recorded."""
+    """Bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN where none were recorded."""
     return run.curves("sent_bytes_payload") + np.nan_to_num(run.curves("sent_bytes_parameters"))
 
 
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each column over the seeds that have it; NaN and 0 where none has."""
+    """Mean and standard deviation of each column over the seeds that have it; NaN and 0 if none has."""
     present = np.isfinite(values)
     count = present.sum(axis=0)
     mean = np.where(present, values, 0).sum(axis=0) / np.where(count, count, np.nan)
@@ -118,7 +117,7 @@ def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: str = "") -> dict[str, Any] | None:
-    """Return one line of a chart: a run's mean over seeds at the drawn epochs, and its deviation with several seeds.
+    """One line of a chart: a run's mean over seeds at the drawn epochs, and its deviation over several seeds.
 
     Parameters
     ----------
@@ -141,14 +140,14 @@ def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: 
 
 
 def largest_of_ranks(run: Run, key: str) -> np.ndarray:
-    """Return the largest value over the ranks of one quantity by rank, (num_seeds, num_epochs), NaN where unknown."""
+    """Largest value over the ranks of one quantity, (num_seeds, num_epochs), NaN where unknown."""
     per_epoch = {(record.get("seed", 0), record["epoch"]): max(record["by_rank"][key])
                  for record in run.records if (record.get("by_rank") or {}).get(key)}
     return np.array([[per_epoch.get((seed, epoch), np.nan) for epoch in run.epochs.tolist()] for seed in run.seeds])
 
 
 def rounded(values: np.ndarray) -> list[float | None]:
-    """Return values with few digits, None for NaN."""
+    """Values with few digits, None for NaN."""
     return [None if not np.isfinite(value) else _short(value) for value in np.asarray(values, float).tolist()]
 
 

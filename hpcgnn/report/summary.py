@@ -1,4 +1,4 @@
-"""This module computes what summary.json would say from the lines of a run's metrics, for runs that have none yet.
+"""What summary.json would say, computed from the lines of a run's metrics, for runs that have none yet.
 
 The keys are the same for every run; a value that no line tells is None.
 """
@@ -38,7 +38,6 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
 
 
 def values_of(records: Records, key: str) -> list[Any]:
-    """Values of one key in the lines that have it."""
     return [record[key] for record in records if record.get(key) is not None]
 
 

@@ -1,6 +1,6 @@
 """The tables of the page: results with their differences from a baseline, settings and environments that differ.
 
-Each cell has its text and the value that it is sorted by. How a table looks is decided in the template.
+Each cell has its text and the value that it is sorted by.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in the order of the runs, as many cells each as there are columns; and what is the same in all runs."""
+    """Rows in the order of the runs, with one cell per column; and what is the same in all runs."""
 
     columns: list[Column]
     rows: list[list[Cell]]
@@ -51,9 +51,9 @@ class Table:
 
 
 def results_table(runs: list[Run], baseline: int = 0) -> Table:
-    """Score, seconds, bytes and memory of each run, with differences from the baseline where there are several runs.
+    """Score, seconds, bytes and memory of each run, with differences from the baseline.
 
-    Columns that no run fills are left out.
+    Columns without values are left out.
     """
     kind = score_kind(runs)
     made: list[tuple[Column, Callable[[Run], Cell]]] = [
@@ -96,12 +96,12 @@ def settings_table(runs: list[Run]) -> Table:
 
 
 def environment_table(runs: list[Run]) -> Table:
-    """Say where, when and with what the runs were made: what differs, and what is the same in all."""
+    """Where, when and with what the runs were made: what differs, and what is the same in all."""
     return _split([facts_of(run) for run in runs])
 
 
 def training_seconds(run: Run) -> float | None:
-    """Seconds of all epochs of a training, the mean over its seeds; None where none were recorded."""
+    """Seconds of all epochs of a training, the mean over its seeds; None without records."""
     seconds = run.mean("epoch_seconds")
     return None if seconds is None else seconds * len(run.records) / len(run.seeds)
 
