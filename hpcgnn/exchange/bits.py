@@ -29,6 +29,30 @@ class BitPlan(Protocol):
 
 
 @dataclass(frozen=True)
+class EpochPlan:
+    """What rank 0 decided for one epoch."""
+
+    bit_plan: BitPlan
+    is_asynchronous: bool = False                    # read the rows of the epoch before
+    is_traced: bool = False                          # keep the range of every sent row
+    # (layer, purpose) of exchanges that wait for their rows all the same
+    fresh: frozenset[tuple[int, int]] = frozenset()
+    is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
+    num_steps: int = 1                               # optimizer steps; each computes some of the rows
+    by_row: bool = False                             # deal rows to steps one by one instead of in clusters
+    is_turn: bool = False  # gradients grow from here on, so the optimizer's moments start anew
+
+    @property
+    def in_clusters(self) -> bool:
+        """Whether the epoch has several steps of whole clusters."""
+        return self.num_steps > 1 and not self.by_row
+
+    def reads_stale(self, layer: int, purpose: int) -> bool:
+        """Whether an exchange reads the rows of the epoch before."""
+        return self.is_asynchronous and (layer, purpose) not in self.fresh
+
+
+@dataclass(frozen=True)
 class UniformBits:
     """Every row at the same width."""
 
@@ -102,27 +126,3 @@ class SolvedBits:
     def restored(cls, state: State) -> SolvedBits:
         places = map(tuple, state["place"].tolist())
         return cls(dict(zip(places, split(state["width"]), strict=True)), int(state["default"]))
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """What rank 0 decided for one epoch."""
-
-    bit_plan: BitPlan
-    is_asynchronous: bool = False                    # read the rows of the epoch before
-    is_traced: bool = False                          # keep the range of every sent row
-    # (layer, purpose) of exchanges that wait for their rows all the same
-    fresh: frozenset[tuple[int, int]] = frozenset()
-    is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
-    num_steps: int = 1                               # optimizer steps; each computes some of the rows
-    by_row: bool = False                             # deal rows to steps one by one instead of in clusters
-    is_turn: bool = False  # gradients grow from here on, so the optimizer's moments start anew
-
-    @property
-    def in_clusters(self) -> bool:
-        """Whether the epoch has several steps of whole clusters."""
-        return self.num_steps > 1 and not self.by_row
-
-    def reads_stale(self, layer: int, purpose: int) -> bool:
-        """Whether an exchange reads the rows of the epoch before."""
-        return self.is_asynchronous and (layer, purpose) not in self.fresh

@@ -38,72 +38,41 @@ from hpcgnn.widths import BIT_WIDTHS
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 NOTHING = np.empty(0, np.uint8)
-
-
-class MessageArena:
-    """One send and one receive buffer, reused by exchanges and grown for larger ones.
-
-    transport : Transport      where the buffers lie
-    is_passing : bool          on the host: take new buffers for each exchange from the arena of large tensors, so that
-                               rows reuse the memory of messages that were read. A device keeps its buffers, since
-                               queued kernels may still read them.
-    """
-
-    def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
-        self._transport, self._staging = transport, transport.new_staging()
-        self.is_passing = is_passing and transport is HOST
-        self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
-
-    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
-        """Return a writable uint8 view per message, to send and to receive."""
-        if self.is_passing:
-            self._receive = NOTHING     # returned, so that the new one may lie where it lay
-        send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
-        if self.is_passing:
-            self._passed_bytes = len(send)
-        else:
-            self._send = send
-        return _cut(send, send_bytes), _cut(self._receive, receive_bytes)
-
-    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
-                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
-
-    def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
-        needed = sum(map(_padded, sizes))
-        if len(buffer) >= needed:
-            return buffer
-        return empty((needed,), torch.uint8).numpy() if self.is_passing else self._transport.empty(needed)
-
-    @property
-    def num_bytes(self) -> int:
-        staged = 0 if self._staging is None else self._staging.num_bytes
-        return len(self._send) + self._passed_bytes + len(self._receive) + staged
-
-    @property
-    def received(self) -> Buffer:
-        return self._receive
-
-
-def starts(sizes: list[int]) -> list[int]:
-    """Return the byte at which each message begins in its buffer."""
-    return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _cut(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
-    views, start = [], 0
-    for size in sizes:
-        views.append(buffer[start:start + size])
-        start += _padded(size)
-    return views
-
-
 PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
+
+
+class Codec:
+    """Lays out the exchanges of one plan under one bit plan.
+
+    rotated : purposes whose messages hold rotated codes; the others are affine
+    least_rotated : least number of columns for rotated codes
+    """
+
+    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
+                 least_rotated: int = 1):
+        self._plan, self._bit_plan, self._rotated, self._least_rotated = plan, bit_plan, rotated, least_rotated
+        self._messages: dict[tuple[int, int, int], Messages] = {}
+
+    def messages(self, layer: int, purpose: int, dim: int) -> Messages:
+        """Return the messages of an exchange. Backward, halo rows are sent and boundary rows received."""
+        where = layer, purpose, dim
+        if where not in self._messages:
+            self._messages[where] = self._lay_out(layer, purpose, dim)
+        return self._messages[where]
+
+    def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
+        plan = self._plan
+        send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
+        code = "rotated" if purpose in self._rotated and dim >= self._least_rotated else "affine"
+
+        def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
+            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
+
+        return Messages(plan.peers, send, receive,
+                        tuple(layout(rows, plan.rank, peer) for peer, rows in zip(plan.peers, send, strict=True)),
+                        tuple(layout(rows, peer, plan.rank) for peer, rows in zip(plan.peers, receive, strict=True)),
+                        plan.num_halo, dim)
 
 
 @dataclass(frozen=True)
@@ -199,62 +168,6 @@ class Messages:
         return sum(layout.num_rows * layout.dim for layout in self.send_layouts)
 
 
-class Codec:
-    """Lays out the exchanges of one plan under one bit plan.
-
-    rotated : purposes whose messages hold rotated codes; the others are affine
-    least_rotated : least number of columns for rotated codes
-    """
-
-    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
-                 least_rotated: int = 1):
-        self._plan, self._bit_plan, self._rotated, self._least_rotated = plan, bit_plan, rotated, least_rotated
-        self._messages: dict[tuple[int, int, int], Messages] = {}
-
-    def messages(self, layer: int, purpose: int, dim: int) -> Messages:
-        """Return the messages of an exchange. Backward, halo rows are sent and boundary rows received."""
-        where = layer, purpose, dim
-        if where not in self._messages:
-            self._messages[where] = self._lay_out(layer, purpose, dim)
-        return self._messages[where]
-
-    def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
-        plan = self._plan
-        send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-        code = "rotated" if purpose in self._rotated and dim >= self._least_rotated else "affine"
-
-        def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
-            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
-
-        return Messages(plan.peers, send, receive,
-                        tuple(layout(rows, plan.rank, peer) for peer, rows in zip(plan.peers, send, strict=True)),
-                        tuple(layout(rows, peer, plan.rank) for peer, rows in zip(plan.peers, receive, strict=True)),
-                        plan.num_halo, dim)
-
-
-class Codecs:
-    """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
-
-    def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
-        self._rotated, self._least_rotated = rotated, least_rotated
-        self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
-
-    def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
-             plan_of: Callable[[], ExchangePlan]) -> Codec:
-        """Return the codec of some rows under a bit plan, made on the first call.
-
-        drawn, reach : hashable      what the travelling rows depend on: an epoch's sample, hops to the loss
-        plan_of : function           builds the plan of those rows
-        """
-        by_reach = self._codecs.setdefault((bit_plan, drawn), {})
-        self._codecs.move_to_end((bit_plan, drawn))
-        if reach not in by_reach:
-            by_reach[reach] = Codec(plan_of(), bit_plan, self._rotated, self._least_rotated)
-            if len(self._codecs) > PLANS_KEPT:
-                self._codecs.popitem(last=False)
-        return by_reach[reach]
-
-
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer]) -> torch.Tensor | None:
     """Quantize and pack the rows of every message to send into its buffer.
 
@@ -291,21 +204,13 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
     return None
 
 
-def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
-    """Return (num_peers,) int32 beside the rows, one note per message for `start_quantizing`."""
-    return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
-
-
 def _may_overflow(rows: torch.Tensor, key: CounterKey) -> bool:
     return key.purpose == BACKWARD and rows.dtype == torch.float16
 
 
-def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
-    """Return the key by which `sender` rounds and rotates rows.
-
-    Gradients of one node come from several ranks, which must round independently, so their keys contain the sender.
-    """
-    return key._replace(part=sender if key.purpose == BACKWARD else 0)
+def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
+    """Return (num_peers,) int32 beside the rows, one note per message for `start_quantizing`."""
+    return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
 
 
 def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey], rows: torch.Tensor,
@@ -317,3 +222,96 @@ def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey]
     for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
         if len(listed):
             dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate, key)
+
+
+def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
+    """Return the key by which `sender` rounds and rotates rows.
+
+    Gradients of one node come from several ranks, which must round independently, so their keys contain the sender.
+    """
+    return key._replace(part=sender if key.purpose == BACKWARD else 0)
+
+
+class Codecs:
+    """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
+
+    def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
+        self._rotated, self._least_rotated = rotated, least_rotated
+        self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
+
+    def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
+             plan_of: Callable[[], ExchangePlan]) -> Codec:
+        """Return the codec of some rows under a bit plan, made on the first call.
+
+        drawn, reach : hashable      what the travelling rows depend on: an epoch's sample, hops to the loss
+        plan_of : function           builds the plan of those rows
+        """
+        by_reach = self._codecs.setdefault((bit_plan, drawn), {})
+        self._codecs.move_to_end((bit_plan, drawn))
+        if reach not in by_reach:
+            by_reach[reach] = Codec(plan_of(), bit_plan, self._rotated, self._least_rotated)
+            if len(self._codecs) > PLANS_KEPT:
+                self._codecs.popitem(last=False)
+        return by_reach[reach]
+
+
+class MessageArena:
+    """One send and one receive buffer, reused by exchanges and grown for larger ones.
+
+    transport : Transport      where the buffers lie
+    is_passing : bool          on the host: take new buffers for each exchange from the arena of large tensors, so that
+                               rows reuse the memory of messages that were read. A device keeps its buffers, since
+                               queued kernels may still read them.
+    """
+
+    def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
+        self._transport, self._staging = transport, transport.new_staging()
+        self.is_passing = is_passing and transport is HOST
+        self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
+
+    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
+        """Return a writable uint8 view per message, to send and to receive."""
+        if self.is_passing:
+            self._receive = NOTHING     # returned, so that the new one may lie where it lay
+        send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
+        if self.is_passing:
+            self._passed_bytes = len(send)
+        else:
+            self._send = send
+        return _cut(send, send_bytes), _cut(self._receive, receive_bytes)
+
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
+                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
+        return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
+
+    def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
+        needed = sum(map(_padded, sizes))
+        if len(buffer) >= needed:
+            return buffer
+        return empty((needed,), torch.uint8).numpy() if self.is_passing else self._transport.empty(needed)
+
+    @property
+    def num_bytes(self) -> int:
+        staged = 0 if self._staging is None else self._staging.num_bytes
+        return len(self._send) + self._passed_bytes + len(self._receive) + staged
+
+    @property
+    def received(self) -> Buffer:
+        return self._receive
+
+
+def starts(sizes: list[int]) -> list[int]:
+    """Return the byte at which each message begins in its buffer."""
+    return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _cut(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
+    views, start = [], 0
+    for size in sizes:
+        views.append(buffer[start:start + size])
+        start += _padded(size)
+    return views

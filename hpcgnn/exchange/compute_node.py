@@ -35,72 +35,161 @@ from hpcgnn.ops.arena import empty
 
 HALVES = 2
 ALIGNMENT = 64      # bytes; each half begins on a cache line
+Meet = Callable[[Traffic], None]
+Numbers = int | np.ndarray
 
 
-class SharedMemory:
-    """Two halves of memory that the ranks of a node share; grown on demand.
+@dataclass(frozen=True)
+class ComputeNode:
+    """What a rank shares with the others of its node.
 
-    The memory is an unnamed file: it lives while some rank has it mapped, so nothing is left behind and /dev/shm is not
-    used.
+    The table has one block per rank of the node: its own rows that others of the node read, then the rows with it as
+    gateway sorted by owner; both ascending in global id. On the way back the table holds the halo gradients of all
+    ranks, in order.
     """
 
-    def __init__(self, node: MPI.Comm):
-        self._node = node
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+    comm: MPI.Comm                  # of the node
+    plan: ExchangePlan              # messages between nodes
+    num_rows: int                   # of the table
+    # (start, stop), this rank's block: own rows, and rows with it as gateway
+    own_rows: tuple[int, int]
+    received_rows: tuple[int, int]
+    own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
+    place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
+    num_gradients: int              # halo rows of all ranks of the node
+    gradient_rows: tuple[int, int]  # (start, stop), those of this rank
+    sums: SparseRows                # (num_own + plan.num_halo, num_gradients), which gradients each row sums
 
     @property
-    def num_bytes(self) -> int:
-        return len(self._bytes)
+    def num_halo(self) -> int:
+        return len(self.place)
 
-    def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Collective in the node: return the same memory on all ranks, at the start of half 0 or 1; growth discards it.
+    @property
+    def is_idle(self) -> bool:
+        return bool(self.comm.allreduce(self.plan.is_alone and not self.num_gradients, MPI.LAND))
 
-        Raises
-        ------
-        KernelError      on all ranks: the system gives no memory, or ranks can't reach each other's
+    @classmethod
+    def build(cls, comm: MPI.Comm, node: MPI.Comm, plan: ExchangePlan) -> ComputeNode:
+        """Collective: agree on the gateways.
+
+        comm, node : MPI communicators      of all ranks, and of this one's node
+        plan : ExchangePlan                 of plain messages between all ranks
         """
-        num_bytes = shape[0] * shape[1] * dtype.itemsize
-        if num_bytes > self.num_bytes // HALVES:
-            self._grow(-(-num_bytes // ALIGNMENT) * ALIGNMENT)
-        start = half * (self.num_bytes // HALVES)
-        return self._bytes[start:start + num_bytes].view(dtype).view(shape)
+        mates = np.array(node.allgather(comm.rank))
+        table = _Table.of_node(node, plan, mates)
+        first, last = np.searchsorted(table.holder, [node.rank, node.rank + 1]).tolist()
+        middle = first + int((~table.is_received[first:last]).sum())
+        within = _union(rows for peer, rows in zip(plan.peers, plan.boundary, strict=True) if peer in mates)
+        own_index = within.index[np.searchsorted(within.node_id, table.node_id[first:middle])].astype(np.int64)
+        start, stop = table.starts[node.rank:node.rank + 2].tolist()
+        received = _by_owner(table.owner[middle:last], table.node_id[middle:last])
+        return cls(node, _plan_between(plan, _leaving(comm, plan, mates), received), len(table.holder),
+                   (first, middle), (middle, last), own_index, table.place[start:stop], len(table.place),
+                   (start, stop), table.sums(first, last))
 
-    def release(self) -> None:
-        """Free the memory once all ranks of the node have released it."""
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-
-    def _grow(self, half_bytes: int) -> None:
-        self.release()
-        made, problem = None, None
-        if self._node.rank == 0:
-            try:
-                made = os.memfd_create("hpcgnn")
-                os.ftruncate(made, HALVES * half_bytes)
-            except OSError as error:
-                problem = error
-        path = self._node.bcast(None if problem else f"/proc/{os.getpid()}/fd/{made}")
-        if path is not None:
-            try:
-                self._bytes = _mapped(path, HALVES * half_bytes)
-            except OSError as error:
-                problem = error
-        problems = [text for text in self._node.allgather(problem and str(problem)) if text]
-        if made is not None:
-            os.close(made)
-        if problems:
-            raise KernelError(f"the ranks of this node can't share {HALVES * half_bytes:,} bytes of memory "
-                              f"({problems[0]}); use --set nodes_aware=off")
+    def reach(self, comm: MPI.Comm, reach: Reach) -> Reach:
+        """Collective: return the reach for messages between nodes: of a row, the least of its readers here."""
+        of_all, halo = np.concatenate(self.comm.allgather(reach.halo)), np.empty(0, np.int32)
+        begin = self.sums.begin[len(self.own_index):]
+        if len(begin):
+            halo = np.minimum.reduceat(of_all[self.sums.indices[begin[0]:]], begin - begin[0])
+        return replace(reach, halo=halo, boundary=tell_owners(comm, self.plan, halo))
 
 
-def _mapped(path: str, num_bytes: int) -> torch.Tensor:
-    file = os.open(path, os.O_RDWR)
-    try:
-        return torch.from_numpy(np.frombuffer(mmap.mmap(file, num_bytes), np.uint8))
-    finally:
-        os.close(file)
+@dataclass(frozen=True)
+class _Table:
+    holder: np.ndarray       # (num_rows,) int64, ranks within the node, ascending
+    is_received: np.ndarray  # (num_rows,) bool, whether the row comes from another node
+    owner: np.ndarray        # (num_rows,) int64, global rank
+    node_id: np.ndarray
+    starts: np.ndarray       # (ranks of the node + 1,) int64, first halo row of each rank among all
+    place: np.ndarray        # (halo rows of all ranks,) int64, row of the table
+
+    @classmethod
+    def of_node(cls, node: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> _Table:
+        owners = np.repeat(np.array(plan.peers), list(map(len, plan.halo)))
+        told = node.allgather((owners, np.concatenate([rows.node_id for rows in plan.halo])))
+        lengths = [len(owners) for owners, _ in told]
+        owners, node_ids = (np.concatenate(arrays) for arrays in zip(*told, strict=True))
+        readers = np.repeat(np.arange(node.size), lengths)
+        node_id, first, row = np.unique(node_ids, return_index=True, return_inverse=True)
+        owner = owners[first]
+        is_received = ~np.isin(owner, mates)
+        holder = np.where(is_received, _gateway_of(owner, owners, readers, node.size), np.searchsorted(mates, owner))
+        order = np.lexsort((node_id, owner, is_received, holder))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return cls(holder[order], is_received[order], owner[order], node_id[order],
+                   np.concatenate([[0], np.cumsum(lengths)]), place[row])
+
+    def sums(self, first: int, last: int) -> SparseRows:
+        entries = np.flatnonzero((self.place >= first) & (self.place < last))
+        rows = self.place[entries] - first
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=last - first))]).astype(np.int64)
+        return from_csr(indptr, entries[np.argsort(rows, kind="stable")].astype(np.int32), len(self.place))
 
 
-Meet = Callable[[Traffic], None]
+def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
+    """Collective: return the communicator of the ranks that share memory with this one, in rank order.
+
+    ranks_per_node : int      count so many consecutive ranks as a node, such as those of a socket; 0: all
+    """
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    if not ranks_per_node:
+        return machine
+    node = machine.Split(machine.rank // ranks_per_node, machine.rank)
+    machine.Free()
+    return node
+
+
+def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
+    """Collective: whether there are several nodes, and one with several ranks."""
+    return comm.allreduce(node.size, MPI.MAX) > 1 and comm.allreduce(node.size, MPI.MIN) < comm.size
+
+
+def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_readers: int) -> np.ndarray:
+    pairs = np.unique(owners * num_readers + readers)
+    known, begin, counts = np.unique(pairs // num_readers, return_index=True, return_counts=True)
+    gateways = (pairs % num_readers)[_gateway(known, begin, counts)]
+    return gateways[np.searchsorted(known, owner)]
+
+
+def _gateway(owner: Numbers, begin: Numbers, num_readers: Numbers) -> Numbers:
+    # Owners take turns among their readers.
+    return begin + owner % num_readers
+
+
+def _leaving(comm: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> dict[int, RowList]:
+    node_of = swap_rows(comm, plan.peers, np.full(len(plan.peers), mates[0]))
+    leaving = {}
+    for node in np.unique(node_of[node_of != mates[0]]).tolist():
+        readers = [place for place in np.flatnonzero(node_of == node).tolist() if len(plan.boundary[place])]
+        if readers:
+            gateway = readers[_gateway(plan.rank, 0, len(readers))]
+            leaving[plan.peers[gateway]] = _union(plan.boundary[place] for place in readers)
+    return leaving
+
+
+def _union(lists: Iterable[RowList]) -> RowList:
+    lists = [NO_ROWS, *lists]
+    node_id, first = np.unique(np.concatenate([rows.node_id for rows in lists]), return_index=True)
+    return RowList(np.concatenate([rows.index for rows in lists])[first], node_id,
+                   np.arange(len(node_id), dtype=np.int32))
+
+
+def _by_owner(owner: np.ndarray, node_id: np.ndarray) -> dict[int, RowList]:
+    owners, begin, counts = np.unique(owner, return_index=True, return_counts=True)
+    rows = np.arange(len(owner), dtype=np.int32)
+    return {rank: RowList(rows[start:start + count], node_id[start:start + count], rows[:count])
+            for rank, start, count in zip(owners.tolist(), begin.tolist(), counts.tolist(), strict=True)}
+
+
+def _plan_between(plan: ExchangePlan, leaving: Mapping[int, RowList], received: Mapping[int, RowList]) -> ExchangePlan:
+    peers = tuple(sorted({plan.rank, *leaving, *received}))
+    return replace(plan, num_halo=sum(map(len, received.values())), peers=peers,
+                   boundary=tuple(leaving.get(peer, NO_ROWS) for peer in peers),
+                   halo=tuple(received.get(peer, NO_ROWS) for peer in peers),
+                   rounds=ring_rounds(plan.rank, plan.num_ranks, peers))
 
 
 class SharedRows:
@@ -218,157 +307,64 @@ def _counted(traffic: Traffic) -> Iterator[None]:
     traffic.exchange_seconds += time.perf_counter() - started
 
 
-Numbers = int | np.ndarray
+class SharedMemory:
+    """Two halves of memory that the ranks of a node share; grown on demand.
 
-
-def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
-    """Collective: return the communicator of the ranks that share memory with this one, in rank order.
-
-    ranks_per_node : int      count so many consecutive ranks as a node, such as those of a socket; 0: all
-    """
-    machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    if not ranks_per_node:
-        return machine
-    node = machine.Split(machine.rank // ranks_per_node, machine.rank)
-    machine.Free()
-    return node
-
-
-def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
-    """Collective: whether there are several nodes, and one with several ranks."""
-    return comm.allreduce(node.size, MPI.MAX) > 1 and comm.allreduce(node.size, MPI.MIN) < comm.size
-
-
-@dataclass(frozen=True)
-class ComputeNode:
-    """What a rank shares with the others of its node.
-
-    The table has one block per rank of the node: its own rows that others of the node read, then the rows with it as
-    gateway sorted by owner; both ascending in global id. On the way back the table holds the halo gradients of all
-    ranks, in order.
+    The memory is an unnamed file: it lives while some rank has it mapped, so nothing is left behind and /dev/shm is not
+    used.
     """
 
-    comm: MPI.Comm                  # of the node
-    plan: ExchangePlan              # messages between nodes
-    num_rows: int                   # of the table
-    # (start, stop), this rank's block: own rows, and rows with it as gateway
-    own_rows: tuple[int, int]
-    received_rows: tuple[int, int]
-    own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
-    place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
-    num_gradients: int              # halo rows of all ranks of the node
-    gradient_rows: tuple[int, int]  # (start, stop), those of this rank
-    sums: SparseRows                # (num_own + plan.num_halo, num_gradients), which gradients each row sums
+    def __init__(self, node: MPI.Comm):
+        self._node = node
+        self._bytes = torch.empty(0, dtype=torch.uint8)
 
     @property
-    def num_halo(self) -> int:
-        return len(self.place)
+    def num_bytes(self) -> int:
+        return len(self._bytes)
 
-    @property
-    def is_idle(self) -> bool:
-        return bool(self.comm.allreduce(self.plan.is_alone and not self.num_gradients, MPI.LAND))
+    def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Collective in the node: return the same memory on all ranks, at the start of half 0 or 1; growth discards it.
 
-    @classmethod
-    def build(cls, comm: MPI.Comm, node: MPI.Comm, plan: ExchangePlan) -> ComputeNode:
-        """Collective: agree on the gateways.
-
-        comm, node : MPI communicators      of all ranks, and of this one's node
-        plan : ExchangePlan                 of plain messages between all ranks
+        Raises
+        ------
+        KernelError      on all ranks: the system gives no memory, or ranks can't reach each other's
         """
-        mates = np.array(node.allgather(comm.rank))
-        table = _Table.of_node(node, plan, mates)
-        first, last = np.searchsorted(table.holder, [node.rank, node.rank + 1]).tolist()
-        middle = first + int((~table.is_received[first:last]).sum())
-        within = _union(rows for peer, rows in zip(plan.peers, plan.boundary, strict=True) if peer in mates)
-        own_index = within.index[np.searchsorted(within.node_id, table.node_id[first:middle])].astype(np.int64)
-        start, stop = table.starts[node.rank:node.rank + 2].tolist()
-        received = _by_owner(table.owner[middle:last], table.node_id[middle:last])
-        return cls(node, _plan_between(plan, _leaving(comm, plan, mates), received), len(table.holder),
-                   (first, middle), (middle, last), own_index, table.place[start:stop], len(table.place),
-                   (start, stop), table.sums(first, last))
+        num_bytes = shape[0] * shape[1] * dtype.itemsize
+        if num_bytes > self.num_bytes // HALVES:
+            self._grow(-(-num_bytes // ALIGNMENT) * ALIGNMENT)
+        start = half * (self.num_bytes // HALVES)
+        return self._bytes[start:start + num_bytes].view(dtype).view(shape)
 
-    def reach(self, comm: MPI.Comm, reach: Reach) -> Reach:
-        """Collective: return the reach for messages between nodes: of a row, the least of its readers here."""
-        of_all, halo = np.concatenate(self.comm.allgather(reach.halo)), np.empty(0, np.int32)
-        begin = self.sums.begin[len(self.own_index):]
-        if len(begin):
-            halo = np.minimum.reduceat(of_all[self.sums.indices[begin[0]:]], begin - begin[0])
-        return replace(reach, halo=halo, boundary=tell_owners(comm, self.plan, halo))
+    def release(self) -> None:
+        """Free the memory once all ranks of the node have released it."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
 
-
-@dataclass(frozen=True)
-class _Table:
-    holder: np.ndarray       # (num_rows,) int64, ranks within the node, ascending
-    is_received: np.ndarray  # (num_rows,) bool, whether the row comes from another node
-    owner: np.ndarray        # (num_rows,) int64, global rank
-    node_id: np.ndarray
-    starts: np.ndarray       # (ranks of the node + 1,) int64, first halo row of each rank among all
-    place: np.ndarray        # (halo rows of all ranks,) int64, row of the table
-
-    @classmethod
-    def of_node(cls, node: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> _Table:
-        owners = np.repeat(np.array(plan.peers), list(map(len, plan.halo)))
-        told = node.allgather((owners, np.concatenate([rows.node_id for rows in plan.halo])))
-        lengths = [len(owners) for owners, _ in told]
-        owners, node_ids = (np.concatenate(arrays) for arrays in zip(*told, strict=True))
-        readers = np.repeat(np.arange(node.size), lengths)
-        node_id, first, row = np.unique(node_ids, return_index=True, return_inverse=True)
-        owner = owners[first]
-        is_received = ~np.isin(owner, mates)
-        holder = np.where(is_received, _gateway_of(owner, owners, readers, node.size), np.searchsorted(mates, owner))
-        order = np.lexsort((node_id, owner, is_received, holder))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return cls(holder[order], is_received[order], owner[order], node_id[order],
-                   np.concatenate([[0], np.cumsum(lengths)]), place[row])
-
-    def sums(self, first: int, last: int) -> SparseRows:
-        entries = np.flatnonzero((self.place >= first) & (self.place < last))
-        rows = self.place[entries] - first
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=last - first))]).astype(np.int64)
-        return from_csr(indptr, entries[np.argsort(rows, kind="stable")].astype(np.int32), len(self.place))
+    def _grow(self, half_bytes: int) -> None:
+        self.release()
+        made, problem = None, None
+        if self._node.rank == 0:
+            try:
+                made = os.memfd_create("hpcgnn")
+                os.ftruncate(made, HALVES * half_bytes)
+            except OSError as error:
+                problem = error
+        path = self._node.bcast(None if problem else f"/proc/{os.getpid()}/fd/{made}")
+        if path is not None:
+            try:
+                self._bytes = _mapped(path, HALVES * half_bytes)
+            except OSError as error:
+                problem = error
+        problems = [text for text in self._node.allgather(problem and str(problem)) if text]
+        if made is not None:
+            os.close(made)
+        if problems:
+            raise KernelError(f"the ranks of this node can't share {HALVES * half_bytes:,} bytes of memory "
+                              f"({problems[0]}); use --set nodes_aware=off")
 
 
-def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_readers: int) -> np.ndarray:
-    pairs = np.unique(owners * num_readers + readers)
-    known, begin, counts = np.unique(pairs // num_readers, return_index=True, return_counts=True)
-    gateways = (pairs % num_readers)[_gateway(known, begin, counts)]
-    return gateways[np.searchsorted(known, owner)]
-
-
-def _gateway(owner: Numbers, begin: Numbers, num_readers: Numbers) -> Numbers:
-    # Owners take turns among their readers.
-    return begin + owner % num_readers
-
-
-def _leaving(comm: MPI.Comm, plan: ExchangePlan, mates: np.ndarray) -> dict[int, RowList]:
-    node_of = swap_rows(comm, plan.peers, np.full(len(plan.peers), mates[0]))
-    leaving = {}
-    for node in np.unique(node_of[node_of != mates[0]]).tolist():
-        readers = [place for place in np.flatnonzero(node_of == node).tolist() if len(plan.boundary[place])]
-        if readers:
-            gateway = readers[_gateway(plan.rank, 0, len(readers))]
-            leaving[plan.peers[gateway]] = _union(plan.boundary[place] for place in readers)
-    return leaving
-
-
-def _union(lists: Iterable[RowList]) -> RowList:
-    lists = [NO_ROWS, *lists]
-    node_id, first = np.unique(np.concatenate([rows.node_id for rows in lists]), return_index=True)
-    return RowList(np.concatenate([rows.index for rows in lists])[first], node_id,
-                   np.arange(len(node_id), dtype=np.int32))
-
-
-def _by_owner(owner: np.ndarray, node_id: np.ndarray) -> dict[int, RowList]:
-    owners, begin, counts = np.unique(owner, return_index=True, return_counts=True)
-    rows = np.arange(len(owner), dtype=np.int32)
-    return {rank: RowList(rows[start:start + count], node_id[start:start + count], rows[:count])
-            for rank, start, count in zip(owners.tolist(), begin.tolist(), counts.tolist(), strict=True)}
-
-
-def _plan_between(plan: ExchangePlan, leaving: Mapping[int, RowList], received: Mapping[int, RowList]) -> ExchangePlan:
-    peers = tuple(sorted({plan.rank, *leaving, *received}))
-    return replace(plan, num_halo=sum(map(len, received.values())), peers=peers,
-                   boundary=tuple(leaving.get(peer, NO_ROWS) for peer in peers),
-                   halo=tuple(received.get(peer, NO_ROWS) for peer in peers),
-                   rounds=ring_rounds(plan.rank, plan.num_ranks, peers))
+def _mapped(path: str, num_bytes: int) -> torch.Tensor:
+    file = os.open(path, os.O_RDWR)
+    try:
+        return torch.from_numpy(np.frombuffer(mmap.mmap(file, num_bytes), np.uint8))
+    finally:
+        os.close(file)

@@ -35,6 +35,111 @@ from hpcgnn.partition.partition import Partition
 NONE = -1
 
 
+@dataclass(frozen=True)
+class PreAggregation:
+    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives."""
+
+    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows what arrives
+    arcs: FarArcs              # edges into inner rows, from inner and arriving rows
+    begin: np.ndarray          # (num_sent + 1,) int64, CSR: the inner rows that each row of the table sums
+    source: np.ndarray
+    weight: np.ndarray | None  # edge weights; 1 for single rows
+    is_sum: np.ndarray         # (num_sent,) bool
+    hops: np.ndarray | None    # (num_sent,) int32, to the loss through the nearest receiver, ascending
+    reach: Reach | None        # of `plan`
+    importance: np.ndarray     # (num_sent + num_halo,) float32, of a sum, the largest of its rows
+
+    @property
+    def num_sent(self) -> int:
+        return len(self.is_sum)
+
+    def num_within(self, reach: int | None) -> int:
+        """Return how many rows of the table, the first ones, a pass sends for `reach` hops; None: all."""
+        return self.num_sent if reach is None or self.hops is None else int(np.searchsorted(self.hops, reach, "right"))
+
+    @classmethod
+    def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
+        """Collective: choose what is summed where, and tell the owners.
+
+        plan : ExchangePlan      in which the source of every cut edge travels
+        reach : Reach or None    of that plan
+        """
+        wanted = _wanted(part, plan)
+        arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
+        first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
+        halo = tuple(one.row_list(part, peer, start)
+                     for one, peer, start in zip(wanted, plan.peers, first[:-1], strict=True))
+        thin = replace(plan, num_inner=table.num_rows, num_halo=arcs.num_halo, boundary=table.boundary, halo=halo)
+        hops = None
+        if reach is not None:
+            reach = _reach_of(comm, thin, arcs, reach)
+            hops = np.full(table.num_rows, reach.num_hops + 1, np.int32)
+            for rows, told in zip(thin.boundary, reach.boundary, strict=True):
+                np.minimum.at(hops, rows.index, told)
+            order = np.argsort(hops, kind="stable")
+            table, hops = table.sorted(order), hops[order]
+            thin = replace(thin, boundary=table.boundary)
+        importance = np.concatenate([table.importance, *(one.importance(part) for one in wanted)])
+        return cls(thin, arcs, table.begin, table.source, table.weight, table.is_sum, hops, reach, importance)
+
+
+def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
+    arcs = np.flatnonzero(part.indices >= part.num_inner)
+    target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))[arcs]
+    by_peer = _by_peer(plan, part.indices[arcs] - part.num_inner)
+    return [_FromPeer.cover(part, rows, arcs[own], target[own]) for rows, own in zip(plan.halo, by_peer, strict=True)]
+
+
+def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
+    # Halo rows are sorted by owner.
+    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
+    peer = np.searchsorted(stops, source, "right").astype(np.int32)
+    order = np.argsort(peer, kind="stable")
+    return np.split(order, np.searchsorted(peer[order], np.arange(1, len(plan.peers))))
+
+
+@dataclass(frozen=True)
+class _FromPeer:
+    """What one rank wants of a peer: single rows, then sums, both ascending in global id."""
+
+    plain: np.ndarray   # (num_plain,) int32, halo rows that arrive singly
+    target: np.ndarray  # (num_sums,) int32, inner row of each sum
+    count: np.ndarray   # (num_sums,) int32, rows of each sum
+    entry: np.ndarray   # (num_summed,) int64, edges that sums replace, sum by sum
+    source: np.ndarray  # (num_summed,) int32, halo row at the start of each of these edges
+
+    @classmethod
+    def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
+        source = part.indices[arcs] - part.num_inner
+        first = halo.index[0] if len(halo) else 0
+        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # whatever the order of the rows
+        pairs = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (source - first, column)),
+                                        shape=(len(halo), len(node_id)))
+        is_plain, _ = minimum_vertex_cover(pairs)
+        summed = np.flatnonzero(~is_plain[source - first])
+        summed = summed[np.argsort(column[summed], kind="stable")]
+        begin = np.flatnonzero(np.diff(column[summed], prepend=-1))
+        return cls(halo.index[is_plain], target[summed[begin]], np.diff(begin, append=len(summed)).astype(np.int32),
+                   arcs[summed], source[summed])
+
+    @property
+    def halo_row(self) -> np.ndarray:
+        return np.concatenate([self.plain, np.full(len(self.target), NO_ROW, np.int32)])
+
+    def weight(self, part: Partition) -> np.ndarray:
+        return np.empty(0, np.float32) if part.edge_weight is None else part.edge_weight[self.entry]
+
+    def importance(self, part: Partition) -> np.ndarray:
+        known = part.importance[part.num_inner:]
+        begin = np.cumsum(self.count) - self.count
+        return np.concatenate([known[self.plain], _largest(known[self.source], begin)])
+
+    def row_list(self, part: Partition, peer: int, first: int) -> RowList:
+        rows = np.arange(len(self.plain) + len(self.target), dtype=np.int32)
+        node_id = np.concatenate([part.halo_id[self.plain], _sum_ids(part, part.inner_id[self.target], peer)])
+        return RowList(first + rows, node_id, rows)
+
+
 def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """Return a smallest set of rows and columns that covers every entry.
 
@@ -67,6 +172,100 @@ def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.
         rows = rows[~is_reached[rows]]
         is_reached[rows] = True
     return ~is_reached, has_target
+
+
+def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:
+    halo_row = np.concatenate([one.halo_row for one in wanted])
+    is_plain, number = halo_row != NO_ROW, np.empty(part.num_halo, np.int32)
+    number[halo_row[is_plain]] = np.flatnonzero(is_plain)
+    # Remove the summed edges, then insert one edge from each sum to its target.
+    summed = np.concatenate([one.entry for one in wanted])
+    row = np.searchsorted(part.indptr, summed, "right") - 1
+    indptr = part.indptr - _ends(np.bincount(row, minlength=part.num_inner))
+    indices = np.delete(part.indices, summed)
+    is_far = indices >= part.num_inner
+    indices[is_far] = part.num_inner + number[indices[is_far] - part.num_inner]
+    row = np.concatenate([one.target for one in wanted])
+    order = np.argsort(row, kind="stable")
+    at, column = indptr[row[order] + 1], part.num_inner + np.flatnonzero(~is_plain)[order]
+    weight = None
+    if part.edge_weight is not None:
+        weight = np.insert(np.delete(part.edge_weight, summed), at, np.float32(1.0))
+    indptr = indptr + _ends(np.bincount(row, minlength=part.num_inner))
+    return FarArcs(indptr.astype(np.int64), np.insert(indices, at, column).astype(np.int32), halo_row, weight)
+
+
+@dataclass(frozen=True)
+class _Table:
+    begin: np.ndarray
+    source: np.ndarray
+    weight: np.ndarray | None
+    is_sum: np.ndarray
+    importance: np.ndarray
+    boundary: tuple[RowList, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.is_sum)
+
+    @classmethod
+    def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: list[_FromPeer]) -> _Table:
+        is_plain = np.zeros(part.num_halo, np.uint8)
+        is_plain[np.concatenate([one.plain for one in wanted])] = 1
+        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, is_plain)]
+        sizes = np.array([[len(one.target), len(one.source)] for one in wanted], np.int64)
+        num_sums, num_summed = swap_rows(comm, plan.peers, sizes).T
+        place = [one.source - rows.index[:1] for one, rows in zip(wanted, plan.halo, strict=True)]
+        count = _received(comm, plan, [one.count for one in wanted], num_sums)
+        target = _received(comm, plan, [part.inner_id[one.target] for one in wanted], num_sums)
+        place = _received(comm, plan, place, num_summed)
+        has_weight = part.edge_weight is not None
+        weight = _received(comm, plan, [one.weight(part) for one in wanted], num_summed * has_weight)
+        plain = [rows.index[kept] for rows, kept in zip(plan.boundary, is_plain, strict=True)]
+        as_they_stand = np.unique(np.concatenate(plain))
+        summed = [rows.index[at] for rows, at in zip(plan.boundary, place, strict=True)]
+        source = np.concatenate([as_they_stand, *summed]).astype(np.int32)
+        ones = np.ones(len(as_they_stand), np.int32)
+        begin = _ends(np.concatenate([ones, *count])).astype(np.int64)
+        boundary, num_rows = [], len(as_they_stand)
+        for rows, kept, own, ids in zip(plan.boundary, is_plain, plain, target, strict=True):
+            index = np.concatenate([np.searchsorted(as_they_stand, own), num_rows + np.arange(len(ids))])
+            node_id = np.concatenate([rows.node_id[kept], _sum_ids(part, ids, comm.rank)])
+            boundary.append(RowList(index.astype(np.int32), node_id, np.arange(len(index), dtype=np.int32)))
+            num_rows += len(ids)
+        return cls(begin, source, np.concatenate([ones, *weight], dtype=np.float32) if has_weight else None,
+                   np.arange(num_rows) >= len(as_they_stand), _largest(part.importance[source], begin[:-1]),
+                   tuple(boundary))
+
+    def sorted(self, order: np.ndarray) -> _Table:
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        rows = scipy.sparse.csr_matrix((np.arange(len(self.source)), self.source, self.begin),
+                                       shape=(self.num_rows, 1 + int(self.source.max(initial=0))))[order]
+        boundary = tuple(replace(listed, index=place[listed.index]) for listed in self.boundary)
+        return _Table(rows.indptr.astype(np.int64), self.source[rows.data],
+                      None if self.weight is None else self.weight[rows.data], self.is_sum[order],
+                      self.importance[order], boundary)
+
+
+def _sum_ids(part: Partition, target: np.ndarray, sender: int) -> np.ndarray:
+    # Sums need ids of their own: ids key the rounding, and messages list rows by ascending id.
+    return part.num_nodes_global + target * part.num_parts + sender
+
+
+def _received(comm: MPI.Comm, plan: ExchangePlan, sent: list[np.ndarray], lengths: np.ndarray) -> list[np.ndarray]:
+    received = [np.empty(length, array.dtype) for length, array in zip(lengths, sent, strict=True)]
+    swap(comm, plan.peers, [np.ascontiguousarray(array) for array in sent], received)
+    return received
+
+
+def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -> Reach:
+    nowhere, num_inner = reach.num_hops + 1, len(arcs.indptr) - 1
+    is_far = arcs.indices >= num_inner
+    behind = np.minimum(np.repeat(reach.inner, np.diff(arcs.indptr))[is_far] + 1, nowhere)
+    halo = np.full(arcs.num_halo, nowhere, np.int32)
+    np.minimum.at(halo, arcs.indices[is_far] - num_inner, behind)
+    return replace(reach, halo=halo, boundary=tell_owners(comm, plan, halo))
 
 
 class OutgoingRows:
@@ -144,208 +343,9 @@ class SummedGradients(PassedOn):
         self.outgoing.add_gradients(gradients, rows, self.site)
 
 
-@dataclass(frozen=True)
-class PreAggregation:
-    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives."""
-
-    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows what arrives
-    arcs: FarArcs              # edges into inner rows, from inner and arriving rows
-    begin: np.ndarray          # (num_sent + 1,) int64, CSR: the inner rows that each row of the table sums
-    source: np.ndarray
-    weight: np.ndarray | None  # edge weights; 1 for single rows
-    is_sum: np.ndarray         # (num_sent,) bool
-    hops: np.ndarray | None    # (num_sent,) int32, to the loss through the nearest receiver, ascending
-    reach: Reach | None        # of `plan`
-    importance: np.ndarray     # (num_sent + num_halo,) float32, of a sum, the largest of its rows
-
-    @property
-    def num_sent(self) -> int:
-        return len(self.is_sum)
-
-    def num_within(self, reach: int | None) -> int:
-        """Return how many rows of the table, the first ones, a pass sends for `reach` hops; None: all."""
-        return self.num_sent if reach is None or self.hops is None else int(np.searchsorted(self.hops, reach, "right"))
-
-    @classmethod
-    def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
-        """Collective: choose what is summed where, and tell the owners.
-
-        plan : ExchangePlan      in which the source of every cut edge travels
-        reach : Reach or None    of that plan
-        """
-        wanted = _wanted(part, plan)
-        arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
-        first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
-        halo = tuple(one.row_list(part, peer, start)
-                     for one, peer, start in zip(wanted, plan.peers, first[:-1], strict=True))
-        thin = replace(plan, num_inner=table.num_rows, num_halo=arcs.num_halo, boundary=table.boundary, halo=halo)
-        hops = None
-        if reach is not None:
-            reach = _reach_of(comm, thin, arcs, reach)
-            hops = np.full(table.num_rows, reach.num_hops + 1, np.int32)
-            for rows, told in zip(thin.boundary, reach.boundary, strict=True):
-                np.minimum.at(hops, rows.index, told)
-            order = np.argsort(hops, kind="stable")
-            table, hops = table.sorted(order), hops[order]
-            thin = replace(thin, boundary=table.boundary)
-        importance = np.concatenate([table.importance, *(one.importance(part) for one in wanted)])
-        return cls(thin, arcs, table.begin, table.source, table.weight, table.is_sum, hops, reach, importance)
-
-
-@dataclass(frozen=True)
-class _FromPeer:
-    """What one rank wants of a peer: single rows, then sums, both ascending in global id."""
-
-    plain: np.ndarray   # (num_plain,) int32, halo rows that arrive singly
-    target: np.ndarray  # (num_sums,) int32, inner row of each sum
-    count: np.ndarray   # (num_sums,) int32, rows of each sum
-    entry: np.ndarray   # (num_summed,) int64, edges that sums replace, sum by sum
-    source: np.ndarray  # (num_summed,) int32, halo row at the start of each of these edges
-
-    @classmethod
-    def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
-        source = part.indices[arcs] - part.num_inner
-        first = halo.index[0] if len(halo) else 0
-        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # whatever the order of the rows
-        pairs = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (source - first, column)),
-                                        shape=(len(halo), len(node_id)))
-        is_plain, _ = minimum_vertex_cover(pairs)
-        summed = np.flatnonzero(~is_plain[source - first])
-        summed = summed[np.argsort(column[summed], kind="stable")]
-        begin = np.flatnonzero(np.diff(column[summed], prepend=-1))
-        return cls(halo.index[is_plain], target[summed[begin]], np.diff(begin, append=len(summed)).astype(np.int32),
-                   arcs[summed], source[summed])
-
-    @property
-    def halo_row(self) -> np.ndarray:
-        return np.concatenate([self.plain, np.full(len(self.target), NO_ROW, np.int32)])
-
-    def weight(self, part: Partition) -> np.ndarray:
-        return np.empty(0, np.float32) if part.edge_weight is None else part.edge_weight[self.entry]
-
-    def importance(self, part: Partition) -> np.ndarray:
-        known = part.importance[part.num_inner:]
-        begin = np.cumsum(self.count) - self.count
-        return np.concatenate([known[self.plain], _largest(known[self.source], begin)])
-
-    def row_list(self, part: Partition, peer: int, first: int) -> RowList:
-        rows = np.arange(len(self.plain) + len(self.target), dtype=np.int32)
-        node_id = np.concatenate([part.halo_id[self.plain], _sum_ids(part, part.inner_id[self.target], peer)])
-        return RowList(first + rows, node_id, rows)
-
-
-def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
-    arcs = np.flatnonzero(part.indices >= part.num_inner)
-    target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))[arcs]
-    by_peer = _by_peer(plan, part.indices[arcs] - part.num_inner)
-    return [_FromPeer.cover(part, rows, arcs[own], target[own]) for rows, own in zip(plan.halo, by_peer, strict=True)]
-
-
-def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
-    # Halo rows are sorted by owner.
-    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
-    peer = np.searchsorted(stops, source, "right").astype(np.int32)
-    order = np.argsort(peer, kind="stable")
-    return np.split(order, np.searchsorted(peer[order], np.arange(1, len(plan.peers))))
-
-
-def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:
-    halo_row = np.concatenate([one.halo_row for one in wanted])
-    is_plain, number = halo_row != NO_ROW, np.empty(part.num_halo, np.int32)
-    number[halo_row[is_plain]] = np.flatnonzero(is_plain)
-    # Remove the summed edges, then insert one edge from each sum to its target.
-    summed = np.concatenate([one.entry for one in wanted])
-    row = np.searchsorted(part.indptr, summed, "right") - 1
-    indptr = part.indptr - _ends(np.bincount(row, minlength=part.num_inner))
-    indices = np.delete(part.indices, summed)
-    is_far = indices >= part.num_inner
-    indices[is_far] = part.num_inner + number[indices[is_far] - part.num_inner]
-    row = np.concatenate([one.target for one in wanted])
-    order = np.argsort(row, kind="stable")
-    at, column = indptr[row[order] + 1], part.num_inner + np.flatnonzero(~is_plain)[order]
-    weight = None
-    if part.edge_weight is not None:
-        weight = np.insert(np.delete(part.edge_weight, summed), at, np.float32(1.0))
-    indptr = indptr + _ends(np.bincount(row, minlength=part.num_inner))
-    return FarArcs(indptr.astype(np.int64), np.insert(indices, at, column).astype(np.int32), halo_row, weight)
-
-
 def _ends(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-@dataclass(frozen=True)
-class _Table:
-    begin: np.ndarray
-    source: np.ndarray
-    weight: np.ndarray | None
-    is_sum: np.ndarray
-    importance: np.ndarray
-    boundary: tuple[RowList, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.is_sum)
-
-    @classmethod
-    def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: list[_FromPeer]) -> _Table:
-        is_plain = np.zeros(part.num_halo, np.uint8)
-        is_plain[np.concatenate([one.plain for one in wanted])] = 1
-        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, is_plain)]
-        sizes = np.array([[len(one.target), len(one.source)] for one in wanted], np.int64)
-        num_sums, num_summed = swap_rows(comm, plan.peers, sizes).T
-        place = [one.source - rows.index[:1] for one, rows in zip(wanted, plan.halo, strict=True)]
-        count = _received(comm, plan, [one.count for one in wanted], num_sums)
-        target = _received(comm, plan, [part.inner_id[one.target] for one in wanted], num_sums)
-        place = _received(comm, plan, place, num_summed)
-        has_weight = part.edge_weight is not None
-        weight = _received(comm, plan, [one.weight(part) for one in wanted], num_summed * has_weight)
-        plain = [rows.index[kept] for rows, kept in zip(plan.boundary, is_plain, strict=True)]
-        as_they_stand = np.unique(np.concatenate(plain))
-        summed = [rows.index[at] for rows, at in zip(plan.boundary, place, strict=True)]
-        source = np.concatenate([as_they_stand, *summed]).astype(np.int32)
-        ones = np.ones(len(as_they_stand), np.int32)
-        begin = _ends(np.concatenate([ones, *count])).astype(np.int64)
-        boundary, num_rows = [], len(as_they_stand)
-        for rows, kept, own, ids in zip(plan.boundary, is_plain, plain, target, strict=True):
-            index = np.concatenate([np.searchsorted(as_they_stand, own), num_rows + np.arange(len(ids))])
-            node_id = np.concatenate([rows.node_id[kept], _sum_ids(part, ids, comm.rank)])
-            boundary.append(RowList(index.astype(np.int32), node_id, np.arange(len(index), dtype=np.int32)))
-            num_rows += len(ids)
-        return cls(begin, source, np.concatenate([ones, *weight], dtype=np.float32) if has_weight else None,
-                   np.arange(num_rows) >= len(as_they_stand), _largest(part.importance[source], begin[:-1]),
-                   tuple(boundary))
-
-    def sorted(self, order: np.ndarray) -> _Table:
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
-        rows = scipy.sparse.csr_matrix((np.arange(len(self.source)), self.source, self.begin),
-                                       shape=(self.num_rows, 1 + int(self.source.max(initial=0))))[order]
-        boundary = tuple(replace(listed, index=place[listed.index]) for listed in self.boundary)
-        return _Table(rows.indptr.astype(np.int64), self.source[rows.data],
-                      None if self.weight is None else self.weight[rows.data], self.is_sum[order],
-                      self.importance[order], boundary)
-
-
-def _sum_ids(part: Partition, target: np.ndarray, sender: int) -> np.ndarray:
-    # Sums need ids of their own: ids key the rounding, and messages list rows by ascending id.
-    return part.num_nodes_global + target * part.num_parts + sender
-
-
-def _received(comm: MPI.Comm, plan: ExchangePlan, sent: list[np.ndarray], lengths: np.ndarray) -> list[np.ndarray]:
-    received = [np.empty(length, array.dtype) for length, array in zip(lengths, sent, strict=True)]
-    swap(comm, plan.peers, [np.ascontiguousarray(array) for array in sent], received)
-    return received
-
-
 def _largest(values: np.ndarray, begin: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(values, begin) if len(begin) else np.empty(0, values.dtype)
-
-
-def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -> Reach:
-    nowhere, num_inner = reach.num_hops + 1, len(arcs.indptr) - 1
-    is_far = arcs.indices >= num_inner
-    behind = np.minimum(np.repeat(reach.inner, np.diff(arcs.indptr))[is_far] + 1, nowhere)
-    halo = np.full(arcs.num_halo, nowhere, np.int32)
-    np.minimum.at(halo, arcs.indices[is_far] - num_inner, behind)
-    return replace(reach, halo=halo, boundary=tell_owners(comm, plan, halo))

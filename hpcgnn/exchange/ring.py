@@ -26,60 +26,7 @@ SIZES = (1 << 12, 1 << 16, 1 << 19)     # bytes
 REPETITIONS = 3
 MAX_ROUNDS = 64                         # timed; with more ranks an even selection of the rounds
 TIMING_TAG = 32001
-
-
-def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Collective: time messages of several sizes; all pairs of a round are busy at once, as in an exchange.
-
-    Returns
-    -------
-    source : (samples,) int64        sender; at most MAX_ROUNDS different ones
-    num_bytes : (samples,) int64
-    seconds : (samples,) float64     as the receiver saw them
-    """
-    arena, samples = MessageArena(), []
-    for number in timed_rounds(comm.size).tolist():
-        destination, source = (comm.rank + number) % comm.size, (comm.rank - number) % comm.size
-        for num_bytes in SIZES:
-            for _ in range(REPETITIONS):
-                send, receive = arena.slices([num_bytes, 0], [0, num_bytes])
-                comm.Barrier()
-                started = time.perf_counter()
-                Transfer(comm, (destination, source), ((0, 1),), send, receive, TIMING_TAG, link).wait()
-                samples.append((source, num_bytes, time.perf_counter() - started))
-    found = np.array(samples).reshape(-1, 3)
-    return found[:, 0].astype(np.int64), found[:, 1].astype(np.int64), found[:, 2]
-
-
-def timed_rounds(num_ranks: int) -> np.ndarray:
-    """Return the numbers of the rounds that are timed, (num_rounds,) int64: all, or MAX_ROUNDS evenly chosen ones."""
-    num_rounds = num_ranks - 1
-    return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
-
-
-def ranks_of_node(comm: MPI.Comm) -> list[int]:
-    """Collective: return the ranks that share memory with this one."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks = node.allgather(comm.rank)
-    node.Free()
-    return ranks
-
-
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
-
-
-class Link:
-    """Delays messages as a link of `bytes_per_second` each way would, one exchange after another. 0: no delay."""
-
-    def __init__(self, bytes_per_second: float = 0.0):
-        self._rate, self._is_free_at = bytes_per_second, 0.0
-
-    def reserve(self, num_bytes: int) -> float:
-        """Return the time (perf_counter) at which `num_bytes` posted now will have arrived."""
-        now = time.perf_counter()
-        if self._rate:
-            self._is_free_at = max(now, self._is_free_at) + num_bytes / self._rate
-        return max(now, self._is_free_at)
 
 
 class Transfer:
@@ -193,3 +140,54 @@ class AlltoallvTransfer(Transfer):
 
 
 EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": AlltoallvTransfer}
+
+
+class Link:
+    """Delays messages as a link of `bytes_per_second` each way would, one exchange after another. 0: no delay."""
+
+    def __init__(self, bytes_per_second: float = 0.0):
+        self._rate, self._is_free_at = bytes_per_second, 0.0
+
+    def reserve(self, num_bytes: int) -> float:
+        """Return the time (perf_counter) at which `num_bytes` posted now will have arrived."""
+        now = time.perf_counter()
+        if self._rate:
+            self._is_free_at = max(now, self._is_free_at) + num_bytes / self._rate
+        return max(now, self._is_free_at)
+
+
+def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Collective: time messages of several sizes; all pairs of a round are busy at once, as in an exchange.
+
+    Returns
+    -------
+    source : (samples,) int64        sender; at most MAX_ROUNDS different ones
+    num_bytes : (samples,) int64
+    seconds : (samples,) float64     as the receiver saw them
+    """
+    arena, samples = MessageArena(), []
+    for number in timed_rounds(comm.size).tolist():
+        destination, source = (comm.rank + number) % comm.size, (comm.rank - number) % comm.size
+        for num_bytes in SIZES:
+            for _ in range(REPETITIONS):
+                send, receive = arena.slices([num_bytes, 0], [0, num_bytes])
+                comm.Barrier()
+                started = time.perf_counter()
+                Transfer(comm, (destination, source), ((0, 1),), send, receive, TIMING_TAG, link).wait()
+                samples.append((source, num_bytes, time.perf_counter() - started))
+    found = np.array(samples).reshape(-1, 3)
+    return found[:, 0].astype(np.int64), found[:, 1].astype(np.int64), found[:, 2]
+
+
+def timed_rounds(num_ranks: int) -> np.ndarray:
+    """Return the numbers of the rounds that are timed, (num_rounds,) int64: all, or MAX_ROUNDS evenly chosen ones."""
+    num_rounds = num_ranks - 1
+    return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
+
+
+def ranks_of_node(comm: MPI.Comm) -> list[int]:
+    """Collective: return the ranks that share memory with this one."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = node.allgather(comm.rank)
+    node.Free()
+    return ranks

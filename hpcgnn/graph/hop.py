@@ -24,31 +24,46 @@ from hpcgnn.ops.aggregation import PackedRows, SparseRows
 from hpcgnn.ops.cuda.resident import resident
 
 NO_ROW = -1
-
-
-@dataclass(frozen=True)
-class FarArcs:
-    """Edges of later layers into the inner rows of a part, where halo rows may be sums made by their owners."""
-
-    indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
-    indices: np.ndarray                    # (num_arcs,) int32
-    # (num_halo,) int32, halo row of the input that each arriving row is; NO_ROW for a sum of several, which no degree
-    # scales
-    halo_row: np.ndarray
-    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None where all edges weigh 1
-
-    @property
-    def num_halo(self) -> int:
-        return len(self.halo_row)
-
-    def degree_of_rows(self, degree: np.ndarray) -> np.ndarray:
-        """Return the degree of each inner and arriving row, (num_inner + num_halo,); 0 for a sum."""
-        num_inner = len(self.indptr) - 1
-        halo = np.where(self.halo_row == NO_ROW, 0, degree[num_inner:][self.halo_row]).astype(degree.dtype)
-        return np.concatenate([degree[:num_inner], halo])
-
-
 ROWS_COUNTED = 1 << 16
+
+
+class Exchange(Protocol):
+    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order.
+
+    Attributes
+    ----------
+    is_alone : bool                                  whether this rank neither sends nor receives a row
+    halo_spans : tuple of (start, stop), or None     halo rows of each rank, where they arrive peer by peer
+    num_returning : int or None                      the first halo rows have gradients that go home; None: all
+    reads_history : bool                             whether halo rows may be constants from an earlier step
+    """
+
+    is_alone: bool
+    halo_spans: tuple[tuple[int, int], ...] | None
+    num_returning: int | None
+    reads_history: bool
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of inner rows."""
+
+    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
+        """Like `start_fetch`, one peer at a time."""
+
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
+                                site: ExchangeSite) -> Arrival:
+        """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
+
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Return inner rows followed by halo rows, which are sent unquantized."""
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Replace contiguous float32 values by their sums over all ranks."""
+
+    def present(self, site: ExchangeSite) -> np.ndarray | None:
+        """Return which halo rows this pass has, (num_halo,) bool; None: all."""
 
 
 @dataclass(frozen=True)
@@ -102,43 +117,60 @@ class PeerArrival(Protocol):
         """Collective: yield each peer and its halo rows, which are valid until the next step of the iteration."""
 
 
-class Exchange(Protocol):
-    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order.
+class AloneExchange:
+    """Exchange and arrival of a graph that is one part: nothing travels."""
 
-    Attributes
-    ----------
-    is_alone : bool                                  whether this rank neither sends nor receives a row
-    halo_spans : tuple of (start, stop), or None     halo rows of each rank, where they arrive peer by peer
-    num_returning : int or None                      the first halo rows have gradients that go home; None: all
-    reads_history : bool                             whether halo rows may be constants from an earlier step
-    """
+    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
 
-    is_alone: bool
-    halo_spans: tuple[tuple[int, int], ...] | None
-    num_returning: int | None
-    reads_history: bool
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        return self
 
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        return self
 
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of inner rows."""
+    def input_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
 
-    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
-        """Like `start_fetch`, one peer at a time."""
+    def sum_over_ranks(self, total: torch.Tensor) -> None:
+        pass
 
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
-                                site: ExchangeSite) -> Arrival:
-        """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
+    def present(self, site: ExchangeSite) -> None:
+        pass
 
-    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Return inner rows followed by halo rows, which are sent unquantized."""
+    def poll(self) -> bool:
+        return True
 
-    def sum_over_ranks(self, values: torch.Tensor) -> None:
-        """Replace contiguous float32 values by their sums over all ranks."""
+    def wait(self) -> None:
+        pass
 
-    def present(self, site: ExchangeSite) -> np.ndarray | None:
-        """Return which halo rows this pass has, (num_halo,) bool; None: all."""
+    def packed(self) -> None:
+        pass
+
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        pass
+
+    def finish(self, rows: torch.Tensor) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One aggregation of one forward pass: its rows and matrices."""
+
+    # inner rows that go in and come out
+    num_in: int
+    num_out: int
+    # the first of these, which a gradient reaches; it is zero in all others
+    back_in: int
+    back_out: int
+    reach: int | None                   # hops from the incoming rows to the loss; None where all rows are computed
+    matrices: Matrices
+    num_halo: int                       # halo rows that go in
+    # (start, stop) of blocks of outgoing rows: computable before halo rows arrive, and not
+    central: tuple[tuple[int, int], ...]
+    marginal: tuple[tuple[int, int], ...]
+    by_peer: PeerMatrices | None = None
+    in_place: SparseRows | None = None  # the forward matrix over the table of an `ArrivalInTable`
 
 
 @dataclass(frozen=True)
@@ -148,6 +180,25 @@ class Matrices:
     forward: SparseRows    # (num_out, inner and halo columns)
     near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
     far_back: SparseRows   # (num_halo, back_out), or as many halo rows as have gradients that go home
+
+
+def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
+             num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:
+    """Return the matrices of a hop from the first num_in inner rows and all halo rows to the first num_out inner rows.
+
+    num_returning : int or None           halo rows that get a gradient; None: all
+    num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
+
+    A row before num_out has no inner neighbor at or behind num_in, and the same holds for num_back.
+    """
+    back_in, back_out = num_back or (num_in, num_out)
+    end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
+    row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]
+    back = replace(transposed, end=end, num_columns=back_out, num_self=min(transposed.num_self, back_out),
+                   column_scale=row_scale)
+    ahead = replace(forward, split=num_inner, num_near=num_in)
+    last = back.num_rows if num_returning is None else num_inner + num_returning
+    return Matrices(ahead.rows(0, num_out), back.rows(0, back_in), back.rows(num_inner, last))
 
 
 @dataclass(frozen=True)
@@ -195,25 +246,6 @@ class PeerEntries:
                             tuple(matrices.far_back.rows(start, stop) for start, stop in self.halo_spans))
 
 
-def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
-             num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:
-    """Return the matrices of a hop from the first num_in inner rows and all halo rows to the first num_out inner rows.
-
-    num_returning : int or None           halo rows that get a gradient; None: all
-    num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
-
-    A row before num_out has no inner neighbor at or behind num_in, and the same holds for num_back.
-    """
-    back_in, back_out = num_back or (num_in, num_out)
-    end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
-    row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]
-    back = replace(transposed, end=end, num_columns=back_out, num_self=min(transposed.num_self, back_out),
-                   column_scale=row_scale)
-    ahead = replace(forward, split=num_inner, num_near=num_in)
-    last = back.num_rows if num_returning is None else num_inner + num_returning
-    return Matrices(ahead.rows(0, num_out), back.rows(0, back_in), back.rows(num_inner, last))
-
-
 def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:
     scale = matrix.column_scale
     return replace(matrix, num_columns=num_columns, column_scale=None if scale is None else scale[:num_columns],
@@ -234,56 +266,22 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Hop:
-    """One aggregation of one forward pass: its rows and matrices."""
+class FarArcs:
+    """Edges of later layers into the inner rows of a part, where halo rows may be sums made by their owners."""
 
-    # inner rows that go in and come out
-    num_in: int
-    num_out: int
-    # the first of these, which a gradient reaches; it is zero in all others
-    back_in: int
-    back_out: int
-    reach: int | None                   # hops from the incoming rows to the loss; None where all rows are computed
-    matrices: Matrices
-    num_halo: int                       # halo rows that go in
-    # (start, stop) of blocks of outgoing rows: computable before halo rows arrive, and not
-    central: tuple[tuple[int, int], ...]
-    marginal: tuple[tuple[int, int], ...]
-    by_peer: PeerMatrices | None = None
-    in_place: SparseRows | None = None  # the forward matrix over the table of an `ArrivalInTable`
+    indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
+    indices: np.ndarray                    # (num_arcs,) int32
+    # (num_halo,) int32, halo row of the input that each arriving row is; NO_ROW for a sum of several, which no degree
+    # scales
+    halo_row: np.ndarray
+    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None where all edges weigh 1
 
+    @property
+    def num_halo(self) -> int:
+        return len(self.halo_row)
 
-class AloneExchange:
-    """Exchange and arrival of a graph that is one part: nothing travels."""
-
-    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
-
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        return self
-
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        return self
-
-    def input_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows
-
-    def sum_over_ranks(self, total: torch.Tensor) -> None:
-        pass
-
-    def present(self, site: ExchangeSite) -> None:
-        pass
-
-    def poll(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        pass
-
-    def packed(self) -> None:
-        pass
-
-    def rows_in_message(self, dtype: torch.dtype) -> None:
-        pass
-
-    def finish(self, rows: torch.Tensor) -> None:
-        pass
+    def degree_of_rows(self, degree: np.ndarray) -> np.ndarray:
+        """Return the degree of each inner and arriving row, (num_inner + num_halo,); 0 for a sum."""
+        num_inner = len(self.indptr) - 1
+        halo = np.where(self.halo_row == NO_ROW, 0, degree[num_inner:][self.halo_row]).astype(degree.dtype)
+        return np.concatenate([degree[:num_inner], halo])

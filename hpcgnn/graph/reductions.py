@@ -16,87 +16,6 @@ from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.cuda.resident import resident
 
-
-def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
-    """Return the coefficient of each row, (n,) float32; None where all are 1.
-
-    in_degree : (n,) integer, or (n,) float32 sums of weights
-    reduction : {"sum", "mean", "gcn"}
-        mean: 1 / in-degree, or 1 where it is 0. gcn: (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf and
-        Welling, ICLR 2017, Eq. 2)
-    """
-    if reduction == "sum":
-        return None
-    degree = in_degree.astype(np.float64)
-    factor = 1.0 / np.sqrt(degree + 1) if reduction == "gcn" else 1.0 / np.where(degree > 0, degree, 1)
-    return factor.astype(np.float32)
-
-
-def weighted_degree(indptr: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
-    """Sum the weights of each row's entries, (n,) float32, in order and in float64: no partition changes a bit."""
-    target = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return np.bincount(target, edge_weight, minlength=len(indptr) - 1).astype(np.float32)
-
-
-def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None, num_edges: int, num_rows: int) -> None:
-    """Check the edge weights of a part and their sums; KernelError as in `hpcgnn.graph.local_graph.LocalGraph`."""
-    if (edge_weight is None) != (degree is None):
-        raise KernelError("edge weights and weighted degrees are given together, or neither is")
-    if edge_weight is None:
-        return
-    for name, array, length in (("edge_weight", edge_weight, num_edges), ("weighted_degree", degree, num_rows)):
-        if array.dtype != np.float32 or array.shape != (length,):
-            raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; expected float32 of shape ({length},)")
-        if not (np.isfinite(array).all() and (array >= 0).all()):
-            raise KernelError(f"{name} holds negative numbers or ones that are not finite; weigh edges by 0 or more")
-
-
-class Adjacency(NamedTuple):
-    """The same entries by destination and by source."""
-
-    matrix: SparseRows       # per inner node, the local rows of its in-neighbors
-    transposed: SparseRows   # per inner or halo node, the local rows of its out-neighbors
-    entry_index: np.ndarray  # (num_entries,) int64, position in `matrix` of each entry of `transposed`
-
-
-def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,
-                    has_half_sums: bool = False) -> Adjacency:
-    """Return the adjacency of a CSR by destination; with `with_self`, each node is its own in-neighbor exactly once."""
-    if with_self:
-        indptr, indices = store_self_loops(indptr, indices)
-    num_inner = len(indptr) - 1
-    position = np.arange(len(indices), dtype=np.int64)
-    by_source = scipy.sparse.csr_matrix((position, indices, indptr), shape=(num_inner, num_rows)).tocsc()
-    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32), num_inner,
-                          has_half_sums=has_half_sums)
-    matrix = from_csr(indptr, indices, num_rows, has_half_sums=has_half_sums)
-    return Adjacency(matrix, transposed, resident(by_source.data))
-
-
-def store_loop_weights(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
-    """Return the weights of the entries of `store_self_loops`, (num_entries,) float32; self-loops weigh 1."""
-    num_inner = len(indptr) - 1
-    target = np.repeat(np.arange(num_inner), np.diff(indptr))
-    is_other = indices != target
-    num_before = np.cumsum(np.bincount(target[is_other], minlength=num_inner))
-    return np.insert(edge_weight[is_other], np.concatenate([[0], num_before])[:num_inner], np.float32(1))
-
-
-def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the CSR with the entry (v, v) first in every row v and nowhere else."""
-    num_inner = len(indptr) - 1
-    target = np.repeat(np.arange(num_inner), np.diff(indptr))
-    is_other = indices != target
-    looped = np.zeros(num_inner + 1, np.int64)
-    np.cumsum(np.bincount(target[is_other], minlength=num_inner) + 1, out=looped[1:])
-    entries = np.empty(looped[-1], np.int32)
-    is_self = np.zeros(len(entries), bool)
-    is_self[looped[:-1]] = True
-    entries[is_self] = np.arange(num_inner)
-    entries[~is_self] = indices[is_other]
-    return looped, entries
-
-
 REDUCTIONS = ("sum", "mean", "gcn")
 
 
@@ -178,3 +97,83 @@ def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray 
     by_column = scipy.sparse.csr_matrix((values, indices, indptr), shape=shape).tocsc()
     return (resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32)),
             None if edge_weight is None else resident(by_column.data))
+
+
+def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
+    """Return the coefficient of each row, (n,) float32; None where all are 1.
+
+    in_degree : (n,) integer, or (n,) float32 sums of weights
+    reduction : {"sum", "mean", "gcn"}
+        mean: 1 / in-degree, or 1 where it is 0. gcn: (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf and
+        Welling, ICLR 2017, Eq. 2)
+    """
+    if reduction == "sum":
+        return None
+    degree = in_degree.astype(np.float64)
+    factor = 1.0 / np.sqrt(degree + 1) if reduction == "gcn" else 1.0 / np.where(degree > 0, degree, 1)
+    return factor.astype(np.float32)
+
+
+def weighted_degree(indptr: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
+    """Sum the weights of each row's entries, (n,) float32, in order and in float64: no partition changes a bit."""
+    target = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return np.bincount(target, edge_weight, minlength=len(indptr) - 1).astype(np.float32)
+
+
+def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None, num_edges: int, num_rows: int) -> None:
+    """Check the edge weights of a part and their sums; KernelError as in `hpcgnn.graph.local_graph.LocalGraph`."""
+    if (edge_weight is None) != (degree is None):
+        raise KernelError("edge weights and weighted degrees are given together, or neither is")
+    if edge_weight is None:
+        return
+    for name, array, length in (("edge_weight", edge_weight, num_edges), ("weighted_degree", degree, num_rows)):
+        if array.dtype != np.float32 or array.shape != (length,):
+            raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; expected float32 of shape ({length},)")
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise KernelError(f"{name} holds negative numbers or ones that are not finite; weigh edges by 0 or more")
+
+
+class Adjacency(NamedTuple):
+    """The same entries by destination and by source."""
+
+    matrix: SparseRows       # per inner node, the local rows of its in-neighbors
+    transposed: SparseRows   # per inner or halo node, the local rows of its out-neighbors
+    entry_index: np.ndarray  # (num_entries,) int64, position in `matrix` of each entry of `transposed`
+
+
+def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,
+                    has_half_sums: bool = False) -> Adjacency:
+    """Return the adjacency of a CSR by destination; with `with_self`, each node is its own in-neighbor exactly once."""
+    if with_self:
+        indptr, indices = store_self_loops(indptr, indices)
+    num_inner = len(indptr) - 1
+    position = np.arange(len(indices), dtype=np.int64)
+    by_source = scipy.sparse.csr_matrix((position, indices, indptr), shape=(num_inner, num_rows)).tocsc()
+    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32), num_inner,
+                          has_half_sums=has_half_sums)
+    matrix = from_csr(indptr, indices, num_rows, has_half_sums=has_half_sums)
+    return Adjacency(matrix, transposed, resident(by_source.data))
+
+
+def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the CSR with the entry (v, v) first in every row v and nowhere else."""
+    num_inner = len(indptr) - 1
+    target = np.repeat(np.arange(num_inner), np.diff(indptr))
+    is_other = indices != target
+    looped = np.zeros(num_inner + 1, np.int64)
+    np.cumsum(np.bincount(target[is_other], minlength=num_inner) + 1, out=looped[1:])
+    entries = np.empty(looped[-1], np.int32)
+    is_self = np.zeros(len(entries), bool)
+    is_self[looped[:-1]] = True
+    entries[is_self] = np.arange(num_inner)
+    entries[~is_self] = indices[is_other]
+    return looped, entries
+
+
+def store_loop_weights(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
+    """Return the weights of the entries of `store_self_loops`, (num_entries,) float32; self-loops weigh 1."""
+    num_inner = len(indptr) - 1
+    target = np.repeat(np.arange(num_inner), np.diff(indptr))
+    is_other = indices != target
+    num_before = np.cumsum(np.bincount(target[is_other], minlength=num_inner))
+    return np.insert(edge_weight[is_other], np.concatenate([[0], num_before])[:num_inner], np.float32(1))

@@ -26,109 +26,8 @@ from hpcgnn.methods.problem import Assignment, Problem
 from hpcgnn.ops.quantization import PARAMETER_BYTES
 
 GAP = 1e-3
-
-
-def assign(problems: list[Problem], lam: float, solver: str, time_limit: float | None) -> list[Assignment]:
-    """Return the widths of every problem, solved in parallel threads.
-
-    Parameters
-    ----------
-    lam : in [0, 1]               weight of variance against time
-    solver : {"highs", "greedy"}
-    time_limit : seconds for highs over all problems; None limits nodes instead, so that answers don't depend on a clock
-
-    Returns
-    -------
-    list of Assignment      with solver "greedy" and a reason where highs did not finish
-
-    Reference: AdaQP, section 3.3.
-    """
-    if solver == "greedy" or not problems:
-        return [solve_greedy(problem, lam) for problem in problems]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_threads = min(len(problems), cores)
-    share = None if time_limit is None else time_limit / math.ceil(len(problems) / num_threads)
-    with ThreadPoolExecutor(num_threads) as threads:
-        return list(threads.map(lambda problem: _solve_or_fall_back(problem, lam, share), problems))
-
-
-def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
-    """Return the widths of every problem with the least variance at a mean number of bits per value."""
-    return [solve_budget(problem, mean_bits) for problem in problems]
-
-
-def _solve_or_fall_back(problem: Problem, lam: float, time_limit: float | None) -> Assignment:
-    try:
-        return solve_highs(problem, lam, time_limit, GAP)
-    except SolverError as failure:
-        limit = f"{NODE_LIMIT} nodes" if time_limit is None else f"{time_limit:.3g} s"
-        return replace(solve_greedy(problem, lam), reason=f"highs gave no widths in {limit}, so the greedy ones serve: "
-                                                          f"{failure}")
-
-
 logger = logging.getLogger(__name__)
-
 ON_ALL_RANKS = "bisection"
-
-
-@dataclass(frozen=True)
-class Told:
-    """What one rank tells about the messages that it sends in one exchange."""
-
-    # of the messages, the same on all ranks
-    dim: int
-    code: str
-    beta: tuple[np.ndarray, ...]      # (num_groups,) float64 per peer, see `Problem`
-    num_rows: tuple[np.ndarray, ...]  # (num_groups,) int64 per peer
-
-    def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
-        """Return the problem of these messages alone, with one pair per peer.
-
-        distance : (num_peers,) int64      ring round of each peer
-        """
-        rows = np.array([counts.sum() for counts in self.num_rows], np.float64)
-        return Problem(
-            group_pair=np.repeat(np.arange(len(self.beta)), [len(beta) for beta in self.beta]),
-            beta=np.concatenate(self.beta),
-            num_values=self.dim * np.concatenate(self.num_rows),
-            pair_round=distance,
-            theta=links.theta,
-            gamma=links.gamma + links.theta * PARAMETER_BYTES[self.code] * rows,
-            widths=widths,
-            code=self.code,
-        )
-
-    def by_peer(self, widths: np.ndarray) -> list[np.ndarray]:
-        """Split the widths of all groups by peer."""
-        return np.split(widths, np.cumsum([len(beta) for beta in self.beta])[:-1])
-
-
-def distances(plan: ExchangePlan) -> np.ndarray:
-    """Return (num_peers,) int64, the ring round in which a rank sends to each peer; 0 is itself."""
-    return (np.array(plan.peers) - plan.rank) % plan.num_ranks
-
-
-class RankReductions:
-    """Reductions over the ranks of a communicator."""
-
-    def __init__(self, comm: MPI.Comm):
-        self._comm = comm
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        return self._reduced(values, MPI.SUM)
-
-    def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduced(values, MPI.MAX)
-
-    def before(self, values: np.ndarray) -> np.ndarray:
-        found = np.zeros(values.shape)
-        self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)
-        return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's undefined
-
-    def _reduced(self, values: np.ndarray, operation: MPI.Op) -> np.ndarray:
-        found = np.array(values, np.float64)     # NumPy counts nothing in integers, whatever the weights
-        self._comm.Allreduce(MPI.IN_PLACE, found, operation)
-        return found
 
 
 class SharedAssigner:
@@ -199,6 +98,104 @@ class GatheredAssigner:
         logger.info("widths of %d groups assigned in %.3f s", sum(problem.num_groups for problem in problems),
                     time.perf_counter() - started)
         return assignments
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one rank tells about the messages that it sends in one exchange."""
+
+    # of the messages, the same on all ranks
+    dim: int
+    code: str
+    beta: tuple[np.ndarray, ...]      # (num_groups,) float64 per peer, see `Problem`
+    num_rows: tuple[np.ndarray, ...]  # (num_groups,) int64 per peer
+
+    def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
+        """Return the problem of these messages alone, with one pair per peer.
+
+        distance : (num_peers,) int64      ring round of each peer
+        """
+        rows = np.array([counts.sum() for counts in self.num_rows], np.float64)
+        return Problem(
+            group_pair=np.repeat(np.arange(len(self.beta)), [len(beta) for beta in self.beta]),
+            beta=np.concatenate(self.beta),
+            num_values=self.dim * np.concatenate(self.num_rows),
+            pair_round=distance,
+            theta=links.theta,
+            gamma=links.gamma + links.theta * PARAMETER_BYTES[self.code] * rows,
+            widths=widths,
+            code=self.code,
+        )
+
+    def by_peer(self, widths: np.ndarray) -> list[np.ndarray]:
+        """Split the widths of all groups by peer."""
+        return np.split(widths, np.cumsum([len(beta) for beta in self.beta])[:-1])
+
+
+def distances(plan: ExchangePlan) -> np.ndarray:
+    """Return (num_peers,) int64, the ring round in which a rank sends to each peer; 0 is itself."""
+    return (np.array(plan.peers) - plan.rank) % plan.num_ranks
+
+
+class RankReductions:
+    """Reductions over the ranks of a communicator."""
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = comm
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return self._reduced(values, MPI.SUM)
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        return self._reduced(values, MPI.MAX)
+
+    def before(self, values: np.ndarray) -> np.ndarray:
+        found = np.zeros(values.shape)
+        self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)
+        return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's undefined
+
+    def _reduced(self, values: np.ndarray, operation: MPI.Op) -> np.ndarray:
+        found = np.array(values, np.float64)     # NumPy counts nothing in integers, whatever the weights
+        self._comm.Allreduce(MPI.IN_PLACE, found, operation)
+        return found
+
+
+def assign(problems: list[Problem], lam: float, solver: str, time_limit: float | None) -> list[Assignment]:
+    """Return the widths of every problem, solved in parallel threads.
+
+    Parameters
+    ----------
+    lam : in [0, 1]               weight of variance against time
+    solver : {"highs", "greedy"}
+    time_limit : seconds for highs over all problems; None limits nodes instead, so that answers don't depend on a clock
+
+    Returns
+    -------
+    list of Assignment      with solver "greedy" and a reason where highs did not finish
+
+    Reference: AdaQP, section 3.3.
+    """
+    if solver == "greedy" or not problems:
+        return [solve_greedy(problem, lam) for problem in problems]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_threads = min(len(problems), cores)
+    share = None if time_limit is None else time_limit / math.ceil(len(problems) / num_threads)
+    with ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(lambda problem: _solve_or_fall_back(problem, lam, share), problems))
+
+
+def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
+    """Return the widths of every problem with the least variance at a mean number of bits per value."""
+    return [solve_budget(problem, mean_bits) for problem in problems]
+
+
+def _solve_or_fall_back(problem: Problem, lam: float, time_limit: float | None) -> Assignment:
+    try:
+        return solve_highs(problem, lam, time_limit, GAP)
+    except SolverError as failure:
+        limit = f"{NODE_LIMIT} nodes" if time_limit is None else f"{time_limit:.3g} s"
+        return replace(solve_greedy(problem, lam), reason=f"highs gave no widths in {limit}, so the greedy ones serve: "
+                                                          f"{failure}")
 
 
 def _ends(lengths: list[int]) -> np.ndarray:

@@ -17,77 +17,11 @@ import numpy as np
 from hpcgnn.methods.greedy import ROUNDING, Steps, build_steps, check_budget, choice_of, fill, spend
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, inverse_span, scaled
 
-
-class Reductions(Protocol):
-    """Combines arrays of one shape over the ranks, in float64; all ranks call in the same order."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the sums over the ranks."""
-
-    def max(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the maxima over the ranks."""
-
-    def before(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the sums over the ranks before this one."""
-
-
-class Alone:
-    """Reductions of a single rank with the whole problem."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        return values.copy()
-
-    def max(self, values: np.ndarray) -> np.ndarray:
-        return values.copy()
-
-    def before(self, values: np.ndarray) -> np.ndarray:
-        return np.zeros(values.shape)
-
-
 MAX_ROUNDS = 64       # whose seconds are told apart
 NUM_HALVINGS = 40
 NUM_NEAR = 8          # candidates on each side of the best seconds of a round in which steps could be cut
-
-
-@dataclass(frozen=True)
-class Common:
-    """What all ranks know of the problem they share."""
-
-    num_messages: np.ndarray  # (num_rounds,) float64, most messages that one rank sends in a round
-    # (num_rounds,) float64, seconds of the longest message at all-smallest and all-largest widths
-    least: np.ndarray
-    most: np.ndarray
-    variance_range: tuple[float, float]
-
-    @property
-    def seconds_range(self) -> tuple[float, float]:
-        return float(self.num_messages @ self.least), float(self.num_messages @ self.most)
-
-    @classmethod
-    def find(cls, problem: Problem, num_messages: np.ndarray, reductions: Reductions) -> Common:
-        """Collective: combine what the ranks know."""
-        first, num_rounds = np.zeros(problem.num_groups, np.int64), len(num_messages)
-        least, most = reductions.max(np.stack([
-            longest_of(problem, problem.pair_seconds(first), num_rounds),
-            longest_of(problem, problem.pair_seconds(first + len(problem.widths) - 1), num_rounds)]))
-        low, high = reductions.sum(np.array(problem.variance_range)).tolist()
-        return cls(num_messages, least, most, (low, high))
-
-
-def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return the round, from 0, that counts a message over this ring distance, from 1.
-
-    Beyond MAX_ROUNDS, several consecutive rounds share one number.
-    """
-    num_rounds = num_ranks - 1
-    return distance - 1 if num_rounds <= MAX_ROUNDS else (distance - 1) * MAX_ROUNDS // num_rounds
-
-
-def longest_of(problem: Problem, seconds: np.ndarray, num_rounds: int) -> np.ndarray:
-    """Return (num_rounds,) float64, the longest of a rank's (num_pairs,) seconds in each round."""
-    longest = np.zeros(num_rounds)
-    np.maximum.at(longest, problem.pair_round, seconds)
-    return longest
+NUM_BUDGET_HALVINGS = 48
+NUM_SWEEPS = 8
 
 
 def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reductions: Reductions) -> Assignment:
@@ -127,6 +61,31 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
     objective = lam * variance + (1 - lam) * seconds
     return Assignment(np.asarray(problem.widths, np.uint8)[choice], objective, variance, seconds,
                       float(min(bound - offset, objective)), "bisection", time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all ranks know of the problem they share."""
+
+    num_messages: np.ndarray  # (num_rounds,) float64, most messages that one rank sends in a round
+    # (num_rounds,) float64, seconds of the longest message at all-smallest and all-largest widths
+    least: np.ndarray
+    most: np.ndarray
+    variance_range: tuple[float, float]
+
+    @property
+    def seconds_range(self) -> tuple[float, float]:
+        return float(self.num_messages @ self.least), float(self.num_messages @ self.most)
+
+    @classmethod
+    def find(cls, problem: Problem, num_messages: np.ndarray, reductions: Reductions) -> Common:
+        """Collective: combine what the ranks know."""
+        first, num_rounds = np.zeros(problem.num_groups, np.int64), len(num_messages)
+        least, most = reductions.max(np.stack([
+            longest_of(problem, problem.pair_seconds(first), num_rounds),
+            longest_of(problem, problem.pair_seconds(first + len(problem.widths) - 1), num_rounds)]))
+        low, high = reductions.sum(np.array(problem.variance_range)).tolist()
+        return cls(num_messages, least, most, (low, high))
 
 
 def _cut_anywhere(steps: Steps, common: Common, weight: float, rate: float,
@@ -185,8 +144,20 @@ def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
 
 
-NUM_BUDGET_HALVINGS = 48
-NUM_SWEEPS = 8
+def longest_of(problem: Problem, seconds: np.ndarray, num_rounds: int) -> np.ndarray:
+    """Return (num_rounds,) float64, the longest of a rank's (num_pairs,) seconds in each round."""
+    longest = np.zeros(num_rounds)
+    np.maximum.at(longest, problem.pair_round, seconds)
+    return longest
+
+
+def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
+    """Return the round, from 0, that counts a message over this ring distance, from 1.
+
+    Beyond MAX_ROUNDS, several consecutive rounds share one number.
+    """
+    num_rounds = num_ranks - 1
+    return distance - 1 if num_rounds <= MAX_ROUNDS else (distance - 1) * MAX_ROUNDS // num_rounds
 
 
 def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, reductions: Reductions) -> Assignment:
@@ -246,10 +217,6 @@ def _taken(steps: Steps, room: np.ndarray, reductions: Reductions) -> np.ndarray
     return taken
 
 
-def _bits_of(steps: Steps, which: np.ndarray, num_rounds: int) -> np.ndarray:
-    return np.bincount(steps.ring_round[which], steps.bits[which], num_rounds)
-
-
 def _take_in_order(steps: Steps, taken: np.ndarray, wished: np.ndarray, room: np.ndarray,
                    reductions: Reductions) -> tuple[np.ndarray, np.ndarray]:
     # Each rank takes its steps while the room that earlier ranks leave lasts.
@@ -276,3 +243,33 @@ def _best_that_fit(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndar
     wished = np.zeros(len(steps), bool)
     wished[ready[first]] = True
     return wished
+
+
+def _bits_of(steps: Steps, which: np.ndarray, num_rounds: int) -> np.ndarray:
+    return np.bincount(steps.ring_round[which], steps.bits[which], num_rounds)
+
+
+class Reductions(Protocol):
+    """Combines arrays of one shape over the ranks, in float64; all ranks call in the same order."""
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Collective: return the sums over the ranks."""
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        """Collective: return the maxima over the ranks."""
+
+    def before(self, values: np.ndarray) -> np.ndarray:
+        """Collective: return the sums over the ranks before this one."""
+
+
+class Alone:
+    """Reductions of a single rank with the whole problem."""
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
+    def before(self, values: np.ndarray) -> np.ndarray:
+        return np.zeros(values.shape)

@@ -19,6 +19,65 @@ import numpy as np
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, judge
 
+NUM_CANDIDATES = 4
+ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not fail in floating point
+
+
+def solve_greedy(problem: Problem, lam: float) -> Assignment:
+    """Return near-optimal widths in milliseconds.
+
+    Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps until Z
+    is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with smaller steps.
+
+    lam : in [0, 1]     weight of variance against time
+
+    Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
+    """
+    started = time.perf_counter()
+    choice, bound = extreme_choice(problem, lam), np.inf
+    if choice is None:
+        weight, rate = problem.weights(lam)
+        steps = build_steps(problem)
+        smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
+        least = _longest(problem, smallest)
+        bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
+                 + _relaxed(steps, least, weight, rate))
+        taken = _best_steps(problem, steps, smallest, least, weight, rate)
+        choice = choice_of(steps, taken, problem.num_groups)
+    return judge(problem, choice, lam, bound, "greedy", time.perf_counter() - started)
+
+
+def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
+    """Return the widths with the least variance at a mean number of bits per value in every ring round.
+
+    Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
+    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit.
+
+    mean_bits : at least the smallest width
+
+    Returns
+    -------
+    Assignment      its objective is the variance term alone
+
+    Raises
+    ------
+    ConfigError      the budget is below the smallest width
+    """
+    started = time.perf_counter()
+    check_budget(problem, mean_bits)
+    least = problem.widths[0]
+    choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
+    smallest = problem.pair_seconds(choice)
+    allowed = smallest + (mean_bits / least - 1) * (smallest - problem.used_gamma)
+    for number, steps in build_steps(problem).rounds():
+        longest = float(allowed[problem.pair_round == number].max())
+        num_bits = (mean_bits - least) * float(problem.num_values[problem.group_round == number].sum())
+        steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
+        taken = spend(steps, smallest, np.full(problem.num_pairs, longest * ROUNDING), num_bits * ROUNDING)
+        choice += choice_of(steps, taken, problem.num_groups)
+        bound -= _relaxed_gain(steps, longest, num_bits)
+    return judge(problem, choice, 1.0, bound * problem.weights(1.0)[0], "budget", time.perf_counter() - started)
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -73,73 +132,6 @@ def build_steps(problem: Problem) -> Steps:
     return Steps(group, level, pair, problem.pair_round[pair], seconds, bits, gain, start, end)
 
 
-def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """Return (2, n) float64, running sums before and after each entry, restarted wherever `segment` changes."""
-    after = np.cumsum(amount, dtype=np.float64)
-    before = np.concatenate([[0.0], after[:-1]])
-    is_first = np.concatenate([[True], segment[1:] != segment[:-1]])[:len(segment)]
-    origin = before[:len(segment)][is_first][np.cumsum(is_first) - 1]
-    return np.stack([before[:len(segment)], after]) - origin
-
-
-def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Take what still fits after a prefix of each pair's steps was taken, level by level.
-
-    A step that does not fit blocks only the later steps of its group. Returns the taken steps, (num_steps,) bool.
-
-    room : (num_pairs,) float64     seconds that each pair has left
-    """
-    taken, room = taken.copy(), room.copy()
-    done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
-    np.maximum.at(done, steps.group[taken], steps.level[taken] + 1)
-    for level in range(int(steps.level.max(initial=-1)) + 1):
-        ready = np.flatnonzero(~taken & (steps.level == level) & (done[steps.group] == level))
-        fits = segment_sums(steps.seconds[ready], steps.pair[ready])[1] <= room[steps.pair[ready]]
-        chosen = ready[fits]
-        taken[chosen] = True
-        np.maximum.at(done, steps.group[chosen], level + 1)
-        np.subtract.at(room, steps.pair[chosen], steps.seconds[chosen])
-    return taken
-
-
-def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
-    """Return (num_groups,) int64, the index of the width that the taken steps lead to."""
-    return np.bincount(steps.group[taken], minlength=num_groups)
-
-
-NUM_CANDIDATES = 4
-
-
-def solve_greedy(problem: Problem, lam: float) -> Assignment:
-    """Return near-optimal widths in milliseconds.
-
-    Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps until Z
-    is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with smaller steps.
-
-    lam : in [0, 1]     weight of variance against time
-
-    Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
-    """
-    started = time.perf_counter()
-    choice, bound = extreme_choice(problem, lam), np.inf
-    if choice is None:
-        weight, rate = problem.weights(lam)
-        steps = build_steps(problem)
-        smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
-        least = _longest(problem, smallest)
-        bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
-                 + _relaxed(steps, least, weight, rate))
-        taken = _best_steps(problem, steps, smallest, least, weight, rate)
-        choice = choice_of(steps, taken, problem.num_groups)
-    return judge(problem, choice, lam, bound, "greedy", time.perf_counter() - started)
-
-
-def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
-    longest = np.zeros(problem.num_rounds)
-    np.maximum.at(longest, problem.pair_round, seconds)
-    return longest
-
-
 def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> float:
     # The cost is convex in Z. Its slope is `rate` minus `weight` times the gain per second of every step that Z
     # cuts; the best Z is where the slope turns positive.
@@ -178,10 +170,6 @@ def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.
     return best
 
 
-def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
-
-
 def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
     # Cost of a round if all steps that end by Z are taken, at every step's end.
     end = np.maximum(steps.end, least[steps.ring_round])
@@ -200,39 +188,48 @@ def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> 
     yield least
 
 
-ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not fail in floating point
+def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Take what still fits after a prefix of each pair's steps was taken, level by level.
 
+    A step that does not fit blocks only the later steps of its group. Returns the taken steps, (num_steps,) bool.
 
-def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
-    """Return the widths with the least variance at a mean number of bits per value in every ring round.
-
-    Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
-    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit.
-
-    mean_bits : at least the smallest width
-
-    Returns
-    -------
-    Assignment      its objective is the variance term alone
-
-    Raises
-    ------
-    ConfigError      the budget is below the smallest width
+    room : (num_pairs,) float64     seconds that each pair has left
     """
-    started = time.perf_counter()
-    check_budget(problem, mean_bits)
-    least = problem.widths[0]
-    choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
-    smallest = problem.pair_seconds(choice)
-    allowed = smallest + (mean_bits / least - 1) * (smallest - problem.used_gamma)
-    for number, steps in build_steps(problem).rounds():
-        longest = float(allowed[problem.pair_round == number].max())
-        num_bits = (mean_bits - least) * float(problem.num_values[problem.group_round == number].sum())
-        steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
-        taken = spend(steps, smallest, np.full(problem.num_pairs, longest * ROUNDING), num_bits * ROUNDING)
-        choice += choice_of(steps, taken, problem.num_groups)
-        bound -= _relaxed_gain(steps, longest, num_bits)
-    return judge(problem, choice, 1.0, bound * problem.weights(1.0)[0], "budget", time.perf_counter() - started)
+    taken, room = taken.copy(), room.copy()
+    done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
+    np.maximum.at(done, steps.group[taken], steps.level[taken] + 1)
+    for level in range(int(steps.level.max(initial=-1)) + 1):
+        ready = np.flatnonzero(~taken & (steps.level == level) & (done[steps.group] == level))
+        fits = segment_sums(steps.seconds[ready], steps.pair[ready])[1] <= room[steps.pair[ready]]
+        chosen = ready[fits]
+        taken[chosen] = True
+        np.maximum.at(done, steps.group[chosen], level + 1)
+        np.subtract.at(room, steps.pair[chosen], steps.seconds[chosen])
+    return taken
+
+
+def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
+
+
+def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
+    """Return (num_groups,) int64, the index of the width that the taken steps lead to."""
+    return np.bincount(steps.group[taken], minlength=num_groups)
+
+
+def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
+    longest = np.zeros(problem.num_rounds)
+    np.maximum.at(longest, problem.pair_round, seconds)
+    return longest
+
+
+def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
+    """Return (2, n) float64, running sums before and after each entry, restarted wherever `segment` changes."""
+    after = np.cumsum(amount, dtype=np.float64)
+    before = np.concatenate([[0.0], after[:-1]])
+    is_first = np.concatenate([[True], segment[1:] != segment[:-1]])[:len(segment)]
+    origin = before[:len(segment)][is_first][np.cumsum(is_first) - 1]
+    return np.stack([before[:len(segment)], after]) - origin
 
 
 def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
@@ -240,13 +237,6 @@ def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
     spent = share * steps.bits
     before = np.cumsum(spent) - spent
     return float(steps.gain @ (share * np.clip((num_bits - before) / np.maximum(spent, 1), 0, 1)))
-
-
-def check_budget(problem: Problem, mean_bits: float) -> None:
-    """Raise ConfigError if a budget is below the smallest width."""
-    if not mean_bits >= problem.widths[0]:
-        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
-                          "raise it or add a smaller width")
 
 
 def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
@@ -266,3 +256,10 @@ def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: flo
             blocked.add(group)
         taken.append(fits)
     return np.array(taken, bool)
+
+
+def check_budget(problem: Problem, mean_bits: float) -> None:
+    """Raise ConfigError if a budget is below the smallest width."""
+    if not mean_bits >= problem.widths[0]:
+        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
+                          "raise it or add a smaller width")

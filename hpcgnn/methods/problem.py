@@ -16,42 +16,6 @@ from hpcgnn.widths import ROTATED_ERROR
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """One width per group."""
-
-    widths: np.ndarray  # (num_groups,) uint8
-    objective: float    # lam * variance_term + (1 - lam) * time_term
-    variance_term: float
-    time_term: float    # both terms in [0, 1], see `Problem.terms`
-    bound: float        # lower bound of the objective of any choice
-    solver: str         # {"bisection", "highs", "greedy", "budget"}
-    solve_seconds: float
-    reason: str = ""    # why another solver than the one asked for answered
-
-
-def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver: str,
-          solve_seconds: float) -> Assignment:
-    """Return the assignment of a choice, (num_groups,) indices of widths, with its terms.
-
-    bound : of weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer
-    """
-    variance_term, time_term = problem.terms(choice)
-    weight, rate = problem.weights(lam)
-    offset = weight * problem.variance_range[0] + rate * problem.seconds_range[0]
-    objective = lam * variance_term + (1 - lam) * time_term
-    widths = np.asarray(problem.widths, np.uint8)[choice]
-    return Assignment(widths, objective, variance_term, time_term, float(min(bound - offset, objective)),
-                      solver, solve_seconds)
-
-
-def extreme_choice(problem: Problem, lam: float) -> np.ndarray | None:
-    """Return the answer where only one term counts: all-largest at lam = 1, all-smallest at lam = 0; else None."""
-    if lam not in (0.0, 1.0) and len(problem.widths) > 1:
-        return None
-    return np.full(problem.num_groups, len(problem.widths) - 1 if lam == 1.0 else 0, np.int64)
-
-
-@dataclass(frozen=True)
 class Problem:
     """One layer and direction: groups of messages, pairs of ranks, widths to choose from.
 
@@ -156,3 +120,39 @@ def inverse_span(low_high: tuple[float, float]) -> float:
 def scaled(value: float, low_high: tuple[float, float]) -> float:
     """Return `value` scaled to 0 at low and 1 at high; 0 if they are equal."""
     return (value - low_high[0]) * inverse_span(low_high)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One width per group."""
+
+    widths: np.ndarray  # (num_groups,) uint8
+    objective: float    # lam * variance_term + (1 - lam) * time_term
+    variance_term: float
+    time_term: float    # both terms in [0, 1], see `Problem.terms`
+    bound: float        # lower bound of the objective of any choice
+    solver: str         # {"bisection", "highs", "greedy", "budget"}
+    solve_seconds: float
+    reason: str = ""    # why another solver than the one asked for answered
+
+
+def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver: str,
+          solve_seconds: float) -> Assignment:
+    """Return the assignment of a choice, (num_groups,) indices of widths, with its terms.
+
+    bound : of weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer
+    """
+    variance_term, time_term = problem.terms(choice)
+    weight, rate = problem.weights(lam)
+    offset = weight * problem.variance_range[0] + rate * problem.seconds_range[0]
+    objective = lam * variance_term + (1 - lam) * time_term
+    widths = np.asarray(problem.widths, np.uint8)[choice]
+    return Assignment(widths, objective, variance_term, time_term, float(min(bound - offset, objective)),
+                      solver, solve_seconds)
+
+
+def extreme_choice(problem: Problem, lam: float) -> np.ndarray | None:
+    """Return the answer where only one term counts: all-largest at lam = 1, all-smallest at lam = 0; else None."""
+    if lam not in (0.0, 1.0) and len(problem.widths) > 1:
+        return None
+    return np.full(problem.num_groups, len(problem.widths) - 1 if lam == 1.0 else 0, np.int64)

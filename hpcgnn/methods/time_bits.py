@@ -18,122 +18,8 @@ GROWTH = 4             # of a period over the one before
 MOST_GROWN = 3         # times; a run of any length goes on trying
 HARMFUL = 1.25         # times the loss of the wider base
 NOTICEABLE = 0.1       # of the first loss: small losses of few training nodes leap by themselves
-
-
-@dataclass(frozen=True)
-class WidthFloor:
-    """The least base width for the time being.
-
-    If the base changes between two epochs, their losses show what the narrower one costs. SYLVIE (section V-A) does not
-    look: after a wider base has brought the loss down, the rule returns to the narrow one, and attention at 1 bit leaps
-    from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as long each time.
-    """
-
-    floor: int = 0                  # 0 is none
-    epochs_left: int = 0            # that the floor holds
-    num_periods: int = 0            # started so far
-    first_loss: float | None = None
-    last_loss: float | None = None
-    last_base: int | None = None
-    losses: tuple[float, ...] = ()  # of the newest synchronous epochs at one base, newest last
-    has_risen: bool = False         # whether these rose noticeably over half a window, so a wider base is worth a try
-
-    def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
-        """Return the state after one more epoch.
-
-        Parameters
-        ----------
-        loss : global training loss of the epoch
-        is_asynchronous : whether it read rows of the epoch before
-        window : epochs of the first period
-        """
-        first_loss = loss if self.first_loss is None else self.first_loss
-        floor, left, num_periods = self.floor, max(0, self.epochs_left - 1), self.num_periods
-        if self.last_base not in (None, base):
-            (_, loss_of_narrow), (wide, loss_of_wide) = sorted([(base, loss), (self.last_base, self.last_loss)])
-            is_harmful = loss_of_narrow > max(HARMFUL * loss_of_wide, loss_of_wide + NOTICEABLE * first_loss)
-            # Returning to a base that already is the floor shows the same harm again, so it begins no new period.
-            if is_harmful and wide > floor:
-                floor, left, num_periods = wide, period_length(window, num_periods), num_periods + 1
-        num_steps = max(1, window // 2)
-        before = self.losses if base == self.last_base else ()
-        losses = () if is_asynchronous else (*before[-num_steps:], loss)
-        has_risen = len(losses) > num_steps and losses[-1] - losses[0] > NOTICEABLE * first_loss
-        return WidthFloor(floor if left else 0, left, num_periods, first_loss, loss, base, losses, has_risen)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "losses": list(self.losses)}
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> WidthFloor:
-        return cls(**{**state, "losses": tuple(state["losses"])})
-
-
-def period_length(window: int, num_before: int) -> int:
-    """Return the epochs of a period: `window`, times GROWTH for each of at most MOST_GROWN earlier periods."""
-    return window * GROWTH ** min(num_before, MOST_GROWN)
-
-
 FASTER = 2.0       # times the fall of the window before
 NOTICEABLE_GAIN = 0.02  # of the loss, in a window: less is noise
-
-
-@dataclass(frozen=True)
-class WidthTrial:
-    """The base width, and the wider one that is being tried.
-
-    SYLVIE (Eq. (5)) keeps a wider base as long as the loss slows, which near convergence is always, so most bytes would
-    buy nothing. Here each failed trial is followed by a longer rest.
-    """
-
-    base: int             # of the next epoch
-    narrow: int = 0       # base before the trial; 0 outside of one
-    fall: float = 0.0     # relative fall of the mean loss over the window before the trial
-    epochs_left: int = 0  # of the trial, or of the rest after a failed one
-    num_failed: int = 0   # failed trials in a row
-
-    def observe(self, descent: Descent, is_slowing: bool, window: int, widths: tuple[int, ...],
-                floor: int = 0) -> WidthTrial:
-        """Return the state after one more epoch.
-
-        Parameters
-        ----------
-        descent : Descent        with the epoch's loss
-        window : int             epochs of a trial, and of the first rest
-        widths : ascending       to choose the base from
-        floor : int              least base for the time being; see `WidthFloor`
-        """
-        now = replace(self, base=max(self.base, floor), epochs_left=max(0, self.epochs_left - 1))
-        if now.narrow:
-            return now if now.epochs_left else now._judged(descent, window, floor)
-        if len(descent.mean_losses) <= window + 1:
-            return now
-        if not is_slowing:
-            return replace(now, base=max(next_base(now.base, False, widths), floor))
-        if now.epochs_left or now.base == widths[-1]:
-            return now
-        return replace(now, base=next_base(now.base, True, widths), narrow=now.base, fall=_fall(descent, window),
-                       epochs_left=window)
-
-    def _judged(self, descent: Descent, window: int, floor: int) -> WidthTrial:
-        if _fall(descent, window) > max(FASTER * self.fall, NOTICEABLE_GAIN):
-            return WidthTrial(self.base)
-        rest = period_length(window, self.num_failed)
-        return WidthTrial(max(self.narrow, floor), epochs_left=rest, num_failed=self.num_failed + 1)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> WidthTrial:
-        return cls(**state)
-
-
-def _fall(descent: Descent, window: int) -> float:
-    first, last = descent.mean_losses[-1 - window], descent.mean_losses[-1]
-    return (first - last) / first if first else 0.0
-
-
 LONGEST_WINDOW = 10_000    # as config.py allows
 LONGEST_PAST = 2 * LONGEST_WINDOW
 CLEAR_DROP = 0.5    # of the relative descent
@@ -225,3 +111,113 @@ def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
     """
     place = widths.index(base) + (1 if slowing else -1)
     return widths[min(max(place, 0), len(widths) - 1)]
+
+
+@dataclass(frozen=True)
+class WidthTrial:
+    """The base width, and the wider one that is being tried.
+
+    SYLVIE (Eq. (5)) keeps a wider base as long as the loss slows, which near convergence is always, so most bytes would
+    buy nothing. Here each failed trial is followed by a longer rest.
+    """
+
+    base: int             # of the next epoch
+    narrow: int = 0       # base before the trial; 0 outside of one
+    fall: float = 0.0     # relative fall of the mean loss over the window before the trial
+    epochs_left: int = 0  # of the trial, or of the rest after a failed one
+    num_failed: int = 0   # failed trials in a row
+
+    def observe(self, descent: Descent, is_slowing: bool, window: int, widths: tuple[int, ...],
+                floor: int = 0) -> WidthTrial:
+        """Return the state after one more epoch.
+
+        Parameters
+        ----------
+        descent : Descent        with the epoch's loss
+        window : int             epochs of a trial, and of the first rest
+        widths : ascending       to choose the base from
+        floor : int              least base for the time being; see `WidthFloor`
+        """
+        now = replace(self, base=max(self.base, floor), epochs_left=max(0, self.epochs_left - 1))
+        if now.narrow:
+            return now if now.epochs_left else now._judged(descent, window, floor)
+        if len(descent.mean_losses) <= window + 1:
+            return now
+        if not is_slowing:
+            return replace(now, base=max(next_base(now.base, False, widths), floor))
+        if now.epochs_left or now.base == widths[-1]:
+            return now
+        return replace(now, base=next_base(now.base, True, widths), narrow=now.base, fall=_fall(descent, window),
+                       epochs_left=window)
+
+    def _judged(self, descent: Descent, window: int, floor: int) -> WidthTrial:
+        if _fall(descent, window) > max(FASTER * self.fall, NOTICEABLE_GAIN):
+            return WidthTrial(self.base)
+        rest = period_length(window, self.num_failed)
+        return WidthTrial(max(self.narrow, floor), epochs_left=rest, num_failed=self.num_failed + 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> WidthTrial:
+        return cls(**state)
+
+
+def _fall(descent: Descent, window: int) -> float:
+    first, last = descent.mean_losses[-1 - window], descent.mean_losses[-1]
+    return (first - last) / first if first else 0.0
+
+
+@dataclass(frozen=True)
+class WidthFloor:
+    """The least base width for the time being.
+
+    If the base changes between two epochs, their losses show what the narrower one costs. SYLVIE (section V-A) does not
+    look: after a wider base has brought the loss down, the rule returns to the narrow one, and attention at 1 bit leaps
+    from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as long each time.
+    """
+
+    floor: int = 0                  # 0 is none
+    epochs_left: int = 0            # that the floor holds
+    num_periods: int = 0            # started so far
+    first_loss: float | None = None
+    last_loss: float | None = None
+    last_base: int | None = None
+    losses: tuple[float, ...] = ()  # of the newest synchronous epochs at one base, newest last
+    has_risen: bool = False         # whether these rose noticeably over half a window, so a wider base is worth a try
+
+    def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
+        """Return the state after one more epoch.
+
+        Parameters
+        ----------
+        loss : global training loss of the epoch
+        is_asynchronous : whether it read rows of the epoch before
+        window : epochs of the first period
+        """
+        first_loss = loss if self.first_loss is None else self.first_loss
+        floor, left, num_periods = self.floor, max(0, self.epochs_left - 1), self.num_periods
+        if self.last_base not in (None, base):
+            (_, loss_of_narrow), (wide, loss_of_wide) = sorted([(base, loss), (self.last_base, self.last_loss)])
+            is_harmful = loss_of_narrow > max(HARMFUL * loss_of_wide, loss_of_wide + NOTICEABLE * first_loss)
+            # Returning to a base that already is the floor shows the same harm again, so it begins no new period.
+            if is_harmful and wide > floor:
+                floor, left, num_periods = wide, period_length(window, num_periods), num_periods + 1
+        num_steps = max(1, window // 2)
+        before = self.losses if base == self.last_base else ()
+        losses = () if is_asynchronous else (*before[-num_steps:], loss)
+        has_risen = len(losses) > num_steps and losses[-1] - losses[0] > NOTICEABLE * first_loss
+        return WidthFloor(floor if left else 0, left, num_periods, first_loss, loss, base, losses, has_risen)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "losses": list(self.losses)}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> WidthFloor:
+        return cls(**{**state, "losses": tuple(state["losses"])})
+
+
+def period_length(window: int, num_before: int) -> int:
+    """Return the epochs of a period: `window`, times GROWTH for each of at most MOST_GROWN earlier periods."""
+    return window * GROWTH ** min(num_before, MOST_GROWN)

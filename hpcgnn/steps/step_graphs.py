@@ -31,96 +31,9 @@ from hpcgnn.steps.dealing import deal
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import STORED, History
 
-
-class EpochInput:
-    """Aggregates of the masked constant input, computed once per epoch for all its steps."""
-
-    def __init__(self, graph: LocalGraph):
-        self._graph = graph
-        self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
-
-    def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Return the sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
-        place = reduction, probability, key
-        if place not in self._made:
-            graph = self._graph
-            masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
-            self._made[place] = multiply(graph.matrix(reduction), masked)
-        return self._made[place]
-
-
-class StepGraph(LocalGraph):
-    """The graph of the rows of one batch.
-
-    Parameters
-    ----------
-    whole : LocalGraph
-    exchange : Exchange      brings the halo rows
-    inputs : EpochInput      of `whole`
-    """
-
-    def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
-        row = np.concatenate([batch.rows, batch.far])
-        weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
-        self._inner = on_device(batch.rows, whole.x)
-        super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
-                         _rows_at(whole.x, self._inner), exchange, batch.num_within, overlaps=False,
-                         has_half_sums=whole.has_half_sums, edge_weight=weight,
-                         weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
-        self._whole_graph, self._batch, self._inputs = whole, batch, inputs
-        self.stored_bits = whole.stored_bits
-        self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
-
-    @cached_property
-    def x_all(self) -> torch.Tensor:
-        return _rows_at(self._whole_graph.x_all, torch.cat([self._inner, on_device(self._batch.far, self.x)]))
-
-    @property
-    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
-        return self._whole_graph, self._inner
-
-    def input_aggregate(self, reduction: str, is_kept: bool = True) -> torch.Tensor:
-        return _rows_at(self._whole_graph.input_aggregate(reduction, is_kept), self._inner)
-
-    def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        return _rows_at(self._inputs.aggregate(reduction, probability, key), self._inner[:hop.num_out])
-
-    def hop(self, reduction: str, is_input: bool = False) -> Hop:
-        hop = super().hop(reduction, is_input)
-        return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
-
-    def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:
-        # Columns are the batch's own rows and, behind them, all rows of the whole graph, where the history keeps
-        # them.
-        if reduction not in self._scales:
-            near, whole = forward.column_scale, self._whole_graph.matrix(reduction).column_scale
-            self._scales[reduction] = None if near is None else np.concatenate([near[:self.num_inner], whole])
-        return replace(forward, indices=self._indices_in_place, num_columns=self.num_inner + self._whole_graph.num_rows,
-                       column_scale=self._scales[reduction])
-
-    @cached_property
-    def _indices_in_place(self) -> np.ndarray:
-        column = np.concatenate([np.arange(self.num_inner), self.num_inner + self._batch.far]).astype(np.int32)
-        return column[self._batch.indices]
-
-
-def _rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    # Written to the arena: fresh pages would cost more than the copy.
-    return torch.index_select(rows, 0, index, out=empty((len(index), rows.shape[1]), rows.dtype, rows.device))
-
-
 BY_ROW = "by_row"    # of an epoch that ended between two steps
 BEGUN = "begun"      # beside the rows of the history in `state`
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of an epoch on one rank."""
-
-    graph: StepGraph
-    rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that it computes, in the order of `graph`
 
 
 class StepGraphs:
@@ -235,3 +148,88 @@ class StepGraphs:
     def restore(self, state: State) -> None:
         self.begun = state.get(BEGUN)
         self._history.restore({name: rows for name, rows in state.items() if name != BEGUN}, self._graph.x.device)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an epoch on one rank."""
+
+    graph: StepGraph
+    rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that it computes, in the order of `graph`
+
+
+class StepGraph(LocalGraph):
+    """The graph of the rows of one batch.
+
+    Parameters
+    ----------
+    whole : LocalGraph
+    exchange : Exchange      brings the halo rows
+    inputs : EpochInput      of `whole`
+    """
+
+    def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
+        row = np.concatenate([batch.rows, batch.far])
+        weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
+        self._inner = on_device(batch.rows, whole.x)
+        super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
+                         _rows_at(whole.x, self._inner), exchange, batch.num_within, overlaps=False,
+                         has_half_sums=whole.has_half_sums, edge_weight=weight,
+                         weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
+        self._whole_graph, self._batch, self._inputs = whole, batch, inputs
+        self.stored_bits = whole.stored_bits
+        self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
+
+    @cached_property
+    def x_all(self) -> torch.Tensor:
+        return _rows_at(self._whole_graph.x_all, torch.cat([self._inner, on_device(self._batch.far, self.x)]))
+
+    @property
+    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
+        return self._whole_graph, self._inner
+
+    def input_aggregate(self, reduction: str, is_kept: bool = True) -> torch.Tensor:
+        return _rows_at(self._whole_graph.input_aggregate(reduction, is_kept), self._inner)
+
+    def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        return _rows_at(self._inputs.aggregate(reduction, probability, key), self._inner[:hop.num_out])
+
+    def hop(self, reduction: str, is_input: bool = False) -> Hop:
+        hop = super().hop(reduction, is_input)
+        return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
+
+    def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:
+        # Columns are the batch's own rows and, behind them, all rows of the whole graph, where the history keeps
+        # them.
+        if reduction not in self._scales:
+            near, whole = forward.column_scale, self._whole_graph.matrix(reduction).column_scale
+            self._scales[reduction] = None if near is None else np.concatenate([near[:self.num_inner], whole])
+        return replace(forward, indices=self._indices_in_place, num_columns=self.num_inner + self._whole_graph.num_rows,
+                       column_scale=self._scales[reduction])
+
+    @cached_property
+    def _indices_in_place(self) -> np.ndarray:
+        column = np.concatenate([np.arange(self.num_inner), self.num_inner + self._batch.far]).astype(np.int32)
+        return column[self._batch.indices]
+
+
+class EpochInput:
+    """Aggregates of the masked constant input, computed once per epoch for all its steps."""
+
+    def __init__(self, graph: LocalGraph):
+        self._graph = graph
+        self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
+
+    def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        """Return the sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
+        place = reduction, probability, key
+        if place not in self._made:
+            graph = self._graph
+            masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
+            self._made[place] = multiply(graph.matrix(reduction), masked)
+        return self._made[place]
+
+
+def _rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    # Written to the arena: fresh pages would cost more than the copy.
+    return torch.index_select(rows, 0, index, out=empty((len(index), rows.shape[1]), rows.dtype, rows.device))

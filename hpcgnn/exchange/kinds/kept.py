@@ -31,214 +31,6 @@ NUM_SUMS = 4
 EPOCHS_BACK = 2
 
 
-class Movement(Stateful):
-    """Compares a sample of the sent rows with the same rows one and two epochs earlier.
-
-    sums : (NUM_SUMS,) float64 tensor      over the sample: squared values, squared change over one epoch, over two, and
-                                           squared difference of these two per row, which is the variance of their
-                                           difference; 0 before two epochs have passed
-    """
-
-    def __init__(self) -> None:
-        self._earlier: list[torch.Tensor] = []     # newest first
-        self._index: np.ndarray | None = None
-        self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64)
-
-    def note(self, rows: torch.Tensor, sent: np.ndarray) -> None:
-        """Measure the rows of an epoch.
-
-        rows : (n, dim) tensor
-        sent : (num_sent,) int32      rows that leave; the sample is spread evenly over them
-        """
-        if self._index is None or len(self._index) != min(len(sent), SAMPLED_ROWS):
-            self._index, self._earlier = sent[_spread(len(sent))], []
-        now = rows.detach()[on_device(self._index, rows).long()].float()
-        before = [table for table in self._earlier if table.shape == now.shape]
-        if len(before) == EPOCHS_BACK:
-            once, twice = (_square_sums(now - table) for table in before)
-            self.sums = torch.stack([_square_sums(now).sum(), once.sum(), twice.sum(), (twice - once).square().sum()])
-        else:
-            self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=now.device)
-        self._earlier = [now, *before[:EPOCHS_BACK - 1]]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(4 * table.numel() for table in self._earlier)
-
-    def state(self) -> State:
-        return {"index": np.empty(0, np.int32) if self._index is None else self._index, "sums": on_host(self.sums),
-                **{f"rows-{age}": on_host(table) for age, table in enumerate(self._earlier)}}
-
-    def restore(self, state: State, device: torch.device) -> None:
-        names = [name for name in (f"rows-{age}" for age in range(EPOCHS_BACK)) if name in state]
-        self._earlier = [table_of(state[name], device) for name in names]
-        self.sums = torch.from_numpy(np.array(state["sums"], np.float64)).to(device)
-        self._index = np.ascontiguousarray(state["index"], np.int32) if names else None
-
-
-def _spread(num_sent: int) -> np.ndarray:
-    return np.arange(min(num_sent, SAMPLED_ROWS)) * num_sent // max(1, min(num_sent, SAMPLED_ROWS))
-
-
-def _square_sums(rows: torch.Tensor) -> torch.Tensor:
-    return rows.double().square().sum(1)
-
-
-class Reconstruction(Stateful):
-    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in message order.
-
-    Sender and receiver each hold one and change it by the same messages with the same arithmetic, so they are equal to
-    the bit. It starts at zero, and again after a missing epoch.
-    """
-
-    def __init__(self) -> None:
-        self._rows: torch.Tensor | None = None
-        self._epoch = -1
-
-    def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
-        """Return the rows that the message of `epoch` corrects."""
-        if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
-            self._rows = empty((num_rows, dim), torch.float32, device).zero_()
-        self._epoch = epoch
-        return self._rows
-
-    @property
-    def rows(self) -> torch.Tensor | None:
-        return self._rows
-
-    @property
-    def num_bytes(self) -> int:
-        return _bytes_of(self._rows)
-
-    def state(self) -> State:
-        return {} if self._rows is None else {"epoch": self._epoch, "rows": on_host(self._rows)}
-
-    def restore(self, state: State, device: torch.device) -> None:
-        if state:
-            self._rows, self._epoch = table_of(state["rows"], device), int(state["epoch"])
-
-
-def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer],
-                      sent: Reconstruction) -> torch.Tensor | None:
-    """Quantize the difference between each row and the receiver's reconstruction, and correct the sender's copy.
-
-    Rounding is to nearest: what a message leaves out is part of the next difference, so errors don't add up, and they
-    fade since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
-    settles, the range of differences shrinks, and the error with it, at the same width.
-
-    Returns
-    -------
-    None, or a device's notes on bad rows, to be read through `RowChecks`
-    """
-    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
-    found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
-    for place, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
-        listed, order, layout = messages.send_rows[place], messages.send_order[place], messages.send_layouts[place]
-        if not len(listed):
-            continue
-        difference = rows[on_device(listed.index, rows).long()].float() - held
-        arguments = difference, order, listed.node_id, layout, key, buffers[place]
-        if found is None:
-            quantize_rows(*arguments, rounding="nearest")
-        else:
-            start_quantizing(*arguments, found[place:place + 1], rounding="nearest")
-        dequantize_rows(buffers[place], order, listed.node_id, layout, held, accumulate=True, key=key)
-    return found
-
-
-class PredictedRows(ReceivedTable):
-    """Received rows of predictive messages."""
-
-    def __init__(self) -> None:
-        self.sent, self._received = Reconstruction(), Reconstruction()
-
-    def apply(self, arrival: Arrival) -> None:
-        messages = arrival.messages
-        sizes = [len(listed) for listed in messages.receive_rows]
-        known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
-        for listed, order, layout, buffer, key, held in zip(messages.receive_rows, messages.receive_order,
-                                                            messages.receive_layouts, arrival.receive, arrival.keys,
-                                                            known.split(sizes), strict=True):
-            if len(listed):
-                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
-
-    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-        _place(self._received.rows, messages, rows, accumulate)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.sent.num_bytes + self._received.num_bytes
-
-    @property
-    def num_rows(self) -> int:
-        return _rows_of(self._received.rows)
-
-    def state(self) -> State:
-        return {"sent": self.sent.state(), "received": self._received.state()}
-
-    def restore(self, state: State, device: torch.device) -> None:
-        self.sent.restore(state["sent"], device)
-        self._received.restore(state["received"], device)
-
-
-class SmoothedRows(ReceivedTable):
-    """Running mean of received rows.
-
-    Reference: PipeGCN, Section 3.4, of features and of gradients alike.
-    """
-
-    def __init__(self, smoothing: float):
-        self._smoothing = smoothing
-        self._mean: torch.Tensor | None = None
-
-    def apply(self, arrival: Arrival) -> None:
-        messages = arrival.messages
-        sizes = [len(listed) for listed in messages.receive_rows]
-        fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
-        for listed, order, layout, buffer, key, rows in zip(messages.receive_rows, messages.receive_order,
-                                                            messages.receive_layouts, arrival.receive, arrival.keys,
-                                                            fresh.split(sizes), strict=True):
-            if len(listed):
-                dequantize_rows(buffer, order, listed.node_id, layout, rows, key=key)
-        self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
-
-    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-        _place(self._mean, messages, rows, accumulate)
-
-    @property
-    def num_bytes(self) -> int:
-        return _bytes_of(self._mean)
-
-    @property
-    def num_rows(self) -> int:
-        return _rows_of(self._mean)
-
-    def state(self) -> State:
-        return {} if self._mean is None else {"mean": on_host(self._mean)}
-
-    def restore(self, state: State, device: torch.device) -> None:
-        if state:
-            self._mean = table_of(state["mean"], device)
-
-
-def _rows_of(table: torch.Tensor | None) -> int:
-    return 0 if table is None else len(table)
-
-
-def _bytes_of(table: torch.Tensor | None) -> int:
-    return 0 if table is None else 4 * table.numel()
-
-
-def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-    pieces = table.split([len(listed) for listed in messages.receive_rows])
-    for listed, piece in zip(messages.receive_rows, pieces, strict=True):
-        index = on_device(listed.index, rows).long()
-        if accumulate:
-            rows.index_add_(0, index, piece.to(rows.dtype))
-        else:
-            rows.index_copy_(0, index, piece.to(rows.dtype))
-
-
 class KeptMessages(Stateful):
     """The messages and rows of one exchange, kept from epoch to epoch.
 
@@ -351,3 +143,211 @@ class Kept(RememberingKind[KeptMessages]):
         if self._predicts:
             return PredictedRows()
         return SmoothedRows(self._smoothing) if self._smoothing else None
+
+
+class PredictedRows(ReceivedTable):
+    """Received rows of predictive messages."""
+
+    def __init__(self) -> None:
+        self.sent, self._received = Reconstruction(), Reconstruction()
+
+    def apply(self, arrival: Arrival) -> None:
+        messages = arrival.messages
+        sizes = [len(listed) for listed in messages.receive_rows]
+        known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
+        for listed, order, layout, buffer, key, held in zip(messages.receive_rows, messages.receive_order,
+                                                            messages.receive_layouts, arrival.receive, arrival.keys,
+                                                            known.split(sizes), strict=True):
+            if len(listed):
+                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
+
+    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+        _place(self._received.rows, messages, rows, accumulate)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sent.num_bytes + self._received.num_bytes
+
+    @property
+    def num_rows(self) -> int:
+        return _rows_of(self._received.rows)
+
+    def state(self) -> State:
+        return {"sent": self.sent.state(), "received": self._received.state()}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        self.sent.restore(state["sent"], device)
+        self._received.restore(state["received"], device)
+
+
+def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer],
+                      sent: Reconstruction) -> torch.Tensor | None:
+    """Quantize the difference between each row and the receiver's reconstruction, and correct the sender's copy.
+
+    Rounding is to nearest: what a message leaves out is part of the next difference, so errors don't add up, and they
+    fade since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
+    settles, the range of differences shrinks, and the error with it, at the same width.
+
+    Returns
+    -------
+    None, or a device's notes on bad rows, to be read through `RowChecks`
+    """
+    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
+    found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
+    for place, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
+        listed, order, layout = messages.send_rows[place], messages.send_order[place], messages.send_layouts[place]
+        if not len(listed):
+            continue
+        difference = rows[on_device(listed.index, rows).long()].float() - held
+        arguments = difference, order, listed.node_id, layout, key, buffers[place]
+        if found is None:
+            quantize_rows(*arguments, rounding="nearest")
+        else:
+            start_quantizing(*arguments, found[place:place + 1], rounding="nearest")
+        dequantize_rows(buffers[place], order, listed.node_id, layout, held, accumulate=True, key=key)
+    return found
+
+
+class Reconstruction(Stateful):
+    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in message order.
+
+    Sender and receiver each hold one and change it by the same messages with the same arithmetic, so they are equal to
+    the bit. It starts at zero, and again after a missing epoch.
+    """
+
+    def __init__(self) -> None:
+        self._rows: torch.Tensor | None = None
+        self._epoch = -1
+
+    def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
+        """Return the rows that the message of `epoch` corrects."""
+        if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
+            self._rows = empty((num_rows, dim), torch.float32, device).zero_()
+        self._epoch = epoch
+        return self._rows
+
+    @property
+    def rows(self) -> torch.Tensor | None:
+        return self._rows
+
+    @property
+    def num_bytes(self) -> int:
+        return _bytes_of(self._rows)
+
+    def state(self) -> State:
+        return {} if self._rows is None else {"epoch": self._epoch, "rows": on_host(self._rows)}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        if state:
+            self._rows, self._epoch = table_of(state["rows"], device), int(state["epoch"])
+
+
+class SmoothedRows(ReceivedTable):
+    """Running mean of received rows.
+
+    Reference: PipeGCN, Section 3.4, of features and of gradients alike.
+    """
+
+    def __init__(self, smoothing: float):
+        self._smoothing = smoothing
+        self._mean: torch.Tensor | None = None
+
+    def apply(self, arrival: Arrival) -> None:
+        messages = arrival.messages
+        sizes = [len(listed) for listed in messages.receive_rows]
+        fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
+        for listed, order, layout, buffer, key, rows in zip(messages.receive_rows, messages.receive_order,
+                                                            messages.receive_layouts, arrival.receive, arrival.keys,
+                                                            fresh.split(sizes), strict=True):
+            if len(listed):
+                dequantize_rows(buffer, order, listed.node_id, layout, rows, key=key)
+        self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
+
+    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+        _place(self._mean, messages, rows, accumulate)
+
+    @property
+    def num_bytes(self) -> int:
+        return _bytes_of(self._mean)
+
+    @property
+    def num_rows(self) -> int:
+        return _rows_of(self._mean)
+
+    def state(self) -> State:
+        return {} if self._mean is None else {"mean": on_host(self._mean)}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        if state:
+            self._mean = table_of(state["mean"], device)
+
+
+def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+    pieces = table.split([len(listed) for listed in messages.receive_rows])
+    for listed, piece in zip(messages.receive_rows, pieces, strict=True):
+        index = on_device(listed.index, rows).long()
+        if accumulate:
+            rows.index_add_(0, index, piece.to(rows.dtype))
+        else:
+            rows.index_copy_(0, index, piece.to(rows.dtype))
+
+
+def _rows_of(table: torch.Tensor | None) -> int:
+    return 0 if table is None else len(table)
+
+
+def _bytes_of(table: torch.Tensor | None) -> int:
+    return 0 if table is None else 4 * table.numel()
+
+
+class Movement(Stateful):
+    """Compares a sample of the sent rows with the same rows one and two epochs earlier.
+
+    sums : (NUM_SUMS,) float64 tensor      over the sample: squared values, squared change over one epoch, over two, and
+                                           squared difference of these two per row, which is the variance of their
+                                           difference; 0 before two epochs have passed
+    """
+
+    def __init__(self) -> None:
+        self._earlier: list[torch.Tensor] = []     # newest first
+        self._index: np.ndarray | None = None
+        self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64)
+
+    def note(self, rows: torch.Tensor, sent: np.ndarray) -> None:
+        """Measure the rows of an epoch.
+
+        rows : (n, dim) tensor
+        sent : (num_sent,) int32      rows that leave; the sample is spread evenly over them
+        """
+        if self._index is None or len(self._index) != min(len(sent), SAMPLED_ROWS):
+            self._index, self._earlier = sent[_spread(len(sent))], []
+        now = rows.detach()[on_device(self._index, rows).long()].float()
+        before = [table for table in self._earlier if table.shape == now.shape]
+        if len(before) == EPOCHS_BACK:
+            once, twice = (_square_sums(now - table) for table in before)
+            self.sums = torch.stack([_square_sums(now).sum(), once.sum(), twice.sum(), (twice - once).square().sum()])
+        else:
+            self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=now.device)
+        self._earlier = [now, *before[:EPOCHS_BACK - 1]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(4 * table.numel() for table in self._earlier)
+
+    def state(self) -> State:
+        return {"index": np.empty(0, np.int32) if self._index is None else self._index, "sums": on_host(self.sums),
+                **{f"rows-{age}": on_host(table) for age, table in enumerate(self._earlier)}}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        names = [name for name in (f"rows-{age}" for age in range(EPOCHS_BACK)) if name in state]
+        self._earlier = [table_of(state[name], device) for name in names]
+        self.sums = torch.from_numpy(np.array(state["sums"], np.float64)).to(device)
+        self._index = np.ascontiguousarray(state["index"], np.int32) if names else None
+
+
+def _spread(num_sent: int) -> np.ndarray:
+    return np.arange(min(num_sent, SAMPLED_ROWS)) * num_sent // max(1, min(num_sent, SAMPLED_ROWS))
+
+
+def _square_sums(rows: torch.Tensor) -> torch.Tensor:
+    return rows.double().square().sum(1)
