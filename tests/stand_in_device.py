@@ -15,9 +15,6 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.ops import aggregation, quantization
-from hpcgnn.ops.host import aggregation as host_aggregation
-from hpcgnn.ops.host import attention as host_attention
-from hpcgnn.ops.host import quantization as host_quantization
 
 UNWRITTEN = 0xCD
 
@@ -220,28 +217,23 @@ class _Quantization:
 
     @staticmethod
     def quantize_rows(rows, row_index, node_id, layout, key, message, is_nearest):
-        return host_quantization.quantize_rows(rows, row_index, node_id, layout, key, _array(message), is_nearest)
+        return quantization._quantize_rows.host(rows, row_index, node_id, layout, key, _array(message), is_nearest)
 
     @staticmethod
     def start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad):
-        found = host_quantization.quantize_rows(rows, row_index, node_id, layout, key, _array(message), is_nearest)
+        found = _Quantization.quantize_rows(rows, row_index, node_id, layout, key, message, is_nearest)
         if found >= 0:
             first_bad.fill_(found)
 
     @staticmethod
     def dequantize_rows(message, row_index, node_id, layout, rows, accumulate, key=None):
-        host_quantization.dequantize_rows(_array(message), row_index, node_id, layout, rows, accumulate, key)
+        quantization._dequantize_rows.host(_array(message), row_index, node_id, layout, rows, accumulate, key)
 
 
-class _Aggregation:
-    @staticmethod
-    def multiply(matrix, near, far, out, tasks, is_added):
-        if isinstance(far, aggregation.PackedRows):
-            far = aggregation.PackedRows(_array(far.message), far.bit_width, far.payload_offset, far.parameter_offset)
-        host_aggregation.multiply(matrix, near, far, out, tasks, is_added)
-
-    multiply_weighted = staticmethod(host_aggregation.multiply_weighted)
-    entry_dtype = staticmethod(host_attention.entry_dtype)
+def _multiply(matrix, near, far, out, tasks, is_added):
+    if isinstance(far, aggregation.PackedRows):
+        far = aggregation.PackedRows(_array(far.message), far.bit_width, far.payload_offset, far.parameter_offset)
+    aggregation._multiply.host(matrix, near, far, out, tasks, is_added)
 
 
 def _array(message):
@@ -250,5 +242,10 @@ def _array(message):
 
 def use_host_kernels(monkeypatch):
     """Have the host's kernels compute on the stand-in's memory."""
-    monkeypatch.setattr(quantization, "backend_of", lambda operation, rows: _Quantization)
-    monkeypatch.setattr(aggregation, "backend_of", lambda operation, rows: _Aggregation)
+    monkeypatch.setattr(quantization, "device_kernels", lambda file, device: _Quantization)
+    for operation, function in (
+            (quantization._quantize_rows, _Quantization.quantize_rows),
+            (quantization._dequantize_rows, _Quantization.dequantize_rows), (aggregation._multiply, _multiply),
+            (aggregation._multiply_weighted, aggregation._multiply_weighted.host),
+            (aggregation.entry_dtype, aggregation.entry_dtype.host)):
+        monkeypatch.setattr(operation, "on", lambda device, function=function: function)

@@ -71,7 +71,7 @@ LIBRARY_HOMES = {
     "ogb": ("data.ogb",),
     "kaminpar": ("partition",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("_ext", "accelerators", "data.cleaning", "graph.batch", "ops.host", "partition", "lowbit.package",
+    "hpcgnn._ext": ("_ext", "accelerators", "data.cleaning", "graph.batch", "ops", "partition", "lowbit.package",
                     "bench.host"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.

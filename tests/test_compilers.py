@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kernel_program import FLAGS, NUM_HASHES, OTHERS, RUN, compile_alone, hashes, program
 
-from hpcgnn.ops.host.simd import LEVELS, best_level
+from hpcgnn.ops.simd import LEVELS, best_level
 
 NAMES = [*(f"gcc-{version}" for version in range(11, 20)), "clang", *(f"clang-{version}" for version in range(14, 25))]
 OTHER_COMPILERS = [name for name in NAMES if shutil.which(name)

@@ -1,5 +1,5 @@
 /* Run-time choice of the instruction set: one kernel body is compiled once a level, and `simd_level` picks.
- * HPCGNN_SIMD=portable|avx2|avx512 forces a level; hpcgnn/ops/host/simd.py refuses one that the processor lacks.
+ * HPCGNN_SIMD=portable|avx2|avx512 forces a level; hpcgnn/ops/simd.py refuses one that the processor lacks.
  *
  * A kernel file NAME.c includes NAME_body.h once a level, with LEVEL(f) naming that level's function.
  */

@@ -25,7 +25,7 @@ from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmal
 from hpcgnn.bench.machine import HUGE_PAGES, processor_name
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
-from hpcgnn.ops.host.simd import best_level, multiplies_bfloat16, simd_level
+from hpcgnn.ops.simd import best_level, multiplies_bfloat16, simd_level
 
 
 @dataclass(frozen=True)

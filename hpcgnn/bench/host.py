@@ -21,8 +21,8 @@ from hpcgnn._ext import peaks
 from hpcgnn.bench.graphs import Topology, draw_communities
 from hpcgnn.bench.place import Place, Work
 from hpcgnn.bench.timing import OURS, Effort, Measurement, wall_seconds
-from hpcgnn.ops.host.simd import allows_tiles, multiplies_bfloat16
-from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
+from hpcgnn.ops.simd import allows_tiles, multiplies_bfloat16
+from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes
 
 MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)    # Linux only
 NUM_PRODUCTS = 4e9       # some tens of milliseconds a core

@@ -18,7 +18,6 @@ from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmar
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.dense import map_rows, weight_gradient
-from hpcgnn.ops.host.simd import multiplies_bfloat16
 from hpcgnn.ops.pointwise import activate, dropout
 from hpcgnn.ops.quantization import (
     CODES,
@@ -29,6 +28,7 @@ from hpcgnn.ops.quantization import (
     quantize_rows,
     start_quantizing,
 )
+from hpcgnn.ops.simd import multiplies_bfloat16
 
 WIDTH = 256             # columns of messages, of pointwise work and of weights
 BITS = (1, 2, 4, 8)

@@ -13,7 +13,7 @@ from typing import Any
 
 import hpcgnn
 from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmalloc
-from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.simd import simd_level
 from hpcgnn.training.environment import commit, processor_name
 
 PACKAGES = ("numpy", "torch", "scipy", "dgl", "torch-geometric", "mpi4py", "pymetis")

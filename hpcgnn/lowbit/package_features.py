@@ -11,8 +11,7 @@ import torch
 from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import MAX_BIT_WIDTH, PackagedRows, PackageFormat
 from hpcgnn.ops.bit_gemm import check_bit_width
-from hpcgnn.ops.combination import check_sums, check_weight
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.combination import check_sums, check_weight, combine_stream
 
 
 def check_feature_bits(bits: int, is_signed: bool) -> None:
@@ -91,7 +90,6 @@ def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: in
     check_bit_width(weight_bits)
     check_sums(packages.dim, MAX_BIT_WIDTH, weight_bits, packages.format.is_signed)
     first, last = packages.range_of(first, last)
-    kernels = backend_of("combination", weight)
-    out, fault, row = kernels.combine_stream(packages.source, first, last, weight, weight_bits, is_serial)
+    out, fault, row = combine_stream(packages.source, first, last, weight, weight_bits, is_serial)
     packages.refuse(fault, row)
     return out.numpy()

@@ -1,6 +1,4 @@
-"""The operations of the program. X.py states the contract of its operations and checks it once, then calls a backend.
+"""The operations of the program, one file an operation: what it computes, its checks, and the host's function.
 
-Operations on torch tensors ask `dispatch.backend_of` for host/X.py or cuda/X.py, by the device that the tensors live
-on.
-Operations on NumPy arrays are the host's alone, and import host/X.py as `host`.
+A function that a device computes by kernels of its own lies in ops/cuda; `dispatch` chooses by the tensors' device.
 """

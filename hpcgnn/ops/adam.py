@@ -1,19 +1,23 @@
 """One step of Adam over flat buffers of all weights, and in the same pass: is all finite, and which weights are these.
 
 The contract is stated here; the host's kernel, or torch's operations on a device, compute it.
+
+Host side of `hpcgnn.ops.adam`, over the compiled kernel. Contracts are already checked.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
 
+from hpcgnn._ext import adam as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.dispatch import by_device
 
 MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
 EPSILON = 1e-8
@@ -91,7 +95,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
         if tensor.dtype != torch.float32 or tensor.shape != weights.shape or not tensor.is_contiguous():
             raise KernelError(f"Adam needs buffers of {weights.numel()} contiguous float32, found "
                               f"{tuple(tensor.shape)} {tensor.dtype}")
-    return backend_of("adam", weights).adam_step(weights, gradient, lr, decay, mean, square,
+    return _adam_step.on(weights.device)(weights, gradient, lr, decay, mean, square,
                                                  AdamFactors.of_step(number))
 
 
@@ -121,3 +125,16 @@ def _hash(weights: torch.Tensor) -> torch.Tensor:
     mixed = mixed ^ (mixed >> 13)
     second = (mixed * 0xC2B2AE35) & LOW_32
     return torch.stack([mixed.sum(), (second ^ (second >> 16)).sum()])
+
+
+@by_device("pointwise")
+def _adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
+               square: torch.Tensor, factors: AdamFactors) -> StepCheck:
+    """One pass over the buffers."""
+    buffers = (tensor.numpy() for tensor in (weights, gradient, lr, decay, mean, square))
+    largest_gradient, largest_result, low, high = kernels.adam_step(*buffers, *astuple(factors))
+    return StepCheck(_float_of(largest_gradient), _float_of(largest_result), high << 32 | low)
+
+
+def _float_of(bits: int) -> float:
+    return struct.unpack("<f", struct.pack("<I", bits))[0]

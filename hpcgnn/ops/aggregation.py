@@ -1,4 +1,7 @@
-"""Aggregation: a sparse matrix times dense rows (SpMM), with its backward."""
+"""Aggregation: a sparse matrix times dense rows (SpMM), with its backward.
+
+Host side of `hpcgnn.ops.aggregation`, over the compiled kernels. Contracts are already checked.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from hpcgnn._ext import aggregation as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.cuda.segments import Geometry
-from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.host import aggregation as host
+from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
-from hpcgnn.ops.storage import check_rows
+from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
 ENTRIES_A_ROW = 8         # what a row costs beside its entries
@@ -99,7 +102,7 @@ class SparseRows:
         if not 0 <= self.num_self <= min(self.num_rows, no_row):
             raise KernelError(f"a sparse matrix of {self.num_rows} rows, {no_row} of whose columns are near, has "
                               f"{self.num_self} self-loops")
-        bad = host.first_bad_row(self, no_row, split)
+        bad = kernels.first_bad_row(self.begin, self.end, self.indices, self.num_columns, no_row, split)
         if bad >= 0:
             raise KernelError(f"row {bad} of a sparse matrix has entries {self.begin[bad]} to {self.end[bad]} of "
                               f"{len(self.indices)}, or one that names a column that no table of rows has, of "
@@ -160,7 +163,7 @@ class PackedRows:
         """
         if not len(self) or dim in self._fitting or not isinstance(self.message, np.ndarray):
             return
-        outside = host.first_outside(self, dim)
+        outside = kernels.first_outside(self.message, self.bit_width, self.payload_offset, self.parameter_offset, dim)
         if outside >= 0:
             raise KernelError(f"packed row {outside} of {dim} columns at {self.bit_width[outside]} bits does not lie "
                               f"within its message of {len(self.message)} bytes")
@@ -194,14 +197,14 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> tor
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, far, out)
-    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks, is_added=False)
+    _multiply.on(near.device)(matrix, near, far, out, matrix.tasks, is_added=False)
     return out
 
 
 def add_product(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
     """Add matrix @ [near; far] to `out` (matrix.num_rows, dim), which is rounded once; see `multiply`."""
     _check_tables(matrix, near, far, out)
-    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks, is_added=True)
+    _multiply.on(near.device)(matrix, near, far, out, matrix.tasks, is_added=True)
 
 
 def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor,
@@ -221,7 +224,7 @@ def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: tor
     _check_tables(matrix, near, far, out)
     if not 0 <= span[0] <= span[1] <= matrix.num_rows:
         raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}], found {span}")
-    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks_of(*span), is_added=False)
+    _multiply.on(near.device)(matrix, near, far, out, matrix.tasks_of(*span), is_added=False)
 
 
 def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
@@ -245,7 +248,7 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, None, out)
     _check_entry_scale(matrix, near, entry_scale, entry_index)
-    backend_of("aggregation", near).multiply_weighted(matrix, near, entry_scale, entry_index, out)
+    _multiply_weighted.on(near.device)(matrix, near, entry_scale, entry_index, out)
     return out
 
 
@@ -272,7 +275,7 @@ def _check_packed(packed: PackedRows, dim: int) -> None:
 
 def _check_entry_scale(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
                        entry_index: np.ndarray | None) -> None:
-    dim, stored = near.shape[1], backend_of("attention", near).entry_dtype(near)
+    dim, stored = near.shape[1], entry_dtype.on(near.device)(near)
     num_scales = len(entry_scale) if entry_index is not None else len(matrix.indices)
     check_rows(entry_scale, num_scales, "aggregation", *{torch.float32, stored})
     if entry_index is not None and (entry_index.dtype != np.int64 or len(entry_index) != len(matrix.indices)):
@@ -315,3 +318,33 @@ def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> to
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"aggregation needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
     return _Aggregate.apply(h, matrix, transposed)
+
+
+@by_device("aggregation")
+def _multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
+    """Matrix times rows stored in `out`, or added to it, on the threads of OpenMP, for the rows that `tasks` name."""
+    entry_scale = None if matrix.entry_scale is None else matrix.entry_scale[:, None]
+    _aggregate(matrix, near, far, out, tasks, is_added, entry_scale)
+
+
+@by_device("aggregation")
+def _multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,
+                       out: torch.Tensor) -> None:
+    """Matrix with weights of its entries times rows, stored in `out`."""
+    _aggregate(matrix, near, None, out, matrix.tasks, False, entry_scale.detach().numpy(), entry_index)
+
+
+def _aggregate(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool,
+               entry_scale: np.ndarray | None = None, entry_index: np.ndarray | None = None) -> None:
+    split = len(near) if matrix.split is None else matrix.split
+    is_dense = isinstance(far, torch.Tensor)
+    packed = None if is_dense or far is None else (far.message, far.bit_width, far.payload_offset, far.parameter_offset)
+    kernels.aggregate_rows(matrix.begin, matrix.end, tasks, matrix.indices, matrix.row_scale, matrix.column_scale,
+                           entry_scale, entry_index, matrix.num_self, STORAGE_NUMBER[near.dtype], near.shape[1], split,
+                           as_bytes(near), as_bytes(far) if is_dense else None, is_added, as_bytes(out), packed)
+
+
+@by_device("aggregation")
+def entry_dtype(rows: torch.Tensor) -> torch.dtype:
+    """Return what values of entries beside these rows are stored in: float32, whatever the rows are."""
+    return torch.float32

@@ -2,6 +2,8 @@
 
 Rows are float32, bfloat16 or float16; scores of rows and every sum are float32. What an entry has, its weight, product
 and gradients, is float32 on the host, and on a device of the rows' type: `entry_dtype` of the backend.
+
+Host side of `hpcgnn.ops.attention`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn._ext import attention as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
+from hpcgnn.ops.aggregation import SparseRows, entry_dtype, multiply_weighted
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.storage import check_rows
+from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -36,7 +40,7 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
     check_rows(vectors, len(vectors), "attention", torch.float32)
     if vectors.shape[1] != rows.shape[1]:
         raise KernelError(f"attention was given rows of {rows.shape[1]} columns and vectors of {vectors.shape[1]}")
-    return backend_of("attention", rows).head_scores(rows, vectors, num_heads)
+    return _head_scores.on(rows.device)(rows, vectors, num_heads)
 
 
 def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
@@ -65,7 +69,7 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     overflows (HalfGNN, Section 3.1.2), and alpha stays in the range of 16 bits (Section 4.4).
     """
     _check_scores(matrix, target, source)
-    return backend_of("attention", target).edge_softmax(matrix, target, source, slope, dtype)
+    return _edge_softmax.on(target.device)(matrix, target, source, slope, dtype)
 
 
 def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
@@ -89,7 +93,7 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
     check_rows(gradient, len(matrix.indices), "attention", alpha.dtype)
     for value in (alpha, gradient):
         _check_equal_heads(value, target)
-    return backend_of("attention", target).edge_softmax_backward(matrix, target, source, slope, alpha, gradient)
+    return _edge_softmax_backward.on(target.device)(matrix, target, source, slope, alpha, gradient)
 
 
 def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
@@ -110,7 +114,7 @@ def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray
     """
     check_rows(value, len(value), "attention", *_entry_dtypes(value))
     _check_index(matrix, entry_index)
-    return backend_of("attention", value).sum_entries(matrix, value, entry_index)
+    return _sum_entries.on(value.device)(matrix, value, entry_index)
 
 
 def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -135,7 +139,7 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
     check_rows(right, matrix.num_columns, "attention", left.dtype)
     if left.shape[1] != right.shape[1]:
         raise KernelError(f"attention was given rows of {left.shape[1]} and of {right.shape[1]} columns")
-    return backend_of("attention", left).sampled_products(matrix, left, right, num_heads)
+    return _sampled_products.on(left.device)(matrix, left, right, num_heads)
 
 
 class _Attend(torch.autograd.Function):
@@ -148,7 +152,7 @@ class _Attend(torch.autograd.Function):
         if is_present is not None:
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope,
-                             backend_of("attention", z).entry_dtype(z))
+                             entry_dtype.on(z.device)(z))
         ctx.save_for_backward(z, vectors, score, alpha, entry_weight)
         ctx.structure = matrix, transposed, entry_index, slope
         return multiply_weighted(matrix, z, _weighed(alpha, entry_weight))
@@ -158,16 +162,16 @@ class _Attend(torch.autograd.Function):
         """Gradients of z and of the two vectors."""
         z, vectors, score, alpha, entry_weight = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
-        kernels, gradient = backend_of("attention", z), gradient.contiguous()
+        gradient = gradient.contiguous()
         # The product passes over the weights once a head, so they are laid in its order first.
-        of_source = kernels.take_entries(_weighed(alpha, entry_weight), entry_index)
+        of_source = _take_entries.on(z.device)(_weighed(alpha, entry_weight), entry_index)
         z_gradient = multiply_weighted(transposed, gradient, of_source)
         entry_gradient = _weighed(sampled_products(matrix, gradient, z, alpha.shape[1]), entry_weight)
         score_gradient = torch.zeros_like(score)
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
                                                                     alpha, entry_gradient)
         score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
-        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 7
+        return z_gradient, _head_scores_backward.on(z.device)(z, z_gradient, vectors, score_gradient), *[None] * 7
 
 
 def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Tensor:
@@ -176,7 +180,7 @@ def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Te
 
 
 def _entry_dtypes(value: torch.Tensor) -> set[torch.dtype]:
-    return {torch.float32, backend_of("attention", value).entry_dtype(value)}
+    return {torch.float32, entry_dtype.on(value.device)(value)}
 
 
 def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
@@ -247,3 +251,70 @@ def _check_index(matrix: SparseRows, entry_index: np.ndarray) -> None:
     if entry_index.dtype != np.int64 or len(entry_index) != len(matrix.indices):
         raise KernelError(f"attention needs an int64 entry_index of {len(matrix.indices)} entries, "
                           f"found {entry_index.dtype} of {len(entry_index)}")
+
+
+@by_device("attention")
+def _head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
+    score = empty((len(vectors), len(rows), num_heads))
+    kernels.head_scores(as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1] // num_heads,
+                        vectors.detach().numpy(), score.numpy())
+    return score
+
+
+@by_device("attention")
+def _head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
+                          score_gradient: torch.Tensor) -> torch.Tensor:
+    """Adds the gradient of `rows` to `gradient`; returns that of `vectors`, summed in float64 over ranges of rows."""
+    partial = np.zeros((-(-len(rows) // kernels.TASK_ROWS), *vectors.shape), np.float32)
+    kernels.head_scores_backward(as_bytes(rows), as_bytes(gradient), STORAGE_NUMBER[rows.dtype],
+                                 rows.shape[1] // score_gradient.shape[2], vectors.detach().numpy(),
+                                 score_gradient.numpy(), partial)
+    return torch.from_numpy(partial.sum(axis=0, dtype=np.float64).astype(np.float32))
+
+
+@by_device("attention")
+def _edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,
+                  dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the softmax over each row's entries, (num_entries, num_heads) float32, which `dtype` is."""
+    alpha = empty((len(matrix.indices), target.shape[1]))
+    kernels.edge_softmax(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
+                         source.detach().numpy(), slope, alpha.numpy())
+    return alpha
+
+
+@by_device("attention")
+def _edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, slope: float, alpha: torch.Tensor,
+                           gradient: torch.Tensor) -> torch.Tensor:
+    """Turns the gradient of alpha into that of the scores, in place; returns its sum over each row."""
+    target_gradient = empty((matrix.num_rows, alpha.shape[1]))
+    kernels.edge_softmax_backward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
+                                  source.detach().numpy(), slope, alpha.numpy(), gradient.numpy(),
+                                  target_gradient.numpy())
+    return target_gradient
+
+
+@by_device("attention")
+def _sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """Sum of the values of each row's entries, (num_rows, num_heads) float32."""
+    out = empty((matrix.num_rows, value.shape[1]))
+    kernels.sum_entries(matrix.begin, matrix.end, matrix.tasks, matrix.indices, entry_index, value.detach().numpy(),
+                        out.numpy())
+    return out
+
+
+@by_device("attention")
+def _take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """Return value[entry_index], (num_entries, num_heads) float32."""
+    out = empty((len(entry_index), value.shape[1]))
+    kernels.take_entries(entry_index, value.detach().numpy(), out.numpy())
+    return out
+
+
+@by_device("attention")
+def _sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+    out = empty((len(matrix.indices), num_heads))
+    kernels.sampled_products(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
+                             left.shape[1] // num_heads, as_bytes(left), as_bytes(right), out.numpy())
+    return out

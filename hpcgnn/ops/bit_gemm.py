@@ -1,16 +1,23 @@
 """Products of matrices of 1- to 8-bit codes that are held as planes of bits, and packing into planes.
 
 Codes are unsigned integers here; what they stand for comes in as steps and zero points.
+
+Host side of `hpcgnn.ops.bit_gemm`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from hpcgnn._ext import bit_gemm as kernels
+from hpcgnn._ext import bit_gemm_packing as packing
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.simd import simd_level
 
 LARGEST_BIT_WIDTH = 8
 PAD8, PAD128 = 8, 128      # lines are padded to a multiple of one of them
@@ -115,7 +122,7 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
     KernelError      a width, type or padding outside these
     """
     lines = _empty_lines(codes, torch.uint8, bit_width, is_by_column, line_padding)
-    backend_of("bit_gemm", codes).pack_codes(codes, lines, is_by_column)
+    _pack_codes.on(codes.device)(codes, lines, is_by_column)
     return lines
 
 
@@ -130,18 +137,18 @@ def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line
     if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
         raise KernelError(f"{lines.num_lines} lines need 1 or {lines.num_lines} lows and steps, "
                           f"found {len(codes.low)} and {len(codes.step)}")
-    backend_of("bit_gemm", values).pack_values(values, codes, lines, is_by_column)
+    _pack_values.on(values.device)(values, codes, lines, is_by_column)
     return lines
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
     """Return codes of the lines, (num_lines, length) uint8."""
-    return backend_of("bit_gemm", lines.words).unpack_codes(lines)
+    return _unpack_codes.on(lines.words.device)(lines)
 
 
 def sum_lines(lines: BitLines) -> torch.Tensor:
     """Sum of the codes of each line, (num_lines,) int64."""
-    return backend_of("bit_gemm", lines.words).sum_lines(lines)
+    return _sum_lines.on(lines.words.device)(lines)
 
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
@@ -162,7 +169,7 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
     Reference: QGTC, Eq. (5)-(7).
     """
     check_product(left.length, left.bit_width, right)
-    return backend_of("bit_gemm", right.words).multiply_bits(left, right, rescaling, codes)
+    return _multiply_bits.on(right.words.device)(left, right, rescaling, codes)
 
 
 def check_product(length: int, left_width: int, right: BitLines) -> None:
@@ -188,3 +195,70 @@ def _empty_lines(matrix: torch.Tensor, dtype: torch.dtype, bit_width: int, is_by
     words = torch.zeros(bit_width, padded(num_lines, line_padding), words_of(length), dtype=torch.int32,
                         device=matrix.device)
     return BitLines(words, num_lines, length)
+
+
+@by_device("bit_gemm")
+def _pack_codes(codes: torch.Tensor, lines: BitLines, is_by_column: bool) -> None:
+    """Codes of a byte each into the zeroed words of `lines`."""
+    simd_level()
+    packing.pack_codes(codes.numpy(), lines.words.numpy(), is_by_column)
+
+
+@by_device("bit_gemm")
+def _pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_column: bool) -> None:
+    """Codes of float32 values into the zeroed words of `lines`."""
+    simd_level()
+    packing.pack_values(values.detach().numpy(), codes.low.numpy(), codes.step.numpy(), codes.offset,
+                        lines.words.numpy(), is_by_column)
+
+
+@by_device("bit_gemm")
+def _unpack_codes(lines: BitLines) -> torch.Tensor:
+    """Return (num_lines, length) uint8."""
+    codes = empty((lines.num_lines, lines.length), torch.uint8)
+    packing.unpack_lines(lines.words.numpy(), codes.numpy())
+    return codes
+
+
+@by_device("bit_gemm")
+def _sum_lines(lines: BitLines) -> torch.Tensor:
+    """Return (num_lines,) int64."""
+    sums = torch.zeros(lines.num_lines, dtype=torch.int64)
+    packing.sum_lines(lines.words.numpy(), sums.numpy())
+    return sums
+
+
+@by_device("bit_gemm")
+def _multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None,
+                   codes: CodeRange | None) -> torch.Tensor | BitLines:
+    """Return the product of lines, finished as the arguments say."""
+    matrix = kernels.Left(left.words.numpy(), left.words.shape[1], left.words.shape[2] // 4)
+    return finish_product(matrix, left.num_lines, right, rescaling, codes)[0]
+
+
+def finish_product(left: kernels.Left, num_rows: int, right: BitLines, rescaling: Rescaling | None,
+                   codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
+    """Return the product of any left matrix, and how many of its tiles were multiplied."""
+    simd_level()
+    words, num_columns = right.words.numpy(), right.num_lines
+    if rescaling is None:
+        sums = empty((num_rows, num_columns), torch.int32)
+        return sums, kernels.multiply_to_sums(left, words, sums.numpy())
+    scaling = kernels.Scaling(
+        _vectors(rescaling.rows), _vectors(rescaling.columns), right.length, _vector(rescaling.gain),
+        rescaling.is_by_row, _vector(rescaling.bias), rescaling.is_by_row, rescaling.has_relu)
+    if codes is None:
+        values = empty((num_rows, num_columns), torch.float32)
+        return values, kernels.multiply_to_values(left, words, scaling, values.numpy())
+    planes = torch.zeros(codes.bit_width, padded(num_rows, 8), words_of(num_columns), dtype=torch.int32)
+    num_multiplied = kernels.multiply_to_bits(left, words, scaling, num_rows, num_columns, codes.low, codes.step,
+                                              codes.offset, planes.numpy())
+    return BitLines(planes, num_rows, num_columns), num_multiplied
+
+
+def _vectors(lines: LineValues) -> tuple[np.ndarray, ...]:
+    return tuple(_vector(values) for values in (lines.step, lines.zero_point, lines.sum))
+
+
+def _vector(values: torch.Tensor | None) -> np.ndarray | None:
+    return None if values is None else values.detach().contiguous().numpy()

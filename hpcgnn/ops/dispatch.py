@@ -1,12 +1,18 @@
-"""Choice of the backend that computes an operation on tensors: the host's kernels, or those of the device they live on.
+"""Chooses the function that computes an operation: the host's, or the one of the same name in ops/cuda.
 
-`hpcgnn.ops` states which operations ask here.
+    @by_device("dense")
+    def _map_rows(rows, weight, out):      # the host's function; a device has map_rows of ops/cuda/dense.py
+        ...
+
+    _map_rows.on(rows.device)(rows, weight, out)
+
+Files of ops/cuda are imported when a device first needs one of their functions.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -14,31 +20,75 @@ import torch
 
 from hpcgnn.errors import KernelError
 
-_rooms = {"cpu": "host", "cuda": "cuda"}
+_operations: list[Operation] = []
+_device_types = {"cuda"}      # of tensors that ops/cuda computes
 
 
-def backend_of(operation: str, place: torch.Tensor | torch.device) -> ModuleType:
-    """Module that implements `operation` (a file name in ops/) for a device, or for the one that a tensor lives on.
+class Operation:
+    """One operation: the host's function, and where a device has the other one; see `by_device`."""
+
+    def __init__(self, host: Callable, file: str):
+        self.host, self._file, self._name = host, file, host.__name__.lstrip("_")
+        self._asker = host.__module__.rpartition(".")[2]      # named in errors
+        self._found: dict[torch.device, Callable] = {}
+        _operations.append(self)
+
+    def on(self, device: torch.device) -> Callable:
+        """Function that computes the operation for tensors on `device`.
+
+        Raises
+        ------
+        KernelError      the device has no kernel for the operation
+        """
+        return self._found.get(device) or self._find(device)
+
+    def forget(self) -> None:
+        """Find the functions again, when `_device_types` has changed."""
+        self._found.clear()
+
+    def _find(self, device: torch.device) -> Callable:
+        is_host = device.type == "cpu" and "cpu" not in _device_types
+        found = self.host if is_host else getattr(device_kernels(self._file, device, self._asker), self._name)
+        self._found[device] = found
+        return found
+
+
+def by_device(file: str) -> Callable[[Callable], Operation]:
+    """Decorate the host's function of an operation, which a device has in ops/cuda/`file`.py."""
+    return lambda host: Operation(host, file)
+
+
+def device_kernels(file: str, device: torch.device, asker: str = "") -> ModuleType:
+    """Module ops/cuda/`file`.py, which computes for tensors on `device`.
 
     Raises
     ------
-    KernelError      a device that has no kernel for the operation
+    KernelError      ops/cuda has no such file, or does not compute for such a device
     """
-    device = place.device if isinstance(place, torch.Tensor) else place
-    name = f"hpcgnn.ops.{_rooms.get(device.type)}.{operation}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(error.name or "?"):
-            raise
-    raise KernelError(f"{operation} has no kernel for device {device}; move the tensor to the CPU")
+    if device.type in _device_types:
+        name = f"hpcgnn.ops.cuda.{file}"
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # A library that the file needs and does not find is another error.
+            if not name.startswith(error.name or "?"):
+                raise
+    raise KernelError(f"{asker or file} has no kernel for device {device}; move the tensor to the CPU")
 
 
 @contextmanager
 def device_kernels_on_cpu() -> Iterator[None]:
-    """Have ops/cuda compute CPU tensors in the block; a backend of `hpcgnn.ops.cuda.module` has to emulate kernels."""
-    before, _rooms["cpu"] = _rooms["cpu"], "cuda"
+    """Compute CPU tensors by ops/cuda in the block; `hpcgnn.ops.cuda.module` needs a backend that emulates kernels."""
+    before = _device_types
+    _switch(before | {"cpu"})
     try:
         yield
     finally:
-        _rooms["cpu"] = before
+        _switch(before)
+
+
+def _switch(device_types: set[str]) -> None:
+    global _device_types
+    _device_types = device_types
+    for operation in _operations:
+        operation.forget()

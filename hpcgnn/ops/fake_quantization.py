@@ -1,6 +1,8 @@
 """Rounding to what small integers stand for, in float32, and the straight-through gradients of it.
 
 Whose steps and widths these are, and how they are learned, is not known here.
+
+Host side of `hpcgnn.ops.fake_quantization`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from typing import NamedTuple
 
 import torch
 
+from hpcgnn._ext import fake_quantization as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.storage import check_rows
 
 LARGEST_CODE = 255
@@ -51,7 +55,7 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
     Reference: MEGA, Eq. (2).
     """
     _check(values, step, max_code)
-    return backend_of("fake_quantization", values).quantize_values(values, step, max_code)
+    return _quantize_values.on(values.device)(values, step, max_code)
 
 
 def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
@@ -76,7 +80,7 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
     check_rows(gradient, len(values), "fake quantization", torch.float32)
     if gradient.shape != values.shape:
         raise KernelError(f"values of shape {tuple(values.shape)} were given a gradient of {tuple(gradient.shape)}")
-    return backend_of("fake_quantization", values).quantize_values_backward(values, step, max_code, gradient,
+    return _quantize_values_backward.on(values.device)(values, step, max_code, gradient,
                                                                             local_weight, needs_values)
 
 
@@ -89,3 +93,34 @@ def _check(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> 
     if max_code.dtype != torch.float32 or tuple(max_code.shape) not in (by_row, (1, 1)):
         raise KernelError(f"{len(values)} rows need a float32 max_code of shape {by_row} or (1, 1), "
                           f"found {max_code.dtype} of shape {tuple(max_code.shape)}")
+
+
+@by_device("pointwise")
+def _quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor of rounded values."""
+    out = empty(tuple(values.shape))
+    kernels.fake_quantize(values.detach().numpy(), *_scales(values, step, max_code), out.numpy())
+    return out
+
+
+@by_device("pointwise")
+def _quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
+                              local_weight: float | None, needs_values: bool) -> CodeGradients:
+    """Return all gradients in one pass over the values."""
+    of_values = empty(tuple(values.shape)) if needs_values else None
+    of_step = torch.empty(step.shape)
+    clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)
+    kernels.fake_quantize_backward(
+        values.detach().numpy(), gradient.detach().numpy(), *_scales(values, step, max_code), local_weight is not None,
+        local_weight or 0.0, None if of_values is None else of_values.numpy(), of_step.reshape(-1).numpy(),
+        None if clipped is None else clipped.reshape(-1).numpy())
+    return CodeGradients(of_values, of_step, clipped)
+
+
+def _is_by_column(values: torch.Tensor, step: torch.Tensor) -> bool:
+    return tuple(step.shape) != (len(values), 1)
+
+
+def _scales(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> tuple:
+    flat = (part.detach().reshape(-1).contiguous().numpy() for part in (step, max_code))
+    return *flat, _is_by_column(values, step)

@@ -2,6 +2,8 @@
 that lies between two sums over neighbors: what is between them never leaves the caches.
 
 Models are not known here: a layer is its integers and its scales. The same bits come from `hpcgnn.ops.integer_rows`.
+
+Host side of `hpcgnn.ops.integer_layers`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hpcgnn._ext import integer_layers as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, BitLines, padded
-from hpcgnn.ops.host import integer_layers as host
 from hpcgnn.ops.row_codes import RowBits
+from hpcgnn.ops.simd import simd_level
+from hpcgnn.ops.tiles import BatchTiles
 
 PADDING = 32                     # columns, of ext/src/integer_layers.c
 LARGEST_PRODUCT = 255 * 127      # of two codes
@@ -137,12 +140,12 @@ class BatchedLayers:
                               "cut smaller batches")
         self._tiles, self._out_dim = tiles, layers[-1].out_dim
         self._hidden_dim = layers[-1].in_dim if len(layers) > 1 else 0
-        self._kernel = host.prepared(layers, indices, in_degree, rows, is_signed, False)
+        self._kernel = _prepared(layers, indices, in_degree, rows, is_signed, False)
 
     @property
     def space_bytes(self) -> int:
         """Count the bytes that all threads work in."""
-        return host.space_bytes(self._kernel, self._tiles)
+        return self._kernel.space_bytes(self._tiles.row_begin) * torch.get_num_threads()
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
@@ -153,7 +156,9 @@ class BatchedLayers:
         """
         num_rows = int(self._tiles.row_begin[-1])
         logits, hidden = (empty((num_rows, dim)).numpy() for dim in (self._out_dim, self._hidden_dim))
-        _refuse(host.forward(self._kernel, self._tiles, logits, hidden))
+        tiles = self._tiles
+        _refuse(self._kernel.forward(tiles.row_begin, tiles.tile_row_begin, tiles.begin, tiles.column, tiles.words,
+                                     tiles.indptr, logits, hidden))
         return logits, hidden
 
 
@@ -186,7 +191,7 @@ class GraphLayers:
         _check_layers(layers, (rows.num_rows, rows.length), in_degree, num_rows)
         _check_entries(indptr, indices, num_rows + num_others)
         self._layers, self._indptr, self._num_rows = layers, indptr, num_rows
-        self._kernel = host.prepared(layers, indices, in_degree, rows, rows.is_signed, True)
+        self._kernel = _prepared(layers, indices, in_degree, rows, rows.is_signed, True)
         self._codes = None
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = max(self._kernel.code_form(number)[1] for number in range(1, len(layers)))
@@ -230,8 +235,8 @@ class GraphLayers:
     def _forward(self, number: int, first: int, stop: int, logits: np.ndarray | None,
                  hidden: np.ndarray | None) -> None:
         if first < stop:
-            _refuse(host.forward_rows(self._kernel, number, first, stop, self._indptr, self._tables, self._codes,
-                                      logits, hidden))
+            _refuse(self._kernel.forward_rows(number, first, stop, self._indptr, *self._tables, self._codes, logits,
+                                              hidden))
 
 
 @dataclass(frozen=True)
@@ -352,3 +357,14 @@ def _check_weight(weight: np.ndarray | None, in_dim: int) -> None:
                           f"{weight.dtype} of shape {weight.shape}")
     if in_dim * LARGEST_PRODUCT > LARGEST_SUM:
         raise KernelError(f"sums of {in_dim} products of codes could pass {LARGEST_SUM}; use fewer columns")
+
+
+def _prepared(layers: list, indices: np.ndarray, in_degree: np.ndarray, rows: BitLines | RowBits, is_signed: bool,
+              is_whole: bool) -> kernels.Layers:
+    """Return the layers as the kernel reads them, with weights laid out for the level in use."""
+    simd_level()
+    if isinstance(rows, BitLines):
+        words = rows.words.numpy()
+        return kernels.Layers(layers, indices, in_degree, words.reshape(-1, words.shape[2]), None, rows.bit_width,
+                              is_signed, is_whole)
+    return kernels.Layers(layers, indices, in_degree, rows.words, rows.begin, 0, is_signed, is_whole)

@@ -1,6 +1,12 @@
 """Exact integer sums to values, or to the codes that the next product reads: scales, bias, LayerNorm, ReLU, rounding.
 
 What the codes mean is the caller's; every step of a row is float32 in one fixed order.
+
+Aggregation of codes: exact sums of neighbors' rows of 8-bit integers. Scales are not known here.
+
+Attention over neighbors' codes in exact integers: scores, softmax and weighted sums. Scales are the caller's.
+
+Its bits depend on neither the order of neighbors nor the rows that stand beside one.
 """
 
 from __future__ import annotations
@@ -9,8 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn._ext import code_aggregation as sum_kernels
+from hpcgnn._ext import code_attention as attention_kernels
+from hpcgnn._ext import integer_rows as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.host import integer_rows as host
+from hpcgnn.ops.simd import simd_level
 
 HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # of ext/src/integer_rows.h
 
@@ -95,7 +104,15 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
             _check(name, getattr(target, name), (np.float32,), (1,) if len(target.step) == 1 else shape[:1])
     if values is not None:
         _check("values", values, (np.float32,), shape)
-    refuse(host.rescale(source, epilogue, target, values))
+    simd_level()     # refuses an instruction set that this processor lacks
+    is_real = source.dtype == np.float32
+    own, norm = epilogue.own, epilogue.norm
+    refuse(kernels.rescale_rows(
+        source if is_real else None, None if is_real else source, epilogue.row_scale, epilogue.column_scale,
+        epilogue.near, epilogue.epsilon, *((own.sums, own.row_scale, own.column_scale) if own else (None,) * 3),
+        epilogue.bias, *((norm.weight, norm.bias, norm.eps) if norm else (None, None, 0.0)), epilogue.rectifies,
+        *((None, None, None, False) if target is None else
+          (target.codes.view(np.uint8), target.step, target.limit, target.codes.dtype == np.int8)), values))
 
 
 def refuse(faults: int) -> None:
@@ -129,3 +146,153 @@ def _check(name: str, array: np.ndarray, dtypes: tuple, shape: tuple[int, ...]) 
     if array.dtype not in [np.dtype(one) for one in dtypes] or array.shape != shape or not array.flags.c_contiguous:
         raise KernelError(f"{name} of integer rows is {array.dtype} of shape {array.shape}; expected contiguous "
                           f"{' or '.join(np.dtype(one).name for one in dtypes)} of shape {shape}")
+
+
+# Faults that the kernel finds while it sums, by their number.
+SUM_FAULTS = {1: "entries must name rows of codes in [0, {num_codes})",
+          2: "indptr must rise within the {num_entries} entries",
+          3: "a row may have 8421504 entries at most, or its sum could overflow"}
+
+
+def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """out[v, j] = sum of codes[u, j] over the entries u of row v, on the threads of OpenMP.
+
+    Parameters
+    ----------
+    indptr : (num_rows + 1,) int64
+    indices : (num_entries,) int32, in [0, len(codes))
+    codes : (num_codes, dim) int8 or uint8, contiguous
+    out : (num_rows, dim) int32, contiguous      overwritten where given
+
+    Returns
+    -------
+    (num_rows, dim) int32, exact
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree, an entry without a row, an indptr that does not rise, or a row of so
+                     many entries that its sum could overflow
+    """
+    is_csr = indptr.dtype == np.int64 and indices.dtype == np.int32 and indptr.ndim == indices.ndim == 1
+    if not is_csr or not len(indptr):
+        raise KernelError(f"sums of codes need an int64 indptr and int32 indices, found {indptr.dtype} of shape "
+                          f"{indptr.shape} and {indices.dtype} of shape {indices.shape}")
+    if codes.dtype not in (np.int8, np.uint8) or codes.ndim != 2:
+        raise KernelError(f"sums of codes need rows of int8 or uint8, found {codes.dtype} of shape {codes.shape}")
+    shape = len(indptr) - 1, codes.shape[1]
+    if out is None:
+        out = np.empty(shape, np.int32)
+    elif out.dtype != np.int32 or out.shape != shape:
+        raise KernelError(f"sums of codes need an int32 out of shape {shape}, found {out.dtype} of shape {out.shape}")
+    for array in (indptr, indices, codes, out):
+        if not array.flags.c_contiguous:
+            raise KernelError("sums of codes need contiguous arrays")
+    fault = sum_kernels.sum_code_rows(indptr, indices, codes.view(np.uint8), codes.dtype == np.int8, out)
+    if fault:
+        raise KernelError(f"codes can't be summed: "
+                          f"{SUM_FAULTS[fault].format(num_codes=len(codes), num_entries=len(indices))}")
+    return out
+
+
+SCORE_BITS = 36               # of fixed point, as in ext/src/code_attention.h
+LARGEST_SUM = 2**52           # float64 holds every integer of that magnitude and of twice it
+LARGEST_CODE = 128
+# 2^-(i / 2^10) and 2^-(i / 2^20) in fixed point of 30 bits, of which weights are made.
+WEIGHT_TABLES = tuple(np.rint(np.exp2(30 - np.arange(1024) / resolution)).astype(np.int64)
+                      for resolution in (2**10, 2**20))
+ATTENTION_FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise within the entries"}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of rows as destinations and as sources, (n, num_heads) int64, in units of 2**-36."""
+
+    target: np.ndarray
+    source: np.ndarray
+
+
+def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:
+    """Return <codes of a head, vector of a head>, the vectors rounded to multiples of 2**-36 and all else exact.
+
+    Parameters
+    ----------
+    codes : (n, dim) int8                heads share the columns evenly
+    vectors : (2, dim) float64           row 0 scores destinations, row 1 sources; in units of a code
+
+    Raises
+    ------
+    KernelError      shapes that disagree; vectors by which a score could pass 65,536
+    """
+    if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
+            or codes.shape[1] % num_heads:
+        raise KernelError(f"attention of {num_heads} heads needs two vectors of {codes.shape[-1]} columns that they "
+                          f"share evenly, found shape {vectors.shape}")
+    fixed = fixed_vectors(vectors, num_heads)
+    scores = Scores(*np.zeros((2, len(codes), num_heads), np.int64))
+    simd_level()     # refuses an instruction set that this processor lacks
+    attention_kernels.score_codes(codes, fixed, scores.target, scores.source)
+    return scores
+
+
+def fixed_vectors(vectors: np.ndarray, num_heads: int) -> np.ndarray:
+    """Return (2, dim) float64 of whole numbers, in units of 2**-36.
+
+    Raises
+    ------
+    KernelError      vectors by which a score could pass 65,536
+    """
+    fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
+    largest = np.abs(fixed.reshape(2, num_heads, -1)).sum(axis=2).max(initial=0)
+    # Below 2**53 float64 holds every sum, in whatever order it is added.
+    if not largest * LARGEST_CODE < LARGEST_SUM:
+        raise KernelError(f"attention vectors reach {np.abs(vectors).max():g} a code, and scores could pass "
+                          f"{LARGEST_SUM / 2**SCORE_BITS:g}; expected smaller vectors or steps")
+    return fixed
+
+
+def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, scores: Scores,
+                 first: int = 0) -> np.ndarray:
+    """out[v] = sum of alpha[v, u] codes[u] over the entries u of row v and the row itself, head by head.
+
+    alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Its weights are integers of
+    23 bits: each is within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
+
+    Parameters
+    ----------
+    indptr : (num_rows + 1,) int64, indices : (num_entries,) int32, in [0, len(codes))
+    codes : (n, dim) int8
+    scores : Scores of all rows of codes
+    first : int                      row v is row first + v of codes
+
+    Returns
+    -------
+    (num_rows, dim) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree, an entry without a row, or an indptr that does not rise
+
+    Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
+    """
+    expected = {"indptr": (indptr, np.int64, 1), "indices": (indices, np.int32, 1), "codes": (codes, np.int8, 2),
+                "target": (scores.target, np.int64, 2), "source": (scores.source, np.int64, 2)}
+    for name, (array, dtype, ndim) in expected.items():
+        if array.dtype != dtype or array.ndim != ndim or not array.flags.c_contiguous:
+            raise KernelError(f"{name} of attention is {array.dtype} of shape {array.shape}; expected contiguous "
+                              f"{np.dtype(dtype)} of {ndim} dimensions")
+    num_heads = scores.target.shape[1]
+    if not scores.target.shape == scores.source.shape == (len(codes), num_heads) or codes.shape[1] % num_heads:
+        raise KernelError(f"attention of {len(codes)} rows of {codes.shape[1]} columns was given scores of shapes "
+                          f"{scores.target.shape} and {scores.source.shape}")
+    if not 0 <= first <= len(codes) - (len(indptr) - 1):
+        raise KernelError(f"attention of rows {first} to {first + len(indptr) - 2} needs as many rows of codes, "
+                          f"found {len(codes)}")
+    out = np.empty((len(indptr) - 1, codes.shape[1]), np.float32)
+    simd_level()
+    fault = attention_kernels.attend_codes(indptr, indices, first, codes, scores.target, scores.source, *WEIGHT_TABLES,
+                                           out)
+    if fault == max(ATTENTION_FAULTS) + 1:
+        raise MemoryError("no memory for the sums of a row")
+    if fault:
+        raise KernelError(f"codes can't be attended: {ATTENTION_FAULTS[fault]}")
+    return out

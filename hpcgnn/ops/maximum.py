@@ -1,13 +1,18 @@
-"""Maximum over a row's entries, column by column, with its backward: the pooling form of aggregation."""
+"""Maximum over a row's entries, column by column, with its backward: the pooling form of aggregation.
+
+Host side of `hpcgnn.ops.maximum`, over the compiled kernels. Contracts are already checked.
+"""
 
 from __future__ import annotations
 
 import torch
 
+from hpcgnn._ext import maximum as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows
-from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.storage import check_rows
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +36,7 @@ def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torc
     scales = matrix.row_scale, matrix.column_scale, matrix.entry_scale
     if matrix.num_self or any(scale is not None for scale in scales):
         raise KernelError("maximum needs a matrix without scales and with self-loops as stored entries")
-    return backend_of("maximum", h).maximum(matrix, h)
+    return _maximum.on(h.device)(matrix, h)
 
 
 class _Maximum(torch.autograd.Function):
@@ -45,8 +50,7 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
         argmax, = ctx.saved_tensors
-        kernels = backend_of("maximum", gradient)
-        return kernels.maximum_backward(ctx.transposed, gradient.contiguous(), argmax), None, None
+        return _maximum_backward.on(gradient.device)(ctx.transposed, gradient.contiguous(), argmax), None, None
 
 
 def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
@@ -68,3 +72,23 @@ def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torc
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"maximum needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
     return _Maximum.apply(h, matrix, transposed)
+
+
+@by_device("aggregation")
+def _maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest of each row's entries, column by column, and the row of h that has it."""
+    shape = matrix.num_rows, h.shape[1]
+    out, argmax = empty(shape, h.dtype), empty(shape, torch.int32)
+    kernels.maximum_forward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[h.dtype],
+                            h.shape[1], as_bytes(h), as_bytes(out), argmax.numpy())
+    return out, argmax
+
+
+@by_device("aggregation")
+def _maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
+    out = empty((transposed.num_rows, gradient.shape[1]), gradient.dtype)
+    kernels.maximum_backward(transposed.begin, transposed.end, transposed.tasks, transposed.indices,
+                             STORAGE_NUMBER[gradient.dtype], gradient.shape[1], as_bytes(gradient), argmax.numpy(),
+                             as_bytes(out))
+    return out

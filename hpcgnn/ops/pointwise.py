@@ -1,6 +1,8 @@
 """Row-wise operations: dropout, and normalization + ReLU + dropout in one pass, with their backwards.
 
 Masks are never stored: randomness is keyed by global node id, so the same element drops on every rank, and backward.
+
+Host side of `hpcgnn.ops.pointwise`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from hpcgnn._ext import pointwise as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.row_codes import ROWS_A_BLOCK, RowStore, mask_by_signs, pack_signs
-from hpcgnn.ops.storage import check_rows
+from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 class _Dropout(torch.autograd.Function):
@@ -26,12 +29,12 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
         ctx.arguments = node_id, key, threshold
-        return backend_of("pointwise", rows).dropout(rows, node_id, key, threshold)
+        return _dropout.on(rows.device)(rows, node_id, key, threshold)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
-        masked = backend_of("pointwise", gradient).dropout(gradient.contiguous(), *ctx.arguments)
+        masked = _dropout.on(gradient.device)(gradient.contiguous(), *ctx.arguments)
         return masked, None, None, None
 
 
@@ -65,7 +68,7 @@ def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, k
     check_rows(rows, len(rows), "dropout")
     _check_node_id(node_id, len(rows))
     threshold = _threshold_of(probability)
-    return backend_of("pointwise", rows).dropout(rows, node_id, key, threshold, rows) if threshold else rows
+    return _dropout.on(rows.device)(rows, node_id, key, threshold, rows) if threshold else rows
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Activation:
         out : (n, dim) or None        where the activated rows go, which may be `rows` where no backward pass follows
         """
         check_rows(rows, len(rows), "activation")
-        out, moments = backend_of("pointwise", rows).activate(rows, self._ids(len(rows)), self.key, self.threshold,
+        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold,
                                                               self.weight, self.bias, self.eps, out)
         return out, (rows, moments)
 
@@ -125,7 +128,7 @@ class Activation:
         """
         (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0
-        return backend_of("pointwise", gradient).activate_backward(
+        return _activate_backward.on(gradient.device)(
             gradient[:num_back], rows[:num_back], self._ids(num_back), self.key, self.threshold, self.weight, self.bias,
             self.eps, moments[:num_back], out[:num_back])
 
@@ -171,7 +174,7 @@ class StoredActivation:
         everything_passes, sums = torch.full_like(bias, math.inf), (torch.zeros_like(weight), torch.zeros_like(bias))
         for span, rows in self.store.decode(codes):
             masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            of_norm = backend_of("pointwise", gradient).activate_backward(
+            of_norm = _activate_backward.on(gradient.device)(
                 masked, rows, None, None, 0, weight, everything_passes, self.activation.eps, moments[span], out[span])
             for total, part in zip(sums, of_norm, strict=True):
                 total += part
@@ -256,3 +259,58 @@ def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
         raise KernelError(f"dropout was given {num_rows} rows and {len(node_id)} node ids")
     if node_id.dtype != np.int64:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
+
+
+ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums; fixed by the number of rows
+
+
+@by_device("pointwise")
+def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
+             out: torch.Tensor | None = None) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
+    out = empty(rows.shape, rows.dtype) if out is None else out
+    kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
+                         STORAGE_NUMBER[rows.dtype])
+    return out
+
+
+@by_device("pointwise")
+def _activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
+              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+              out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
+    may be the rows.
+    """
+    out = empty(rows.shape, rows.dtype) if out is None else out
+    moments = torch.empty(0 if weight is None else len(rows), 2)
+    kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
+                          _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(out))
+    return out, moments
+
+
+@by_device("pointwise")
+def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
+                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
+    are not normalized.
+    """
+    num_blocks = min(-(-len(rows) // ROWS_A_THREAD), MAX_BLOCKS)
+    sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
+    # Zeros: without rows nothing is written.
+    weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (weight, bias))
+    kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
+                              _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(gradient), sums,
+                              as_bytes(out), _floats(weight_gradient), _floats(bias_gradient))
+    return weight_gradient, bias_gradient
+
+
+def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
+    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
+    if threshold == 0:
+        return None, 0, 0, 0, 0, 1.0
+    return node_id, key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)
+
+
+def _floats(values: torch.Tensor | None) -> np.ndarray | None:
+    return None if values is None else values.detach().numpy()

@@ -1,6 +1,8 @@
 """This module turns rows of a matrix into the bytes of one message and back, each row at its own bit-width.
 
 The contract and its checks live here, the computation in `ops/host` and `ops/cuda`.
+
+Host side of `hpcgnn.ops.quantization`, over the compiled kernels. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from hpcgnn._ext import quantization as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import make_resident, on_device
-from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.storage import STORAGES
+from hpcgnn.ops.dispatch import by_device, device_kernels
+from hpcgnn.ops.storage import STORAGE_NUMBER, STORAGES, as_bytes
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 ROUNDINGS = ("stochastic", "nearest")
@@ -151,7 +154,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
-    found = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message,
+    found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message,
                                                            rounding == "nearest")
     refuse_bad_row(found, node_id, key)
 
@@ -174,7 +177,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
-    backend_of("quantization", rows).start_quantizing(rows, row_index, node_id, layout, key, message,
+    device_kernels("quantization", rows.device).start_quantizing(rows, row_index, node_id, layout, key, message,
                                                       rounding == "nearest", first_bad)
 
 
@@ -215,7 +218,7 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
     _check_shapes(rows, row_index, node_id, layout, message)
     if key is None and layout.is_rotated:
         raise KernelError("rotated rows are read with the key that they were quantized with, found none")
-    backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate, key)
+    _dequantize_rows.on(rows.device)(message, row_index, node_id, layout, rows, accumulate, key)
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
@@ -269,3 +272,38 @@ def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
 def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
     if len(message) != layout.num_bytes:
         raise KernelError(f"message needs {layout.num_bytes} bytes, its buffer has {len(message)}")
+
+
+@by_device("quantization")
+def _quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
+                   message: np.ndarray, is_nearest: bool) -> int:
+    """Return -1, or the position of the first row that can't be quantized."""
+    found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
+                                 layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
+                                 key.stream, is_nearest, layout.is_rotated, _rotation_stream(layout, key), message)
+    _refuse_outside(found, row_index, layout, len(rows), len(message))
+    return found
+
+
+@by_device("quantization")
+def _dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
+                     accumulate: bool, key: CounterKey | None = None) -> None:
+    """Assign or add the message's rows to rows[row_index]; rotated rows need the key."""
+    seed, epoch = (key.seed, key.epoch) if layout.is_rotated else (0, 0)
+    found = kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
+                                    layout.parameter_offset, seed, epoch, layout.is_rotated,
+                                    _rotation_stream(layout, key), accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
+                                    as_bytes(rows))
+    _refuse_outside(found, row_index, layout, len(rows), len(message))
+
+
+def _rotation_stream(layout, key: CounterKey | None) -> int:
+    return key.rotation().stream if layout.is_rotated else 0
+
+
+def _refuse_outside(found: int, row_index: np.ndarray, layout, num_rows: int, num_bytes: int) -> None:
+    if found < -1:
+        i = -2 - found
+        raise KernelError(f"row {i} of a message has {layout.dim} columns at {layout.bit_width[i]} bits from byte "
+                          f"{layout.payload_offset[i]} of {num_bytes} on, and is row {row_index[i]} of {num_rows}; "
+                          "expected a row within the message and the table")

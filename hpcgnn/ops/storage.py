@@ -1,7 +1,11 @@
-"""Element types that activations are stored in. Every operation accumulates in float32, whatever the storage."""
+"""Element types that activations are stored in. Every operation accumulates in float32, whatever the storage.
+
+This module hands rows of any storage type to compiled kernels, as bytes with the number of ext/src/storage.h.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
@@ -21,3 +25,14 @@ def check_rows(rows: torch.Tensor, num_rows: int, operation: str, *dtypes: torch
         names = " or ".join(str(allowed_type).removeprefix("torch.") for allowed_type in allowed)
         raise KernelError(f"{operation} needs contiguous {names} of {num_rows} rows, "
                           f"found {rows.dtype} of shape {tuple(rows.shape)}")
+
+
+STORAGE_NUMBER = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def as_bytes(rows: torch.Tensor) -> np.ndarray:
+    """Return (n, dim) contiguous rows as (n, dim * itemsize) uint8, the same memory."""
+    if rows.numel() == 0:
+        # torch gives an empty matrix strides that its own view refuses.
+        return np.empty((len(rows), rows.shape[1] * rows.itemsize), np.uint8)
+    return rows.detach().view(torch.uint8).numpy()

@@ -26,7 +26,7 @@ from mpi4py import MPI
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
-from hpcgnn.ops.host.simd import LEVELS, simd_level
+from hpcgnn.ops.simd import LEVELS, simd_level
 from hpcgnn.run.launch import words_of_all
 from hpcgnn.run.output import tell
 

@@ -21,7 +21,7 @@ import hpcgnn
 from hpcgnn.lowbit.training.models import QuantizedStack
 from hpcgnn.lowbit.training.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.methods import name_of
-from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.simd import simd_level
 from hpcgnn.training.balance import parts_by_rank
 from hpcgnn.training.environment import utc_now
 from hpcgnn.training.learner import Learner

@@ -23,11 +23,10 @@ from hpcgnn.cli.measurement import Shared, check_graphs, finish, open_place, par
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.cuda import aggregation, attention
-from hpcgnn.ops.cuda.folds import THREADS, fold_segments
+from hpcgnn.ops.cuda.aggregation import THREADS, fold_segments
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import PAIR, WARP, column_blocks
-from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.cuda.segments import PAIR, SUFFIX, WARP, column_blocks
 
 HAVING = (torch.float32, torch.float16)      # storages that the kernels exist for
 

@@ -24,7 +24,7 @@ from hpcgnn.lowbit.inference.batches.run import BatchNeighborhood, pack_features
 from hpcgnn.lowbit.inference.coded_rows import CodedRows
 from hpcgnn.lowbit.inference.forward import forward_codes
 from hpcgnn.lowbit.package import PackagedRows, PackageFormat, encode
-from hpcgnn.ops import aggregation, bit_gemm, code_aggregation, code_attention, maximum, quantization, tiles
+from hpcgnn.ops import aggregation, bit_gemm, integer_rows, maximum, quantization, tiles
 from hpcgnn.ops.counter import FORWARD, CounterKey
 
 CORPUS = Path(__file__).parent / "corpus" / "packages.json"
@@ -162,15 +162,15 @@ def try_matrices(rng: np.random.Generator) -> int:
         dim, num_rows = int(rng.integers(1, 40)), len(indptr) - 1
         h = torch.ones(num_columns, dim, dtype=STORAGES[rng.integers(3)])
         codes = rng.integers(-128, 128, (max(num_columns, num_rows), dim)).astype(np.int8)
-        scores = code_attention.Scores(*np.zeros((2, len(codes), 1), np.int64))
+        scores = integer_rows.Scores(*np.zeros((2, len(codes), 1), np.int64))
         with suppress(KernelError):
             aggregation.multiply(aggregation.from_csr(indptr, indices, num_columns), h)
         with suppress(KernelError):
             maximum.row_maximum(aggregation.from_csr(indptr, indices, num_columns), h)
         with suppress(KernelError):
-            code_aggregation.sum_codes(indptr, indices, codes)
+            integer_rows.sum_codes(indptr, indices, codes)
         with suppress(KernelError):
-            code_attention.attend_codes(indptr, indices, codes, scores)
+            integer_rows.attend_codes(indptr, indices, codes, scores)
         with suppress(KernelError):
             tiles.count_entries(tiles.tiles_of_csr(indptr, indices, num_columns, bool(rng.integers(2))))
     return BATCH_EXECUTIONS

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from hpcgnn.bench import checkup
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli.doctor import command
-from hpcgnn.ops.host.simd import best_level, simd_level
+from hpcgnn.ops.simd import best_level, simd_level
 
 
 def test_every_precision_is_measured_and_a_held_machine_is_named():

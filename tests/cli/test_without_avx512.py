@@ -16,7 +16,7 @@ from parallel_run import clean_environment, launcher
 from training_setup import easy_graph, losses
 
 from hpcgnn.cli.bench import command as bench
-from hpcgnn.ops.host.simd import best_level
+from hpcgnn.ops.simd import best_level
 from hpcgnn.partition.choices import REORDERS
 from hpcgnn.results.predictions import read_predictions
 from hpcgnn.widths import BIT_WIDTHS

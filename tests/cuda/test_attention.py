@@ -9,10 +9,10 @@ import torch
 from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, ROUNDING, SMALLEST, STORAGES, matrix_of, rows_of
 from cuda.emulation import EmulatedBackend
 
+from hpcgnn.ops import attention as host
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.cuda import attention as cuda
 from hpcgnn.ops.cuda.module import use_backend
-from hpcgnn.ops.host import attention as host
 
 DIMS, SLOPE = [1, 3, 32, 41, 64, 130], 0.2
 HEADS = [1, 2, 3, 8, 20, 40]
@@ -54,9 +54,10 @@ def test_softmax_equals_the_oracle_for_short_rows_longer_ones_and_a_hub(device, 
 def test_softmax_backward_equals_the_host_and_the_formula(device, num_heads):
     matrix = stored(matrix_of())
     target, source = rows_of(NUM_ROWS, num_heads), rows_of(NUM_COLUMNS, num_heads, seed=2)
-    alpha, gradient = host.edge_softmax(matrix, target, source, SLOPE), rows_of(len(matrix.indices), num_heads, seed=3)
+    alpha = host._edge_softmax.host(matrix, target, source, SLOPE)
+    gradient = rows_of(len(matrix.indices), num_heads, seed=3)
     of_host, of_device = gradient.clone(), gradient.clone().to(device)
-    expected = host.edge_softmax_backward(matrix, target, source, SLOPE, alpha, of_host)
+    expected = host._edge_softmax_backward.host(matrix, target, source, SLOPE, alpha, of_host)
     found = cuda.edge_softmax_backward(matrix, target.to(device), source.to(device), SLOPE, alpha.to(device),
                                        of_device)
     np.testing.assert_allclose(wide(of_device), wide(of_host), atol=2e-6)

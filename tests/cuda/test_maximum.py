@@ -8,9 +8,9 @@ import reference_attention as reference
 import torch
 from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, STORAGES, matrix_of, rows_of
 
+from hpcgnn.ops import maximum as host
 from hpcgnn.ops.aggregation import SparseRows, from_csr
-from hpcgnn.ops.cuda import maximum as cuda
-from hpcgnn.ops.host import maximum as host
+from hpcgnn.ops.cuda import aggregation as cuda
 
 DIMS = [1, 3, 32, 41, 64, 130]
 
@@ -44,7 +44,7 @@ def test_maxima_and_their_rows_equal_the_oracle_and_the_host(device, dim, dtype)
     expected, expected_argmax = reference.maximum(*dense_rows(matrix), h.double().numpy())
     np.testing.assert_array_equal(out.double(), expected)
     np.testing.assert_array_equal(argmax, expected_argmax)
-    assert all(torch.equal(*pair) for pair in zip((out, argmax), host.maximum(matrix, h), strict=True))
+    assert all(torch.equal(*pair) for pair in zip((out, argmax), host._maximum.host(matrix, h), strict=True))
 
 
 @pytest.mark.covering
@@ -54,13 +54,13 @@ def test_gradients_go_to_the_rows_of_the_maxima(device, dim, dtype):
     """The hub names some columns many times, which count once; column sums are exact, as all terms are quarters."""
     matrix, h = matrix_of(), quarters(NUM_COLUMNS, dim, dtype)
     transposed, gradient = transposed_of(matrix), quarters(NUM_ROWS, dim, dtype, seed=2)
-    _, argmax = host.maximum(matrix, h)
+    _, argmax = host._maximum.host(matrix, h)
     found = cuda.maximum_backward(transposed, gradient.to(device), argmax.to(device)).cpu()
     expected = np.zeros((NUM_COLUMNS, dim))
     v, j = np.nonzero(argmax.numpy() >= 0)
     np.add.at(expected, (argmax.numpy()[v, j], j), gradient.double().numpy()[v, j])
     assert torch.equal(found, torch.from_numpy(expected).to(dtype))
-    assert torch.equal(found, host.maximum_backward(transposed, gradient, argmax))
+    assert torch.equal(found, host._maximum_backward.host(transposed, gradient, argmax))
 
 
 @pytest.mark.parametrize("dtype", STORAGES)

@@ -8,7 +8,7 @@ import torch
 from reference import draws_of
 
 import hpcgnn.ops.cuda.quantization as device_side
-import hpcgnn.ops.host.quantization as host_side
+import hpcgnn.ops.quantization as host_side
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.ops.storage import STORAGES
@@ -39,7 +39,7 @@ def node_ids(num_rows):
 
 def host_message(rows, index, node_id, layout, is_nearest):
     message = np.full(layout.num_bytes, 0xAA, np.uint8)
-    assert host_side.quantize_rows(rows, index, node_id, layout, KEY, message, is_nearest) == -1
+    assert host_side._quantize_rows.host(rows, index, node_id, layout, KEY, message, is_nearest) == -1
     return message
 
 
@@ -65,7 +65,7 @@ def assert_crosses_alike(rows, width, is_nearest, device, shift=0, index=None):
         before = torch.from_numpy(rng.normal(size=(num + 3, dim)).astype(np.float32)).to(rows.dtype)
         received, wanted = before.to(device, copy=True), before.clone()
         device_side.dequantize_rows(message, target, node_id, layout, received, is_added)
-        host_side.dequantize_rows(expected, target, node_id, layout, wanted, is_added)
+        host_side._dequantize_rows.host(expected, target, node_id, layout, wanted, is_added)
         assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 
@@ -132,7 +132,7 @@ def test_the_first_row_without_a_code_is_reported(device, bits, bad, is_nearest)
     index, layout = np.arange(11, -1, -1, dtype=np.int32), MessageLayout.build(np.full(12, bits), 33)
     message = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=device)
     found = device_side.quantize_rows(rows.to(device), index, node_ids(12), layout, KEY, message, is_nearest)
-    expected = host_side.quantize_rows(rows, index, node_ids(12), layout, KEY, message.cpu().numpy().copy(),
+    expected = host_side._quantize_rows.host(rows, index, node_ids(12), layout, KEY, message.cpu().numpy().copy(),
                                        is_nearest)
     assert found == expected == 4
 
@@ -151,7 +151,7 @@ def test_wide_rows_carry_nan_and_infinity_as_the_host_does(device, dtype, bits, 
     assert message.cpu().numpy().tobytes() == expected.tobytes()
     received, wanted = torch.zeros_like(rows).to(device), torch.zeros_like(rows)
     device_side.dequantize_rows(message, index, node_ids(1), layout, received, False)
-    host_side.dequantize_rows(expected, index, node_ids(1), layout, wanted, False)
+    host_side._dequantize_rows.host(expected, index, node_ids(1), layout, wanted, False)
     assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 

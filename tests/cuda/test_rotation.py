@@ -11,7 +11,7 @@ from reference_quantization import narrow, widen
 from reference_rotation import encode_rotated
 
 import hpcgnn.ops.cuda.quantization as device_side
-import hpcgnn.ops.host.quantization as host_side
+import hpcgnn.ops.quantization as host_side
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES
@@ -78,12 +78,12 @@ def test_bytes_and_rows_of_mixed_widths_equal_the_hosts(device, dtype, is_neares
     layout, index, node_id = MessageLayout.build(width, dim, "rotated"), np.arange(24, dtype=np.int32), np.arange(24)
     message = sent_by_device(rows, index, node_id, layout, is_nearest, device)
     expected = np.full(layout.num_bytes, 0xAA, np.uint8)
-    assert host_side.quantize_rows(rows, index, node_id, layout, KEY, expected, is_nearest) == -1
+    assert host_side._quantize_rows.host(rows, index, node_id, layout, KEY, expected, is_nearest) == -1
     assert message.cpu().numpy().tobytes() == expected.tobytes()
     for is_added in (False, True):
         received, wanted = rows.to(device, copy=True), rows.clone()
         device_side.dequantize_rows(message, index, node_id, layout, received, is_added, KEY)
-        host_side.dequantize_rows(expected, index, node_id, layout, wanted, is_added, KEY)
+        host_side._dequantize_rows.host(expected, index, node_id, layout, wanted, is_added, KEY)
         assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 

@@ -9,11 +9,10 @@ import torch
 from reference_bits import tiles_with_an_entry
 
 from hpcgnn.ops import bit_gemm as contract
+from hpcgnn.ops import tiles as host
 from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling
-from hpcgnn.ops.cuda import tiles as cuda_tiles
-from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
-from hpcgnn.ops.cuda.tiles import tile_blocks
-from hpcgnn.ops.host import tiles as host
+from hpcgnn.ops.cuda import bit_gemm as cuda_tiles
+from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS, tile_blocks
 
 FORMS = list(FORM_ROWS)
 SHAPES = [(1, 1), (9, 129), (70, 513)]
@@ -34,7 +33,7 @@ def scattered_matrix(shape, seed):
 
 def tiles_of(matrix, is_dense, device):
     pattern = scipy.sparse.csr_matrix(matrix)
-    return cuda_tiles.tiles_of_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1],
+    return host.tiles_of_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1],
                                    is_dense, device)
 
 
@@ -105,7 +104,7 @@ def test_values_and_planes_of_codes_are_the_host_s(device, form, is_dense, jump,
         found, num_found = cuda_tiles.multiply_tiles(
             tiles_of(matrix, is_dense, device), right_of(codes, 3, device), jump, reuse,
             rescaling(m, n, device, gain=gain.to(device), bias=bias.to(device), has_relu=True), target, form)
-        expected, num_expected = host.multiply_tiles(
+        expected, num_expected = host._multiply_tiles.host(
             tiles_of(matrix, is_dense, "cpu"), right_of(codes, 3, "cpu"), jump, reuse,
             rescaling(m, n, "cpu", gain=gain, bias=bias, has_relu=True), target)
         found, expected = (side if target is None else side.words for side in (found, expected))
@@ -138,7 +137,7 @@ def test_entries_of_rows_are_counted(device, shape, is_dense):
 
 
 def test_an_entry_that_is_there_twice_counts_once(device):
-    tiles = cuda_tiles.tiles_of_csr(np.array([0, 3], np.int64), np.array([4, 4, 130], np.int32), 200, False, device)
+    tiles = host.tiles_of_csr(np.array([0, 3], np.int64), np.array([4, 4, 130], np.int32), 200, False, device)
     assert tiles.num_tiles == 2 and cuda_tiles.count_entries(tiles).item() == 2
 
 

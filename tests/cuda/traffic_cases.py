@@ -35,7 +35,9 @@ from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.counter import FORWARD, CounterKey
-from hpcgnn.ops.cuda import aggregation, attention, bit_gemm, maximum, pointwise, quantization, tiles
+from hpcgnn.ops.cuda import aggregation, attention, bit_gemm, pointwise, quantization
+from hpcgnn.ops.cuda import aggregation as maximum
+from hpcgnn.ops.cuda import bit_gemm as tiles
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 from hpcgnn.ops.quantization import MessageLayout

@@ -8,8 +8,8 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.ops import aggregation
 from hpcgnn.ops.aggregation import aggregate, from_csr, multiply_weighted
-from hpcgnn.ops.dispatch import backend_of
 
 DIMS = [1, 7, 41, 128, 129, 257]
 
@@ -148,4 +148,4 @@ def test_rows_that_do_not_fit_the_matrix_are_refused():
 
 def test_a_device_without_kernels_is_refused():
     with pytest.raises(KernelError, match="aggregation has no kernel for device meta"):
-        backend_of("aggregation", torch.empty(1, device="meta"))
+        aggregation._multiply.on(torch.device("meta"))

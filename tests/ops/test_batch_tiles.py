@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
-from hpcgnn.ops.tiles import tiles_of_csr
+from hpcgnn.ops.tiles import BatchTiles, sum_batches, tiles_of_csr
 
 SIZES = (1, 7, 130, 40, 300)
 

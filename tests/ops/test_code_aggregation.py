@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.code_aggregation import sum_codes
+from hpcgnn.ops.integer_rows import sum_codes
 
 DIMS = [0, 1, 7, 15, 16, 31, 32, 33, 64, 65, 96, 130, 160, 200, 256, 300]
 TYPES = [np.int8, np.uint8]

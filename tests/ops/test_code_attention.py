@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.code_attention import attend_codes, score_codes
+from hpcgnn.ops.integer_rows import attend_codes, score_codes
 
 NUM_ROWS, NUM_CODES = 40, 70
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.combination import WAYS, combine
-from hpcgnn.ops.host import combination
-from hpcgnn.ops.host.combination import Rates, cheapest_way
+from hpcgnn.ops import combination
+from hpcgnn.ops.combination import WAYS, Rates, cheapest_way, combine
 
 WIDTHS = range(1, 9)
 SHAPES = [(1, 1, 1), (5, 7, 3), (9, 129, 17), (33, 300, 70), (50, 33, 130), (26, 1030, 64)]

@@ -1,4 +1,4 @@
-"""Which module computes an operation, by the device of its rows."""
+"""Which function computes an operation, by the device of its rows."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops import cuda
-from hpcgnn.ops.dispatch import backend_of, device_kernels_on_cpu
+from hpcgnn.ops import cuda, pointwise
+from hpcgnn.ops.dispatch import device_kernels, device_kernels_on_cpu
+
+CPU = torch.device("cpu")
 
 
 def test_cpu_tensors_are_computed_by_the_host_but_inside_an_emulation():
-    rows = torch.empty(1)
-    assert backend_of("pointwise", rows).__name__ == "hpcgnn.ops.host.pointwise"
+    operation = pointwise._dropout
+    assert operation.on(CPU) is operation.host
     with device_kernels_on_cpu():
-        assert backend_of("pointwise", rows).__name__ == "hpcgnn.ops.cuda.pointwise"
-    assert backend_of("pointwise", rows).__name__ == "hpcgnn.ops.host.pointwise"
+        from hpcgnn.ops.cuda import pointwise as device_side
+
+        assert operation.on(CPU) is device_side.dropout
+        with device_kernels_on_cpu():
+            assert operation.on(CPU) is device_side.dropout
+        assert operation.on(CPU) is device_side.dropout
+    assert operation.on(CPU) is operation.host
 
 
 def test_an_operation_that_a_device_lacks_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setattr(cuda, "__path__", [])
     with device_kernels_on_cpu(), pytest.raises(KernelError, match="nothing has no kernel for device cpu"):
-        backend_of("nothing", torch.empty(1))
+        device_kernels("nothing", CPU)
 
 
 def test_a_module_that_can_not_import_its_own_needs_says_so(monkeypatch, tmp_path):
@@ -29,4 +36,4 @@ def test_a_module_that_can_not_import_its_own_needs_says_so(monkeypatch, tmp_pat
     (tmp_path / "needy.py").write_text("import a_library_that_is_not_here\n")
     monkeypatch.setattr(cuda, "__path__", [str(tmp_path)])
     with device_kernels_on_cpu(), pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_here"):
-        backend_of("needy", torch.empty(1))
+        device_kernels("needy", CPU)

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, DegreeScales, GraphLayers, IntegerLayer
 from hpcgnn.ops.row_codes import RowBits
-from hpcgnn.ops.tiles import tiles_of_csr
+from hpcgnn.ops.tiles import BatchTiles, tiles_of_csr
 
 NUM_ROWS, IN_DIM, OUT_DIM = 5, 7, 3
 ONES = np.ones(NUM_ROWS, np.float32)

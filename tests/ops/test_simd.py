@@ -6,7 +6,7 @@ import pytest
 
 from hpcgnn._ext import simd as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.host.simd import LEVELS, simd_level
+from hpcgnn.ops.simd import LEVELS, simd_level
 
 
 def test_the_best_level_is_taken_where_none_is_forced(monkeypatch):
@@ -26,7 +26,7 @@ def test_an_unknown_level_is_refused(monkeypatch, name):
 
 
 def test_a_level_that_the_processor_lacks_is_refused(monkeypatch):
-    monkeypatch.setattr("hpcgnn.ops.host.simd.kernels", SimpleNamespace(supported_level=lambda: 0))
+    monkeypatch.setattr("hpcgnn.ops.simd.kernels", SimpleNamespace(supported_level=lambda: 0))
     monkeypatch.setenv("HPCGNN_SIMD", "avx2")
     with pytest.raises(KernelError, match=r"have portable$"):
         simd_level()

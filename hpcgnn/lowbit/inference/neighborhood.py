@@ -15,8 +15,7 @@ import torch
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.code_aggregation import sum_codes
-from hpcgnn.ops.code_attention import Scores, attend_codes, score_codes
+from hpcgnn.ops.integer_rows import Scores, attend_codes, score_codes, sum_codes
 from hpcgnn.partition.partition import Partition
 
 BLOCK_ELEMENTS = 1 << 20     # of int32 sums that are in memory at a time
@@ -43,7 +42,7 @@ class CodeNeighborhood(Protocol):
         """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) contiguous float32).
 
         codes, bit_width are as in `sums`; vectors, (2, dim) float64, are in units of a code. See
-        `hpcgnn.ops.code_attention`.
+        `hpcgnn.ops.integer_rows`.
         """
 
 

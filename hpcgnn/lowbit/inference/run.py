@@ -32,7 +32,7 @@ from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
-from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.reader import read_partition

@@ -1,4 +1,4 @@
-"""Device side of the operations: the names and arguments of `hpcgnn.ops.host`, each launching CUDA kernels.
+"""The device's functions of `hpcgnn.ops`, with the names and arguments of the host's; each launches CUDA kernels.
 
-Sources are kernels/*.cu; cupy, which compiles and starts them, is imported by the first launch and nowhere before.
+Kernels are in kernels/*.cu; the first launch imports cupy, which compiles and starts them.
 """

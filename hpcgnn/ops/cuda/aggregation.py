@@ -1,6 +1,10 @@
 """Device side of `hpcgnn.ops.aggregation`: edge-parallel SpMM after HalfGNN. Contracts are already checked.
 
 kernels/aggregation.cuh has the maths, kernels/segments.cuh the threads, segments.py the geometry.
+
+Launch of the folds of kernels/segments.cuh: over the blocks of a matrix's entries, then over the rows they share.
+
+Device side of `hpcgnn.ops.maximum`, edge-parallel as aggregation is. Contracts are already checked.
 """
 
 from __future__ import annotations
@@ -10,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, spilled_arguments, spilled_grid, staging
+from hpcgnn.ops.aggregation import SparseRows
 from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import PAIR, Segments, column_blocks
-from hpcgnn.ops.cuda.storage import SUFFIX, alignment
+from hpcgnn.ops.cuda.segments import PAIR, SUFFIX, Segments, alignment, column_blocks
 
 LANE_BYTES = 16           # that a lane loads at once, where rows allow it
 LEAST_WIDE_LANES = 4      # of a row
@@ -137,3 +140,81 @@ def _packed_arguments(packed, like: torch.Tensor) -> tuple[torch.Tensor | None, 
         return None, None, None, None
     return (torch.as_tensor(packed.message, device=like.device), on_device(packed.bit_width, like),
             on_device(packed.payload_offset, like), on_device(packed.parameter_offset, like))
+
+
+def entry_dtype(rows: torch.Tensor) -> torch.dtype:
+    """Return what values of entries beside these rows are stored in: their own type."""
+    return rows.dtype
+
+
+THREADS = 256
+
+
+def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like: torch.Tensor, dim: int,
+                  *arguments, lane_columns: int = PAIR) -> None:
+    """Start a kernel over all blocks of items and of columns, of which a lane has `lane_columns`; `arguments` follow
+    the items and the matrix.
+    """
+    over_entries(file, name, (cut.num_blocks, column_blocks(dim, lane_columns)), cut, matrix, like, *arguments)
+
+
+def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, matrix: SparseRows, like: torch.Tensor,
+                 *arguments) -> None:
+    """Start a kernel whose first parameters are the items and the matrix."""
+    kernel(file, name)(grid, (cut.threads,), *entry_arguments(cut, matrix, like), *arguments)
+
+
+def entry_arguments(cut: Segments, matrix: SparseRows, like: torch.Tensor) -> tuple:
+    """Return the first arguments of such a kernel."""
+    return (on_device(cut.offset, like), on_device(cut.block_row, like), cut.start, cut.stop, cut.items_a_block,
+            on_device(matrix.begin, like), on_device(matrix.end, like), on_device(matrix.indices, like),
+            matrix.num_self)
+
+
+def fold_spilled(file: str, name: str, cut: Segments, like: torch.Tensor, dim: int, *arguments) -> None:
+    """Start the kernel that follows, a thread a pair of columns; `arguments` follow the rows and dim."""
+    kernel(file, name)(spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, like), *arguments)
+
+
+def spilled_grid(cut: Segments, dim: int) -> tuple[int]:
+    """Return the blocks of that kernel."""
+    return (-(-len(cut.spilled_row) * -(-dim // 2) // THREADS),)
+
+
+def spilled_arguments(cut: Segments, dim: int, like: torch.Tensor) -> tuple:
+    """Return its first arguments."""
+    spilled = (on_device(array, like) for array in (cut.spilled_row, cut.spilled_first, cut.spilled_last))
+    return len(cut.spilled_row), *spilled, dim
+
+
+def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Make room, uninitialized, where blocks leave their parts of the rows that they share."""
+    return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)
+
+
+def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest of each row's entries, column by column, and the row of h that has it."""
+    shape, suffix, dim = (matrix.num_rows, h.shape[1]), SUFFIX[h.dtype], h.shape[1]
+    out = torch.empty(shape, dtype=h.dtype, device=h.device)
+    argmax = torch.empty(shape, dtype=torch.int32, device=h.device)
+    if out.numel() == 0:
+        return out, argmax
+    cut, is_aligned = matrix.geometry.segments(0, matrix.num_rows), int(alignment(h, out) >= 2)
+    results = is_aligned, staging(cut, dim, h), staging(cut, dim, h, torch.int32), out, argmax
+    fold_segments("maximum", f"maximum_{suffix}", cut, matrix, h, dim, h.detach(), dim, *results)
+    fold_spilled("maximum", f"maximum_spilled_{suffix}", cut, h, dim, *results)
+    return out, argmax
+
+
+def maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
+    dim, suffix = gradient.shape[1], SUFFIX[gradient.dtype]
+    out = torch.empty((transposed.num_rows, dim), dtype=gradient.dtype, device=gradient.device)
+    if out.numel() == 0:
+        return out
+    cut, is_aligned = transposed.geometry.segments(0, transposed.num_rows), int(alignment(gradient, out) >= 2)
+    parts = staging(cut, dim, gradient)
+    fold_segments("maximum", f"maximum_backward_{suffix}", cut, transposed, gradient, dim, gradient, argmax, dim,
+                  is_aligned, parts, out)
+    fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, gradient, dim, None, is_aligned, 0, parts, out)
+    return out

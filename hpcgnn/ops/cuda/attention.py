@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, fold_segments, fold_spilled, staging
+from hpcgnn.ops.cuda.aggregation import THREADS, entry_arguments, fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import WARP, sub_warp
-from hpcgnn.ops.cuda.storage import SUFFIX, alignment
+from hpcgnn.ops.cuda.segments import SUFFIX, WARP, alignment, sub_warp
 
 TASK_ROWS = 1024      # whose gradients of the vectors a block sums
 ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a row's softmax, in the order of its length
@@ -49,11 +48,6 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
         (-(-num_rows * -(-dim // 2) // THREADS),), (THREADS,), gradient, vectors.detach(), score_gradient, num_vectors,
         *sizes, int(alignment(gradient) >= 2))
     return of_vectors
-
-
-def entry_dtype(rows: torch.Tensor) -> torch.dtype:
-    """Return what values of entries beside these rows are stored in: their own type."""
-    return rows.dtype
 
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.cuda.segments import SUFFIX
 
 BLOCK_THREADS = 256
 MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # of column sums: blocks of rows, and rows of each but the last

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from hpcgnn.ops.bit_gemm import BitLines, words_of
-from hpcgnn.ops.code_attention import WEIGHT_TABLES
 from hpcgnn.ops.cuda.bit_gemm import (
     END_COLUMNS,
     FORM_ROWS,
@@ -29,11 +28,15 @@ from hpcgnn.ops.cuda.module import Kernel, act, kernel, recording
 from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
+    DeviceNodes,
     DeviceScales,
+    Entries,
+    RowPlanes,
+    SlotTiles,
     WeightPlanes,
     padded_outputs,
 )
-from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles
+from hpcgnn.ops.integer_rows import WEIGHT_TABLES
 from hpcgnn.ops.tiles import TILE_ROWS
 
 BLOCK_ROWS = 8        # of kernels that finish rows

@@ -1,6 +1,12 @@
 """Device side of `hpcgnn.ops.pointwise`: launches of kernels/pointwise.cu. Contracts are already checked.
 
 Geometry depends on the numbers of rows and columns alone, so gradients have the same bits on every device.
+
+Device side of `hpcgnn.ops.fake_quantization`, by torch's own kernels. Contracts are already checked.
+
+Device side of `hpcgnn.ops.adam`: torch's elementwise operations and one reduction, which the host reads once a step.
+
+The host waits for the device after every epoch anyway, to read the loss.
 """
 
 from __future__ import annotations
@@ -10,12 +16,13 @@ from functools import partial
 import numpy as np
 import torch
 
+from hpcgnn.ops.adam import AdamFactors, StepCheck, check_of
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import LANE_COLUMNS, lanes_a_row
-from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.cuda.segments import LANE_COLUMNS, SUFFIX, lanes_a_row
+from hpcgnn.ops.fake_quantization import CodeGradients
 
 BLOCK_THREADS = 256
 VECTOR_BYTES = 16
@@ -108,3 +115,40 @@ def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: Coun
         return None, 0, 0, 0, 0, 1.0
     return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,
             DRAW_LEVELS / (DRAW_LEVELS - threshold))
+
+
+def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor of rounded values."""
+    return _signed_codes(values, step, max_code).mul_(step)
+
+
+def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
+                             local_weight: float | None, needs_values: bool) -> CodeGradients:
+    """Return all gradients; torch reduces in an order that depends on the shape alone."""
+    ratio, codes = values / step, _signed_codes(values, step, max_code)
+    is_clipped = ratio.abs() > max_code
+    of_values = gradient.masked_fill(is_clipped, 0.0) if needs_values else None
+    if local_weight is not None:
+        gradient = torch.sign(codes * step - values).mul_(local_weight)
+    of_step = (gradient * (codes - ratio.masked_fill_(is_clipped, 0.0))).sum_to_size(step.shape)
+    if tuple(step.shape) != (len(values), 1):
+        return CodeGradients(of_values, of_step, None)
+    clipped = (gradient * torch.sign(values)).masked_fill_(~is_clipped, 0.0).sum(dim=1, keepdim=True)
+    return CodeGradients(of_values, of_step, clipped)
+
+
+def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
+    """Return sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN."""
+    codes = (values.abs() / step).add_(0.5).floor_()
+    return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))
+
+
+def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
+              square: torch.Tensor, factors: AdamFactors) -> StepCheck:
+    """Step as on the host, but for the rounding of products that are added; equal weights have the host's hash."""
+    slope = torch.addcmul(gradient, decay, weights)
+    mean.lerp_(slope, factors.mean_weight)
+    square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)
+    change = mean / (square.sqrt().div_(factors.unbiased).add_(factors.epsilon))
+    weights.addcmul_(lr, change, value=factors.rate)
+    return check_of(gradient, weights, mean, square)

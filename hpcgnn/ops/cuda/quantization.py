@@ -13,8 +13,7 @@ from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import lanes_a_row
-from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.cuda.segments import SUFFIX, lanes_a_row
 from hpcgnn.ops.quantization import NO_BAD_ROW
 
 BLOCK_THREADS = 256

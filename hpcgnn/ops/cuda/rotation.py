@@ -13,8 +13,7 @@ import torch
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES, kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import WARP
-from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.cuda.segments import SUFFIX, WARP
 
 BLOCK_THREADS = 256
 BLOCK_COLUMNS = 1024          # of a pass, at most; rotation.cuh has a case for each power of two up to it

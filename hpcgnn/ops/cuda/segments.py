@@ -2,6 +2,8 @@
 
 Plain NumPy, computed once a matrix and a span of its rows, and kept by the matrix; kernels/segments.cuh states how the
 kernels read it.
+
+This module chooses kernels for a storage type: the suffix of their names, and how many columns a load may take.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from hpcgnn.ops.cuda.resident import make_resident, resident
 
@@ -145,3 +148,19 @@ def lanes_a_row(dim: int) -> int:
 def column_blocks(dim: int, lane_columns: int = PAIR) -> int:
     """Count the blocks of columns that a grid has beside its blocks of items: those of a warp."""
     return -(-dim // (lane_columns * WARP))
+
+
+SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def alignment(*rows: torch.Tensor | None) -> int:
+    """Elements that one load may take at once wherever it begins: the largest power of two that every given matrix's
+    address and number of columns are a multiple of, at most 16 bytes.
+    """
+    elements = 16
+    for matrix in rows:
+        if matrix is not None:
+            size = matrix.itemsize
+            multiple = 16 | matrix.shape[1] * size | matrix.data_ptr()
+            elements = min(elements, (multiple & -multiple) // size)
+    return elements

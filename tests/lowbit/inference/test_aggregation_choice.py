@@ -15,7 +15,7 @@ from hpcgnn.lowbit.inference.batches.costs import (
     fit_costs,
     machine_costs,
 )
-from hpcgnn.ops.host import timing
+from hpcgnn.ops import simd
 
 # Nanoseconds: 1 an entry and 0.5 a vector of it; 3000 a batch, 0.1 a sum, 10 a panel.
 COSTS = AggregationCosts(np.array([5, 2, 1, 0.5]), np.array([3000, 0.1, 0.05, 10]))
@@ -74,7 +74,7 @@ def test_the_machine_is_measured_once_and_its_costs_are_usable(monkeypatch):
     batch_costs._measured.cache_clear()
     calls = []
     clock = iter(np.arange(1, 10**6) * 1e-4)
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: calls.append(1) or next(clock))
+    monkeypatch.setattr(simd.time, "perf_counter", lambda: calls.append(1) or next(clock))
     costs = machine_costs()
     num_calls = len(calls)
     assert num_calls and machine_costs() is costs and len(calls) == num_calls

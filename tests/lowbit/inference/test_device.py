@@ -27,7 +27,8 @@ from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, tiles_are_f
 from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.lowbit.inference.forward import forward_codes
 from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
-from hpcgnn.ops import device_layers, device_rows
+from hpcgnn.ops import device_layers
+from hpcgnn.ops import device_layers as device_rows
 from hpcgnn.ops.cuda import device_layers as device_kernels
 from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
 from hpcgnn.ops.cuda.module import use_backend

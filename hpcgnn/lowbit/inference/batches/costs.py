@@ -15,12 +15,10 @@ import scipy.optimize
 import torch
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import pack_codes, padded
-from hpcgnn.ops.host.simd import simd_level
-from hpcgnn.ops.host.timing import least_seconds
 from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, DegreeScales, IntegerLayer
-from hpcgnn.ops.tiles import tiles_of_csr
+from hpcgnn.ops.simd import least_seconds, simd_level
+from hpcgnn.ops.tiles import BatchTiles, tiles_of_csr
 
 AGGREGATIONS = ("auto", "tiles", "gather")
 PANEL_COLUMNS = 16      # multiplied with a tile at once

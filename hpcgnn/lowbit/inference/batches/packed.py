@@ -13,9 +13,8 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.lowbit.bit_tensor import BitTensor, to_bit
 from hpcgnn.lowbit.inference.batches.cut import Batches
-from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import PAD8, padded, words_of
-from hpcgnn.ops.tiles import TILE_ROWS, tiles_of_csr
+from hpcgnn.ops.tiles import TILE_ROWS, BatchTiles, tiles_of_csr
 
 MAGIC, VERSION = 0x48435441_42544147, 1
 HEADER = ("magic", "version", "num_bytes", "num_rows", "num_batches", "num_entries", "num_tile_rows", "num_tiles",

@@ -22,11 +22,10 @@ from hpcgnn.lowbit.inference.forward import forward_codes
 from hpcgnn.lowbit.inference.graph_pass import is_summed, layers_of
 from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS
 from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.ops import batch_tiles
+from hpcgnn.ops import tiles
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.code_aggregation import sum_codes
-from hpcgnn.ops.code_attention import attend_codes, score_codes
 from hpcgnn.ops.integer_layers import BatchedLayers
+from hpcgnn.ops.integer_rows import attend_codes, score_codes, sum_codes
 
 BLOCK_ELEMENTS = 1 << 18     # sums in memory at a time, few enough for the caches
 
@@ -101,7 +100,7 @@ class BatchNeighborhood:
     def _sum_run(self, codes: np.ndarray, bit_width: int, first: int, end: int, by_tiles: bool,
                  out: np.ndarray) -> None:
         if by_tiles:
-            batch_tiles.sum_batches(self._tiles, codes, bit_width, first, end, out)
+            tiles.sum_batches(self._tiles, codes, bit_width, first, end, out)
             return
         rows = self._batches.row_begin
         sum_codes(self._batches.indptr[rows[first]:rows[end] + 1], self._batches.indices, codes, out)

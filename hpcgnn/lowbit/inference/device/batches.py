@@ -21,8 +21,16 @@ from hpcgnn.lowbit.inference.graph_pass import is_summed, layers_of
 from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.ops.bit_gemm import padded
-from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, result_dims
-from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles, slots_of
+from hpcgnn.ops.device_layers import (
+    DeviceLayer,
+    DeviceLayers,
+    DeviceNodes,
+    Entries,
+    RowPlanes,
+    SlotTiles,
+    result_dims,
+    slots_of,
+)
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
 

@@ -18,8 +18,7 @@ from hpcgnn.lowbit.inference.graph_pass import layers_of
 from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.ops.bit_gemm import pack_codes
-from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers
-from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, DeviceNodes, Entries, RowPlanes
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.partition.partition import Partition
 

@@ -1,8 +1,13 @@
-"""This module names the host kernels' instruction set: the processor's best, or the one that HPCGNN_SIMD forces."""
+"""This module names the host kernels' instruction set: the processor's best, or the one that HPCGNN_SIMD forces.
+
+Seconds of a piece of work on this machine, by which a choice between kernels is made.
+"""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 
 from hpcgnn._ext import simd as kernels
 from hpcgnn.errors import KernelError
@@ -50,3 +55,14 @@ def allows_tiles() -> bool:
 def _onednn_may_use(level: str) -> bool:
     allowed = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "")).upper()
     return allowed not in ONEDNN_LEVELS[:ONEDNN_LEVELS.index(level)]
+
+
+def least_seconds(work: Callable[[], object], repetitions: int) -> float:
+    """Return the least seconds of some repetitions, after one that is not timed: what work takes undisturbed."""
+    work()
+    seconds = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
