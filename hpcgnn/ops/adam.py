@@ -1,9 +1,4 @@
-"""One step of Adam over flat buffers of all weights, and in the same pass: is all finite, and which weights are these.
-
-The contract is stated here; the host's kernel, or torch's operations on a device, compute it.
-
-Host side of `hpcgnn.ops.adam`, over the compiled kernel. Contracts are already checked.
-"""
+"""One step of Adam over flat buffers of all weights; the same pass checks values and hashes the weights."""
 
 from __future__ import annotations
 
@@ -26,14 +21,12 @@ LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class StepCheck:
-    """Holds what a step found in the gradients and left in weights and moments.
+    """What one step found in the gradients and left in the weights.
 
     Attributes
     ----------
-    largest_gradient : float      magnitude; infinite or NaN where a gradient is
-    largest_result : float        of all weights and moments
-    hash : int                    of the weights' bits, below 2**64; the same for any number of threads and on every
-                                  SIMD level, another one wherever a single weight has other bits
+    largest_gradient, largest_result : float      largest magnitude; infinite or NaN where a value is
+    hash : int      of the weights' bits, below 2**64; independent of threads and SIMD level
     """
 
     largest_gradient: float = 0.0
@@ -50,14 +43,14 @@ class StepCheck:
 
 
 def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
-    """Return the largest magnitudes of several steps, NaN above all, and the hash that the last one left."""
+    """Largest magnitudes of several steps, NaN above all, and the hash of the last one."""
     largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
     return StepCheck(*largest.tolist(), checks[-1].hash)
 
 
 @dataclass(frozen=True)
 class AdamFactors:
-    """The numbers of one step; names as in the formulas of `adam_step`."""
+    """Numbers of one step, named as in the formulas of `adam_step`."""
 
     mean_weight: float
     square_decay: float
@@ -68,17 +61,19 @@ class AdamFactors:
 
     @classmethod
     def of_step(cls, number: int) -> AdamFactors:
-        """Compute the numbers of step `number`, counted from 1."""
+        """Numbers of step `number`, counted from 1."""
         return cls(1 - MEAN_DECAY, SQUARE_DECAY, 1 - SQUARE_DECAY, math.sqrt(1 - SQUARE_DECAY ** number), EPSILON,
                    -1 / (1 - MEAN_DECAY ** number))
 
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, number: int) -> StepCheck:
-    """Move weights against their gradient, with L2 decay, and both moments, all in place:
+    """Move weights and both moments in place.
 
-    slope = gradient + decay weights, mean += mean_weight (slope - mean), square = square_decay square + square_weight
-    slope², weights += rate lr mean / (√square / unbiased + epsilon).
+        slope    = gradient + decay weights
+        mean    += mean_weight (slope - mean)
+        square   = square_decay square + square_weight slope²
+        weights += rate lr mean / (√square / unbiased + epsilon)
 
     Parameters
     ----------
@@ -100,8 +95,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
-    """Return what a step of any optimizer found and left, by torch's operations and one reduction; `adam_step` on the
-    host gets the same from its own pass.
+    """The `StepCheck` of any optimizer's step, by torch's operations and one read from the device.
 
     Parameters
     ----------
@@ -117,7 +111,6 @@ def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tens
 
 
 def _hash(weights: torch.Tensor) -> torch.Tensor:
-    """Return both halves of the hash in the low 32 bits, which are right although products wrap modulo 2**64."""
     index = torch.arange(len(weights), dtype=torch.int64, device=weights.device)
     bits = weights.view(torch.int32).to(torch.int64) & LOW_32
     mixed = bits ^ (index * 0x9E3779B1 & LOW_32)
@@ -130,7 +123,6 @@ def _hash(weights: torch.Tensor) -> torch.Tensor:
 @by_device("pointwise")
 def _adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
                square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    """One pass over the buffers."""
     buffers = (tensor.numpy() for tensor in (weights, gradient, lr, decay, mean, square))
     largest_gradient, largest_result, low, high = kernels.adam_step(*buffers, *astuple(factors))
     return StepCheck(_float_of(largest_gradient), _float_of(largest_result), high << 32 | low)

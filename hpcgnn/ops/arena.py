@@ -1,11 +1,11 @@
-"""Pieces: which parts of a range of addresses are free, best fit first; MovingPieces: which of them have memory, that
-may be moved to others. Addresses are numbers here: no memory is known.
+"""Memory of activations, gradients and messages, reused from epoch to epoch, on huge pages.
 
-Arena: the memory of activations, gradients and messages, reused from epoch to epoch and lying on huge pages.
+A tensor from the arena is an ordinary tensor: its piece becomes free when the last reference to it goes. Small tensors
+take the smallest free piece that is large enough. If no free piece is large enough for a large tensor, the pages of
+several are moved together through the page table, in microseconds and without copying a byte: free pieces of 4 and
+6 MiB become one of 10 MiB at new addresses. So the arena never uses more memory than tensors had at once.
 
-A tensor from the arena is an ordinary tensor: its memory returns when the last reference to it goes. Where no free
-piece is large enough for a tensor, the pages of several are moved together by the page table, which takes microseconds:
-no byte is copied, and no more memory is ever used than tensors had at once.
+`Pieces`, `MovingPieces` and `Places` compute with addresses as plain numbers; `Arena` owns the memory.
 """
 
 from __future__ import annotations
@@ -38,15 +38,11 @@ class Move(NamedTuple):
 
 
 class Pieces:
-    """Free parts of a range of addresses; free neighbours are joined.
-
-    Parameters
-    ----------
-    start, num_bytes : int      of the range
+    """Free parts of a range of addresses; adjacent free parts are joined.
 
     Attributes
     ----------
-    top : int                   one more than the highest address that was taken
+    top : int      one more than the highest address ever taken
     """
 
     def __init__(self, start: int, num_bytes: int):
@@ -54,19 +50,13 @@ class Pieces:
         self.top = start
 
     def take(self, num_bytes: int) -> int:
-        """Return the start of a piece that is free no longer, cut from the smallest part that is large enough.
-
-        Raises
-        ------
-        MemoryError      there is none
-        """
+        """Start of a piece, cut from the smallest free part that is large enough; MemoryError if there is none."""
         start = self.take_or_none(num_bytes)
         if start is None:
             raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
         return start
 
     def take_or_none(self, num_bytes: int) -> int | None:
-        """Do what `take` does; None where there is no part."""
         fitting = [(size, i) for i, (_, size) in enumerate(self._free) if size >= num_bytes]
         if not fitting:
             return None
@@ -77,16 +67,14 @@ class Pieces:
         return start
 
     def take_smallest(self, most: int) -> tuple[int, int] | None:
-        """Return start and size of the smallest free part, or of its first `most` bytes, which are free no longer; None
-        where nothing is free.
-        """
+        """Take the smallest free part, or its first `most` bytes: its start and size; None if nothing is free."""
         if not self._free:
             return None
         size = min(min(size for _, size in self._free), most)
         return self.take(size), size
 
     def give_back(self, start: int, size: int) -> None:
-        """Have a piece that was taken be free."""
+        """Free a piece."""
         i = bisect.bisect(self._free, (start, size))
         if i < len(self._free) and start + size == self._free[i][0]:
             size += self._free.pop(i)[1]
@@ -98,8 +86,7 @@ class Pieces:
 
 
 class MovingPieces:
-    """Pieces whose memory is brought together where no free part is large enough, so that never more of it is there
-    than was taken at once.
+    """Pieces that get memory from several smaller free ones.
 
     Attributes
     ----------
@@ -111,7 +98,7 @@ class MovingPieces:
         self.num_filled = 0
 
     def take(self, num_bytes: int) -> tuple[int, list[Move]]:
-        """Return the start of a piece, and what is to be moved there; the rest gets memory when it is first written.
+        """Start of a piece and the moves that fill it; the rest gets memory when it is first written.
 
         Raises
         ------
@@ -130,17 +117,17 @@ class MovingPieces:
         return start, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Have a piece that was taken be free."""
+        """Free a piece."""
         self._free.give_back(start, size)
 
 
 class Places:
-    """Pieces for tensors: of large ones memory moves, whole chunks of it; those of small ones lie close together.
+    """Places of tensors: large ones are whole chunks that can be moved, small ones lie close together.
 
     Parameters
     ----------
     num_bytes : int       of addresses, a multiple of 4 chunks
-    can_move : bool       else all tensors lie as small ones do
+    can_move : bool       otherwise all tensors lie as small ones do
     """
 
     def __init__(self, num_bytes: int, can_move: bool = True):
@@ -150,13 +137,11 @@ class Places:
 
     @property
     def num_filled(self) -> int:
-        """Return the bytes that have been used at least once."""
+        """Bytes that have been used at least once."""
         return self._fixed.top + self._moving.num_filled
 
     def take(self, num_bytes: int) -> tuple[int, int, list[Move]]:
-        """Return start and size of a piece for a tensor of so many bytes, and what is to be moved there; errors as of
-        the pieces.
-        """
+        """Start and size of a piece for a tensor of `num_bytes`, and the moves that fill it; may raise MemoryError."""
         if num_bytes < LEAST_MOVING or not self._moves:
             size = max(1, -(-num_bytes // ALIGNMENT)) * ALIGNMENT
             return self._fixed.take(size), size, []
@@ -165,7 +150,7 @@ class Places:
         return start, size, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Have a piece that was taken be free."""
+        """Free a piece."""
         (self._fixed if start < self._border else self._moving).give_back(start, size)
 
 
@@ -177,7 +162,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Block:
-    """Owner of a piece of the arena, and what NumPy calls the base of the array that lies in it."""
+    """Owns a piece of the arena; NumPy keeps it as the base of the array that lies there."""
 
     def __init__(self, arena: Arena, start: int, num_bytes: int):
         self._returned, self._piece = arena.returned, (start, num_bytes)
@@ -189,17 +174,7 @@ class _Block:
 
 
 class Arena:
-    """Places in one large mapping.
-
-    Parameters
-    ----------
-    num_bytes : int      of addresses, a multiple of 4 chunks
-    can_move : bool      the system moves pages
-
-    Raises
-    ------
-    OSError              the system refuses the addresses
-    """
+    """Places in one large mapping; see `Places`. Raises OSError if the system refuses the addresses."""
 
     def __init__(self, num_bytes: int, can_move: bool = True):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
@@ -212,16 +187,11 @@ class Arena:
 
     @property
     def num_filled(self) -> int:
-        """Return the bytes that have been used at least once."""
+        """Bytes that have been used at least once."""
         return self._places.num_filled
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor with whatever values its memory holds.
-
-        Raises
-        ------
-        MemoryError      the arena is full
-        """
+        """An uninitialized tensor. Raises MemoryError if the arena is full."""
         num_bytes = math.prod(shape) * dtype.itemsize
         block = _Block(self, *self._take(num_bytes))
         return torch.from_numpy(np.asarray(block)[:num_bytes]).view(dtype).view(shape)
@@ -235,9 +205,6 @@ class Arena:
         return start, size
 
     def _move(self, move: Move) -> None:
-        """Have pages appear at the target, and new ones at the source when it is written next. Where a system moves no
-        more than was moved together, halves are tried; pages that stay are given back.
-        """
         if _moves_pages(self.address + move.source, self.address + move.target, move.num_bytes):
             return
         half = move.num_bytes // CHUNK // 2 * CHUNK
@@ -255,13 +222,11 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def _moves_pages(source: int, target: int, num_bytes: int) -> bool:
-    """Move pages between addresses of one process that stay its own; whether the system did."""
     flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
     return _LIBC.mremap(source, num_bytes, num_bytes, flags, target) == target
 
 
 def _system_moves_pages() -> bool:
-    """Try it: Linux does since 5.7."""
     page = mmap.PAGESIZE
     trial = mmap.mmap(-1, 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     trial[0] = 1
@@ -270,7 +235,6 @@ def _system_moves_pages() -> bool:
 
 
 def _open_arena() -> Arena | None:
-    """Return the process's arena, or None, with a logged reason, where the system has no such memory."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         logger.warning("no arena: this system has no huge pages on demand; every tensor is allocated anew")
         return None
@@ -290,9 +254,7 @@ _ARENA = _open_arena()
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32,
           device: torch.device | None = None) -> torch.Tensor:
-    """An uninitialized tensor: on the host, where no device is named, from the arena if it is large; on a device from
-    torch's allocator, which keeps what is freed too.
-    """
+    """An uninitialized tensor: on the host from the arena if it is large, on a device from torch's allocator."""
     if device is not None and device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
     if _ARENA is None or math.prod(shape) * dtype.itemsize < MIN_BYTES:

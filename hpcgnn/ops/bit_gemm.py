@@ -1,8 +1,7 @@
-"""Products of matrices of 1- to 8-bit codes that are held as planes of bits, and packing into planes.
+"""Products of matrices of 1- to 8-bit codes, held as planes of bits, and packing into planes.
 
-Codes are unsigned integers here; what they stand for comes in as steps and zero points.
-
-Host side of `hpcgnn.ops.bit_gemm`, over the compiled kernels. Contracts are already checked.
+Codes are unsigned. A line of 2-bit codes (3, 1, 2) has the planes 110 (low bits) and 101 (high bits). A product of two
+lines is a sum over pairs of planes: popcount(left_i AND right_j), shifted by i + j.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ LARGEST_SUM = 2**31 - 1
 
 @dataclass(frozen=True)
 class BitLines:
-    """Lines of codes as planes of bits: rows of a left matrix, or columns of a right one, along the contracted side.
+    """Lines of codes as planes of bits: rows of a left matrix, or columns of a right one.
 
     Attributes
     ----------
     words : (bit_width, padded lines, 4 * ceil(length / 128)) int32      bit k % 32 of word k / 32 of plane p is bit p
-                                     of the line's code number k; lines are padded to a multiple of 8, all with zeros
+                                     of the line's code k; lines are padded to a multiple of 8, all with zeros
     num_lines, length : int          without padding
     """
 
@@ -57,7 +56,7 @@ class BitLines:
 
 @dataclass(frozen=True)
 class CodeRange:
-    """Codes of values: floor((value - low) / step + offset), clamped to [0, 2^bit_width - 1].
+    """How values become codes: floor((value - low) / step + offset), clamped to [0, 2^bit_width - 1].
 
     low and step are numbers, or for packing (1,) or (num_lines,) float32.
     """
@@ -70,7 +69,7 @@ class CodeRange:
 
 @dataclass(frozen=True)
 class LineValues:
-    """Says what codes of a line stand for, zero_point + step * code, and step * their sum; (num_lines,) float32 all."""
+    """Codes of a line stand for zero_point + step * code; `sum` is step * their sum. (num_lines,) float32 each."""
 
     step: torch.Tensor
     zero_point: torch.Tensor
@@ -79,9 +78,9 @@ class LineValues:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """Says how sums of products of codes become values, gain * product + bias, and then max(0, .) where has_relu.
+    """Turns sums of products of codes into values: gain * product + bias, then max(0, .) if has_relu.
 
-    gain and bias are float32 for each column, or for each row where is_by_row; None is 1 and 0.
+    gain and bias are float32 per column, or per row if is_by_row; None means 1 and 0.
     """
 
     rows: LineValues
@@ -93,12 +92,12 @@ class Rescaling:
 
 
 def padded(number: int, multiple: int) -> int:
-    """Return the number, up to the next multiple."""
+    """`number`, rounded up to a multiple."""
     return -(-number // multiple) * multiple
 
 
 def words_of(length: int) -> int:
-    """32-bit words of a line of so many bits."""
+    """32-bit words of a line of `length` bits."""
     return padded(length, STEP_BITS) // WORD_BITS
 
 
@@ -109,17 +108,17 @@ def check_bit_width(bit_width: int) -> None:
 
 
 def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Return planes of a matrix of codes.
+    """Planes of a matrix of codes.
 
     Parameters
     ----------
     codes : (num_rows, num_columns) uint8, contiguous, values < 2**bit_width
-    is_by_column : bool              lines are the columns of the matrix; otherwise its rows
+    is_by_column : bool      lines are the matrix's columns; otherwise its rows
     line_padding : {8, 128}
 
     Raises
     ------
-    KernelError      a width, type or padding outside these
+    KernelError      another width, type or padding
     """
     lines = _empty_lines(codes, torch.uint8, bit_width, is_by_column, line_padding)
     _pack_codes.on(codes.device)(codes, lines, is_by_column)
@@ -127,11 +126,11 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
 
 
 def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of the codes of a matrix (num_rows, num_columns) of finite float32 values, quantized as they are packed.
+    """Planes of the codes of (num_rows, num_columns) finite float32 values, quantized while they are packed.
 
     Raises
     ------
-    KernelError      a width, type or padding outside the contract, or not one low and step, or one a line
+    KernelError      as `pack_codes`; or low and step are neither single nor one per line
     """
     lines = _empty_lines(values, torch.float32, codes.bit_width, is_by_column, line_padding)
     if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
@@ -142,7 +141,7 @@ def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Return codes of the lines, (num_lines, length) uint8."""
+    """Codes of the lines, (num_lines, length) uint8."""
     return _unpack_codes.on(lines.words.device)(lines)
 
 
@@ -155,12 +154,12 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
                   codes: CodeRange | None = None) -> torch.Tensor | BitLines:
     """sum over k of left[m, k] * right[k, n], for lines m of the left and n of the right.
 
-    The product is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
+    It is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
 
     Returns
     -------
-    (left.num_lines, right.num_lines) int32; float32 values with a rescaling; BitLines of the values' codes along the
-    columns, one a row, with a rescaling and a code range of numbers
+    (left.num_lines, right.num_lines) int32; with a rescaling float32 values; with a code range too, BitLines of the
+    values' codes along the columns, one per row
 
     Raises
     ------
@@ -173,7 +172,7 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
 
 
 def check_product(length: int, left_width: int, right: BitLines) -> None:
-    """Raises KernelError where the contracted sides disagree, or an int32 sum of products could overflow."""
+    """Raises KernelError if the contracted sides disagree, or an int32 sum of products could overflow."""
     if length != right.length:
         raise KernelError(f"a product contracts {length} columns of its left side with {right.length} rows of its "
                           "right side; they must be as many")
@@ -199,14 +198,12 @@ def _empty_lines(matrix: torch.Tensor, dtype: torch.dtype, bit_width: int, is_by
 
 @by_device("bit_gemm")
 def _pack_codes(codes: torch.Tensor, lines: BitLines, is_by_column: bool) -> None:
-    """Codes of a byte each into the zeroed words of `lines`."""
     simd_level()
     packing.pack_codes(codes.numpy(), lines.words.numpy(), is_by_column)
 
 
 @by_device("bit_gemm")
 def _pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_column: bool) -> None:
-    """Codes of float32 values into the zeroed words of `lines`."""
     simd_level()
     packing.pack_values(values.detach().numpy(), codes.low.numpy(), codes.step.numpy(), codes.offset,
                         lines.words.numpy(), is_by_column)
@@ -214,7 +211,6 @@ def _pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_
 
 @by_device("bit_gemm")
 def _unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Return (num_lines, length) uint8."""
     codes = empty((lines.num_lines, lines.length), torch.uint8)
     packing.unpack_lines(lines.words.numpy(), codes.numpy())
     return codes
@@ -222,7 +218,6 @@ def _unpack_codes(lines: BitLines) -> torch.Tensor:
 
 @by_device("bit_gemm")
 def _sum_lines(lines: BitLines) -> torch.Tensor:
-    """Return (num_lines,) int64."""
     sums = torch.zeros(lines.num_lines, dtype=torch.int64)
     packing.sum_lines(lines.words.numpy(), sums.numpy())
     return sums
@@ -231,14 +226,13 @@ def _sum_lines(lines: BitLines) -> torch.Tensor:
 @by_device("bit_gemm")
 def _multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None,
                    codes: CodeRange | None) -> torch.Tensor | BitLines:
-    """Return the product of lines, finished as the arguments say."""
     matrix = kernels.Left(left.words.numpy(), left.words.shape[1], left.words.shape[2] // 4)
     return finish_product(matrix, left.num_lines, right, rescaling, codes)[0]
 
 
 def finish_product(left: kernels.Left, num_rows: int, right: BitLines, rescaling: Rescaling | None,
                    codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
-    """Return the product of any left matrix, and how many of its tiles were multiplied."""
+    """Product of any left matrix, finished as the arguments say, and the number of tiles multiplied."""
     simd_level()
     words, num_columns = right.words.numpy(), right.num_lines
     if rescaling is None:

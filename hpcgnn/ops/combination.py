@@ -1,8 +1,8 @@
 """Combination: rows of 1- to 8-bit codes times the weight codes of a linear map, in exact integers.
 
-Rows that are stored as packages are combined by hpcgnn.lowbit.package_features.
-
-Host side of `hpcgnn.ops.combination`, over the compiled kernels. Contracts are already checked.
+The same sums can be computed in several ways. "dense" multiplies all bytes. "bits" multiplies one plane of bits of both
+sides at a time, which is fast for few bits. "sparse" skips codes that are zero. Which one is fastest depends on shape,
+density and machine, so "auto" measures the rate of each piece of work once per process and compares expected seconds.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ WAYS = ("auto", "dense", "bits", "sparse", "serial")
 
 def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int = 8, weight_bits: int = 8,
             way: str = "auto") -> torch.Tensor:
-    """Return codes @ weight_codes.T, the same integers whatever the way.
+    """codes @ weight_codes.T, the same integers whatever the way.
 
     Parameters
     ----------
-    codes : (num_rows, dim) uint8, or int8 in two's complement, contiguous
+    codes : (num_rows, dim) uint8 or int8, contiguous
     weight_codes : (num_outputs, dim) int8, contiguous
-    code_bits, weight_bits : int, 1 to 8      that hold every code, a sign included
+    code_bits, weight_bits : int, 1 to 8      enough for every code, sign included
     way : {"auto", "dense", "bits", "sparse", "serial"}
-        dense: every product, of bytes. bits: one plane of bits of both sides at a time. sparse: codes that are zero
-        cost no product. serial: nor do zero bits of the others. auto takes one of the first three, the one whose
-        seconds are expected to be least, from rates that are measured once a process
+        serial: sparse, and zero bits of the other codes are skipped too
 
     Returns
     -------
@@ -43,24 +41,24 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
 
     Raises
     ------
-    KernelError      types, shapes, widths or the way outside these; sums that could pass 2^31 - 1, from dim and the
-                     bits; or, where sums depend on it, a code that needs more bits than were named
+    KernelError      wrong types, shapes, widths or way; sums that could pass 2^31 - 1, judged by dim and the bits; or,
+                     where sums depend on it, a code that needs more bits than were named
 
-    Reference: MEGA, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies values
-    whole, two in one instruction, where the paper takes their bits one after the other; that is "serial", slower on a
-    processor since each set bit costs an addition of its own: never taken by itself, but measured by `bench`.
+    Reference: MEGA, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies whole values, two in one
+    instruction; the paper takes their bits one after the other, which is "serial". On a processor that is slower,
+    because each set bit costs an addition: only `bench` runs it.
     """
     check_combination(codes, weight_codes, code_bits, weight_bits, way)
     return _combine.on(codes.device)(codes, weight_codes, code_bits, weight_bits, way)
 
 
 def largest_product(code_bits: int, weight_bits: int, is_signed: bool) -> int:
-    """Return the largest magnitude of a code times a weight."""
+    """Largest magnitude of a code times a weight."""
     return (2 ** (code_bits - 1) if is_signed else 2**code_bits - 1) * 2 ** (weight_bits - 1)
 
 
 def check_sums(dim: int, code_bits: int, weight_bits: int, is_signed: bool) -> None:
-    """Raises KernelError where a sum of `dim` products could pass 32 bits."""
+    """Raises KernelError if a sum of `dim` products could pass 32 bits."""
     largest = dim * largest_product(code_bits, weight_bits, is_signed)
     if largest > LARGEST_SUM:
         raise KernelError(f"sums of {dim} products of {code_bits}-bit codes and {weight_bits}-bit weights can reach "
@@ -68,7 +66,7 @@ def check_sums(dim: int, code_bits: int, weight_bits: int, is_signed: bool) -> N
 
 
 def check_weight(weight_codes: torch.Tensor, dim: int) -> None:
-    """Raises KernelError unless the weights are a row of `dim` int8 codes for each output."""
+    """Raises KernelError unless weights are contiguous int8 of shape (outputs, dim)."""
     if weight_codes.dtype != torch.int8 or weight_codes.ndim != 2 or weight_codes.shape[1] != dim \
             or not weight_codes.is_contiguous():
         raise KernelError(f"a combination of {dim} columns takes contiguous int8 weights of shape (outputs, {dim}), "
@@ -77,7 +75,7 @@ def check_weight(weight_codes: torch.Tensor, dim: int) -> None:
 
 def check_combination(codes: torch.Tensor, weight_codes: torch.Tensor, code_bits: int, weight_bits: int,
                       way: str) -> None:
-    """Raises KernelError as `combine`, but for codes that do not fit."""
+    """Raises KernelError as `combine`, except for codes that do not fit."""
     if codes.dtype not in (torch.uint8, torch.int8) or codes.ndim != 2 or not codes.is_contiguous():
         raise KernelError(f"a combination takes a contiguous uint8 or int8 matrix of codes, "
                           f"found {codes.dtype} of shape {tuple(codes.shape)}")
@@ -98,13 +96,13 @@ LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs of a register, b
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of each piece of a product on this machine, from all its threads.
+    """Seconds of each piece of a product on this machine, with all its threads.
 
     Attributes
     ----------
     panel, table : a weight laid out for the dense and for the sparse product
-    dense, entry : a code times a weight, of all codes and of those that are not zero
-    scan, listed : a code that is looked at, and one that is not zero and listed
+    dense, entry : a code times a weight, for all codes and for nonzero ones
+    scan, listed : looking at a code, and listing a nonzero one
     bit : a bit of a code times a bit of a weight
     pack : one bit of one code, or weight, into its plane
     """
@@ -121,7 +119,7 @@ class Rates:
 
 @by_device("combination")
 def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
-    """Return codes @ weight.T in int32."""
+    """codes @ weight.T in int32, in the given way."""
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
@@ -136,7 +134,7 @@ def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_b
 
 def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, weight_bits: int,
                    is_serial: bool) -> tuple[torch.Tensor, int, int]:
-    """Rows [first, last) of a package stream @ weight.T in int32, then the fault that was found, or 0, and its row."""
+    """Rows [first, last) of a package stream @ weight.T in int32, then the fault found, or 0, and its row."""
     simd_level()
     if weight_bits < LARGEST_BIT_WIDTH:
         _check_codes("weights", weight, weight_bits)
@@ -145,7 +143,7 @@ def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, w
 
 
 def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_bits: int, weight_bits: int) -> str:
-    """Return the way of the least expected seconds, for codes of `shape` of which a share is not zero."""
+    """The way with the least expected seconds, for codes of `shape` with this share of nonzeros."""
     level = simd_level()
     rates, (num_rows, dim) = measured_rates(level, torch.get_num_threads()), shape
     size, weights = num_rows * dim, num_outputs * dim
@@ -161,7 +159,7 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
 
 @cache
 def measured_rates(level: str, num_threads: int) -> Rates:
-    """Return rates of one SIMD level and number of threads, from a few milliseconds of small products."""
+    """Rates at one SIMD level and number of threads, from a few milliseconds of small products."""
     seconds_of = partial(least_seconds, repetitions=REPEAT)
     zeros = torch.zeros(PROBE_ROWS, PROBE_DIM, dtype=torch.uint8)
     few = torch.rand(zeros.shape, generator=torch.Generator().manual_seed(0)) * PROBE_SPARSITY < 1
@@ -197,7 +195,7 @@ def _combine_entries(codes: torch.Tensor, weight: torch.Tensor, is_by_bit: bool 
 
 
 def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int) -> torch.Tensor:
-    """Multiply planes, which hold no signs: with a = code + p and b = weight + q, code weight = ab - q a - p weight."""
+    """Planes hold no signs: with a = code + p and b = weight + q, code weight = a b - q a - p weight."""
     code_offset, weight_offset = 2 ** (code_bits - 1) * (codes.dtype == torch.int8), 2 ** (weight_bits - 1)
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)
@@ -208,14 +206,12 @@ def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, wei
 
 
 def _check_codes(name: str, codes: torch.Tensor, bits: int) -> None:
-    """Raises KernelError where a code needs more bits."""
     needed = kernels.survey_codes(_bytes_of(codes), codes.dtype == torch.int8)[1]
     if needed > bits:
         raise KernelError(f"{name} of a combination need {needed} bits, and {bits} were named; name all of them")
 
 
 def _density(codes: torch.Tensor) -> float:
-    """Share of codes that are not zero, in every SAMPLED-th row, or in all of a few."""
     rows = codes[::SAMPLED].contiguous() if len(codes) > SAMPLED**2 else codes
     return kernels.survey_codes(_bytes_of(rows), codes.dtype == torch.int8)[0] / max(rows.numel(), 1)
 

@@ -1,6 +1,7 @@
-"""CounterKey says what a random draw is for. The draw is a pure function of the key, a global node id and a column.
+"""CounterKey names a random draw: a draw is a pure function of the key, a global node id and a column.
 
-No generator state exists anywhere in the program, so a resumed run and any number of ranks make the same draws.
+Random numbers have no state, so a resumed run and any number of ranks draw the same ones. For example, the dropout of
+node 7 in layer 1 and epoch 3 is drawn by CounterKey(seed, 3, DROPOUT, 1) on whichever rank owns node 7.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class CounterKey(NamedTuple):
     ----------
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE}
-    layer : int in [0, 4096)     of SUM a step of the epoch
-    part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
+    layer : int in [0, 4096)     for SUM a step of the epoch
+    part : int in [0, 65536)     rank that sends a gradient, so that errors of two ranks on one node differ; else 0
 
     Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.
     """
@@ -38,24 +39,14 @@ class CounterKey(NamedTuple):
 
     @property
     def stream(self) -> int:
-        """Return the purpose, layer and part packed in 32 bits: 4 | 12 | 16.
-
-        Raises
-        ------
-        KernelError      layer or part does not fit, and would share its draws with another
-        """
+        """Purpose, layer and part in 4 | 12 | 16 bits. Raises KernelError if layer or part does not fit."""
         if not (0 <= self.layer < MAX_LAYERS and 0 <= self.part < MAX_PARTS):
             raise KernelError(f"random draws are addressed by layers below {MAX_LAYERS} and parts below {MAX_PARTS}, "
                               f"found layer {self.layer} and part {self.part}")
         return self.purpose << 28 | self.layer << 16 | self.part
 
     def rotation(self) -> CounterKey:
-        """Return the key of the rotation of the rows that this key rounds.
-
-        Raises
-        ------
-        KernelError      a purpose other than FORWARD and BACKWARD, which rounds no rows of messages
-        """
+        """Key of the rotation of the rows that this key rounds. Raises KernelError unless FORWARD or BACKWARD."""
         if self.purpose not in ROTATION_OF:
             raise KernelError(f"rows are rotated for purposes {FORWARD} and {BACKWARD}, found {self.purpose}")
         return self._replace(purpose=ROTATION_OF[self.purpose])

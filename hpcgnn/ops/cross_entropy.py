@@ -1,7 +1,4 @@
-"""Cross-entropy of many rows at once, of which only some are there as float32 at a time.
-
-What its gradient is taken for is not known here.
-"""
+"""Cross-entropy of 16-bit logits that converts one block of rows at a time to float32."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ ROWS_A_BLOCK = 1 << 14
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Keeps the rows as they are; backward takes their softmax again."""
+    """Stores the logits as they are; backward computes their softmax again."""
 
     @staticmethod
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -41,10 +38,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the sum of -log(softmax(logits)) at the labels over all rows, a float32 number, differentiable in logits.
+    """Sum over all rows of -log(softmax(logits)) at the labels, float32, differentiable in logits.
 
-    Loss and gradient have the bits that torch's function has for logits as float32; a block of rows is in float32 at a
-    time.
+    Loss and gradient have the bits of torch's function on float32 logits.
 
     Parameters
     ----------

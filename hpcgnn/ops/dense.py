@@ -1,9 +1,7 @@
-"""Products of rows with a weight matrix, forward and backward, in the rows' own storage type.
+"""Products of rows with a weight matrix, forward and backward; rows may be float32, bfloat16 or float16.
 
-Sums are float32 whatever the storage; gradients of weights and biases come out as float32.
-
-Host side of `hpcgnn.ops.dense`: our kernel, which widens blocks of rows to float32, sums in one order whatever the
-number of rows and threads, and stores once; and oneDNN for bfloat16 where the processor multiplies it.
+Sums are float32 whatever the rows' type. On the host our kernel widens blocks of rows to float32 and sums in one order
+for any number of rows and threads. If the processor multiplies bfloat16, oneDNN computes the products of bfloat16 rows.
 """
 
 from __future__ import annotations
@@ -20,23 +18,20 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return rows @ weight.T, added to `out` where given.
+    """rows @ weight.T, added to `out` if given.
 
-    rows (n, in_dim) and out (n, out_dim) float32, bfloat16 or float16; weight (out_dim, in_dim) of the same type.
+    rows (n, in_dim), out (n, out_dim) and weight (out_dim, in_dim) have one type.
     """
     return _map_rows.on(rows.device)(rows, weight, out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return gradient @ weight, the gradient of the rows that `map_rows` took; added to `out` where given."""
+    """gradient @ weight, the gradient of the rows of `map_rows`; added to `out` if given."""
     return _map_back.on(gradient.device)(gradient, weight, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return gradient.T @ rows as (out_dim, in_dim) float32, for gradient (n, out_dim) and rows (n, in_dim).
-
-    Where the processor multiplies bfloat16, oneDNN makes the product of bfloat16 rows, and its result has their 8 bits.
-    """
+    """gradient.T @ rows, (out_dim, in_dim) float32; oneDNN rounds it to bfloat16 on the way."""
     return _weight_gradient.on(gradient.device)(gradient, rows)
 
 
@@ -46,9 +41,7 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
-    """Sum of |rows| over the rows, (dim,) float64 for (n, dim) float32: the same to float32 however rows are shared out
-    among ranks.
-    """
+    """Sum of |rows|, (dim,) float64; rounded to float32 it is the same however ranks share the float32 rows."""
     check_rows(rows, len(rows), "column magnitudes", torch.float32)
     return _column_magnitudes.on(rows.device)(rows)
 
@@ -59,19 +52,16 @@ ROWS_ALIKE = 64
 
 @by_device("dense")
 def _map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return rows @ weight.T."""
     return _product(rows, weight, True, out)
 
 
 @by_device("dense")
 def _map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return gradient @ weight."""
     return _product(gradient, weight, False, out)
 
 
 @by_device("dense")
 def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return gradient.T @ rows, float32."""
     if not _is_for_onednn(rows):
         return _own_gradient(gradient, rows)
     met = _rows_alike(rows)
@@ -80,7 +70,6 @@ def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor
 
 
 def _own_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return gradient.T @ rows, float32, by our kernel."""
     total = torch.zeros(gradient.shape[1], rows.shape[1])
     if gradient.numel() and rows.numel():
         kernels.gradient(_bytes_of(gradient), _bytes_of(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
@@ -89,7 +78,6 @@ def _own_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 @by_device("dense")
 def _column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Sums in float32, in an order that does not depend on the threads."""
     total = torch.zeros(rows.shape[1])
     sums.column_sums(as_bytes(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
     return total
@@ -97,14 +85,12 @@ def _column_sums(rows: torch.Tensor) -> torch.Tensor:
 
 @by_device("dense")
 def _column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
-    """Sums in float64, in an order that does not depend on the threads."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     sums.column_magnitudes(rows.detach().numpy(), total.numpy())
     return total
 
 
 def _product(left: torch.Tensor, weight: torch.Tensor, is_transposed: bool, out: torch.Tensor | None) -> torch.Tensor:
-    """Return left @ weight or left @ weight.T in new memory, or `out` after it was added there."""
     is_added = out is not None
     if out is None:
         out = empty((len(left), weight.shape[0 if is_transposed else 1]), left.dtype)
@@ -124,7 +110,6 @@ def _product(left: torch.Tensor, weight: torch.Tensor, is_transposed: bool, out:
 
 
 def _rows_alike(rows: torch.Tensor) -> int:
-    """Return how many of the first rows oneDNN gets."""
     return len(rows) - len(rows) % ROWS_ALIKE
 
 

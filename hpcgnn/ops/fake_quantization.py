@@ -1,9 +1,4 @@
-"""Rounding to what small integers stand for, in float32, and the straight-through gradients of it.
-
-Whose steps and widths these are, and how they are learned, is not known here.
-
-Host side of `hpcgnn.ops.fake_quantization`, over the compiled kernels. Contracts are already checked.
-"""
+"""Rounds float32 values to multiples of a step, and passes gradients straight through the rounding."""
 
 from __future__ import annotations
 
@@ -44,10 +39,6 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
     step : (n, 1) or (1, dim) float32, above 0
     max_code : (n, 1) or (1, 1) float32 of whole numbers, at most 255
 
-    Returns
-    -------
-    (n, dim) float32
-
     Raises
     ------
     KernelError      types or shapes that disagree
@@ -60,17 +51,14 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
 
 def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
                              local_weight: float | None = None, needs_values: bool = True) -> CodeGradients:
-    """Gradients of `quantize_values`, in one pass; x is clipped where |x| / step > max_code.
+    """Gradients of `quantize_values` in one pass; x is clipped where |x| / step > max_code.
 
     Parameters
     ----------
     gradient : (n, dim) float32
-    local_weight : float or None      where given, of_step and clipped are of local_weight * sum of |quantized - x|
-    needs_values : bool               whether of_values is wanted
-
-    Returns
-    -------
-    CodeGradients, each sum in one order, whatever the threads
+    local_weight : float or None
+        if given, of_step and clipped are gradients of local_weight * sum of |quantized - x| instead
+    needs_values : bool      compute of_values
 
     Raises
     ------
@@ -97,7 +85,6 @@ def _check(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> 
 
 @by_device("pointwise")
 def _quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor of rounded values."""
     out = empty(tuple(values.shape))
     kernels.fake_quantize(values.detach().numpy(), *_scales(values, step, max_code), out.numpy())
     return out
@@ -106,7 +93,6 @@ def _quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.T
 @by_device("pointwise")
 def _quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
                               local_weight: float | None, needs_values: bool) -> CodeGradients:
-    """Return all gradients in one pass over the values."""
     of_values = empty(tuple(values.shape)) if needs_values else None
     of_step = torch.empty(step.shape)
     clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)

@@ -1,7 +1,4 @@
-"""Maximum over a row's entries, column by column, with its backward: the pooling form of aggregation.
-
-Host side of `hpcgnn.ops.maximum`, over the compiled kernels. Contracts are already checked.
-"""
+"""Maximum over a row's entries, column by column, with its backward: pooling as aggregation."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torc
 
     Parameters
     ----------
-    matrix : SparseRows                         unscaled, every self-loop a stored entry
+    matrix : SparseRows      unscaled; self-loops are stored entries
     h : (matrix.num_columns, dim) float32, bfloat16 or float16
 
     Returns
     -------
-    out : (matrix.num_rows, dim), as h          0 without entries; NaN where any of them is
-    argmax : (matrix.num_rows, dim) int32       the first entry that is largest; -1 without entries
+    out : (matrix.num_rows, dim), as h          0 without entries; NaN if an entry is NaN
+    argmax : (matrix.num_rows, dim) int32       first largest entry; -1 without entries
 
     Raises
     ------
@@ -54,20 +51,9 @@ class _Maximum(torch.autograd.Function):
 
 
 def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
-    """`row_maximum` without its argmax, differentiable in h: a gradient goes to the first row that is largest.
+    """`row_maximum` without argmax, differentiable in h: a gradient goes to the first largest row.
 
-    Parameters
-    ----------
-    h : (matrix.num_columns, dim) float32, bfloat16 or float16
-    matrix, transposed : SparseRows             the same entries by rows and by columns, ascending in each column
-
-    Returns
-    -------
-    (matrix.num_rows, dim), as h
-
-    Raises
-    ------
-    KernelError      h has not one row of such a type a column of the matrix; a matrix with scales or self-loops
+    `transposed` has the entries of `matrix` by columns, ascending in each column; errors as there.
     """
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"maximum needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
@@ -76,7 +62,6 @@ def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torc
 
 @by_device("aggregation")
 def _maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest of each row's entries, column by column, and the row of h that has it."""
     shape = matrix.num_rows, h.shape[1]
     out, argmax = empty(shape, h.dtype), empty(shape, torch.int32)
     kernels.maximum_forward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[h.dtype],
@@ -86,7 +71,6 @@ def _maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @by_device("aggregation")
 def _maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
     out = empty((transposed.num_rows, gradient.shape[1]), gradient.dtype)
     kernels.maximum_backward(transposed.begin, transposed.end, transposed.tasks, transposed.indices,
                              STORAGE_NUMBER[gradient.dtype], gradient.shape[1], as_bytes(gradient), argmax.numpy(),

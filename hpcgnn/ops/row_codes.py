@@ -1,8 +1,8 @@
-"""RowBits: rows of codes in memory as bits, each row at its own width. What codes stand for is not known here.
+"""Rows as codes of few bits in memory: RowBits for integer models, RowStore and pack_signs for the backward pass.
 
-RowStore keeps rows as codes of few bits until the backward pass reads them; pack_signs keeps where they are not 0.
-
-What is kept, and for which layer, is not known here.
+RowBits stores each row at its own width, as planes: a row of 3-bit codes is three lines of bits, one line per bit.
+RowStore rounds rows to codes in the forward pass and decodes them, block by block, in the backward pass. pack_signs
+keeps one bit per element: whether it was not 0.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hpcgnn.widths import PACKED_WIDTHS
 
 @dataclass(frozen=True)
 class RowBits:
-    """Rows as planes of bits: bit k % 32 of word k / 32 of plane p of a row is bit p of its code number k.
+    """Rows as planes of bits: bit k % 32 of word k / 32 of a row's plane p is bit p of its code k.
 
     Attributes
     ----------
-    words : (num_planes, words a plane) int32      planes of all rows, one row behind the other
-    begin : (num_rows + 1,) int32                  row i has the planes begin[i] .. begin[i + 1] - 1, its width
-    length : int                                   codes of a row
-    is_signed : bool                               codes of a row of b bits have 2**(b - 1) added to them
+    words : (num_planes, words per plane) int32      planes of all rows, row after row
+    begin : (num_rows + 1,) int32                    row i has the planes begin[i] .. begin[i + 1] - 1
+    length : int                                     codes per row
+    is_signed : bool                                 2**(b - 1) was added to the codes of a row of b bits
     """
 
     words: np.ndarray
@@ -45,12 +45,12 @@ class RowBits:
 
         Parameters
         ----------
-        codes : (num_rows, length) uint8, or int8 with a sign, contiguous
-        bit_width : (num_rows,) integer, 1 to 8      that hold every code of the row, a sign included
+        codes : (num_rows, length) uint8 or int8, contiguous
+        bit_width : (num_rows,) integer, 1 to 8      enough for every code of the row, sign included
 
         Raises
         ------
-        KernelError      a width outside these or not one a row, or a code that needs more bits
+        KernelError      another width or number of widths, or a code that needs more bits
         """
         is_signed = codes.dtype == np.int8
         if bit_width.shape != codes.shape[:1] or (len(bit_width) and not (
@@ -77,16 +77,16 @@ class RowBits:
 
     @property
     def bit_width(self) -> np.ndarray:
-        """Return the width of each row, (num_rows,) int32."""
+        """Width of each row, (num_rows,) int32."""
         return np.diff(self.begin)
 
     def some(self, first: int, stop: int) -> RowBits:
-        """Return the rows first .. stop - 1, without a copy of their bits."""
+        """Rows first .. stop - 1, without copying their bits."""
         begin = self.begin[first:stop + 1]
         return RowBits(self.words[begin[0]:begin[-1]], begin - begin[0], self.length, self.is_signed)
 
     def codes(self) -> np.ndarray:
-        """Return (num_rows, length) uint8, or int8 with a sign."""
+        """Codes of all rows, (num_rows, length) uint8, or int8 if signed."""
         codes = np.empty((self.num_rows, self.length), np.uint8)
         for width, rows in self._rows_by_width():
             words = np.zeros((width, padded(len(rows), PAD8), self.words.shape[1]), np.int32)
@@ -108,19 +108,15 @@ ROWS_A_BLOCK = 1 << 14      # rows that share a layout: its 21 bytes a row are h
 
 @dataclass(frozen=True)
 class RowStore:
-    """Codes of (len(node_id), dim) rows: rounded at random, so that they decode to the rows without bias.
+    """Stochastic codes of (len(node_id), dim) rows: they decode to the rows without bias.
 
     Attributes
     ----------
-    bit_width : {1, 2, 4, 8}
+    bit_width : {1, 2, 4, 8}        KernelError for another one
     key : CounterKey                purpose STORE, of the layer
     node_id : (num_rows,) int64     global ids, which key the rounding
     dim : int
     dtype : torch.dtype             of the rows, and of what is decoded
-
-    Raises
-    ------
-    KernelError      another bit-width
 
     Reference: Liu et al., EXACT, ICLR 2022: activations as stochastic codes. Deviation: without its random projection.
     """
@@ -136,7 +132,7 @@ class RowStore:
             raise KernelError(f"kept rows have a bit-width of {PACKED_WIDTHS}, found {self.bit_width}")
 
     def encode(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the codes of (num_rows, dim) rows, (num_bytes,) uint8 on their device.
+        """Codes of (num_rows, dim) rows, (num_bytes,) uint8 on their device.
 
         Raises
         ------
@@ -149,8 +145,9 @@ class RowStore:
         return codes
 
     def decode(self, codes: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the rows that `encode` made codes of, off by less than a step in each column: their span, and
-        (span.stop - span.start, dim) rows, whose memory the next ones take.
+        """Yield blocks of rows as (span, rows); each block overwrites the memory of the one before.
+
+        A decoded value is off by less than a step.
         """
         room = empty((min(len(self.node_id), ROWS_A_BLOCK), self.dim), self.dtype, codes.device)
         for span, index, layout, message in self._cut(codes):
@@ -164,7 +161,6 @@ class RowStore:
             yield slice(start, stop), *_laid_out(stop - start, self.dim, self.bit_width)
 
     def _cut(self, codes: torch.Tensor) -> Iterator[tuple[slice, np.ndarray, MessageLayout, Buffer]]:
-        """Yield each block with its bytes: an array on the host, else a tensor."""
         stop = 0
         for span, index, layout in self._parts():
             start, stop = stop, stop + layout.num_bytes
@@ -174,14 +170,11 @@ class RowStore:
 
 @lru_cache(maxsize=16)
 def _laid_out(num_rows: int, dim: int, bit_width: int) -> tuple[np.ndarray, MessageLayout]:
-    """Return the indices and the layout of so many rows of one width."""
     return np.arange(num_rows, dtype=np.int32), MessageLayout.build(np.full(num_rows, bit_width, np.uint8), dim)
 
 
 def pack_signs(rows: torch.Tensor) -> torch.Tensor:
-    """Return a bit for each of (n, dim) elements that is not 0, as (n, ceil(dim / 8)) uint8, the first in the highest
-    bit.
-    """
+    """One bit per element of (n, dim), set if it is not 0: (n, ceil(dim / 8)) uint8, highest bit first."""
     signs = empty((len(rows), -(-rows.shape[1] // 8)), torch.uint8, rows.device)
     for start in range(0, len(rows), ROWS_A_BLOCK):
         is_set = rows[start:start + ROWS_A_BLOCK] != 0
@@ -195,7 +188,7 @@ def pack_signs(rows: torch.Tensor) -> torch.Tensor:
 
 
 def mask_by_signs(rows: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """Return (n, dim) rows, 0 where `pack_signs` found 0."""
+    """(n, dim) rows, 0 where `pack_signs` found 0."""
     if rows.device.type == "cpu":
         return rows * torch.from_numpy(np.unpackbits(signs.numpy(), axis=1, count=rows.shape[1]))
     bits = signs[:, :, None] >> _shifts(rows.device) & 1

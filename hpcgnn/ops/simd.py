@@ -1,7 +1,4 @@
-"""This module names the host kernels' instruction set: the processor's best, or the one that HPCGNN_SIMD forces.
-
-Seconds of a piece of work on this machine, by which a choice between kernels is made.
-"""
+"""Instruction set of the host's kernels, which HPCGNN_SIMD may force; and a clock to compare kernels."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ ONEDNN_LEVELS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_COR
 
 
 def best_level() -> str:
-    """Name of the highest level that this processor and build have."""
+    """Highest level that this processor and build have."""
     return LEVELS[kernels.supported_level()]
 
 
 def simd_level() -> str:
-    """Name of the level in use.
+    """Level in use.
 
     Raises
     ------
@@ -40,15 +37,12 @@ def simd_level() -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Tell whether torch's products of bfloat16 have instructions for them, which ONEDNN_MAX_CPU_ISA may forbid.
-
-    Where they have none, they take up to a hundred times as long as those of float32.
-    """
+    """Whether torch has instructions for products of bfloat16; without them they take up to 100 times as long."""
     return kernels.multiplies_bfloat16() and _onednn_may_use("AVX512_CORE_BF16")
 
 
 def allows_tiles() -> bool:
-    """Tell whether ONEDNN_MAX_CPU_ISA lets torch use AMX, where there is any."""
+    """Whether ONEDNN_MAX_CPU_ISA lets torch use AMX."""
     return _onednn_may_use("AVX512_CORE_AMX")
 
 
@@ -58,7 +52,7 @@ def _onednn_may_use(level: str) -> bool:
 
 
 def least_seconds(work: Callable[[], object], repetitions: int) -> float:
-    """Return the least seconds of some repetitions, after one that is not timed: what work takes undisturbed."""
+    """Least seconds of some repetitions, after one that is not timed."""
     work()
     seconds = []
     for _ in range(repetitions):

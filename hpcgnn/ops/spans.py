@@ -1,4 +1,8 @@
-"""Ranges of rows: central and marginal ones, and pieces of a range. Rows are numbers here, without torch."""
+"""Splits row numbers into ranges: central and marginal rows, and blocks of a long range.
+
+A rank sums its central rows while messages travel. With rows 0 1 2 3 4 and row 3 marginal, `spans` gives
+((0, 3), (4, 5)) and ((3, 4),).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def spans(is_marginal: np.ndarray, device: str = "cpu") -> tuple[Spans, Spans]:
-    """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it, or
-    nearly all are.
+    """Central and marginal rows as few long ranges.
 
-    Central ranges come in blocks, between which messages are given a chance to make progress.
+    All rows count as marginal if nearly all are, or if ranges would be too short. Central ranges are cut into blocks;
+    messages make progress between two blocks.
 
     Parameters
     ----------
@@ -36,17 +40,12 @@ def spans(is_marginal: np.ndarray, device: str = "cpu") -> tuple[Spans, Spans]:
 
 
 def blocks(start: int, stop: int, device: str = "cpu") -> list[tuple[int, int]]:
-    """The range start .. stop in pieces, between which messages can be looked after; a device has fewer, longer ones.
-
-    Parameters
-    ----------
-    device : str      type of the device that computes a piece, as torch names it
-    """
+    """The range start .. stop in blocks; `device`, torch's name of its type, gets fewer and longer ones."""
     least = MIN_BLOCK if device == "cpu" else MIN_DEVICE_BLOCK
     step = max(least, -(-(stop - start) // BLOCKS))
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
 def short_blocks(num_rows: int) -> list[tuple[int, int]]:
-    """Return the range 0 .. num_rows in pieces, one at least, of rows that are never all there."""
+    """The range 0 .. num_rows in at least one block, for rows that never exist all at once."""
     return [(first, min(first + ROWS_AT_ONCE, num_rows)) for first in range(0, max(num_rows, 1), ROWS_AT_ONCE)]

@@ -1,7 +1,4 @@
-"""Element types that activations are stored in. Every operation accumulates in float32, whatever the storage.
-
-This module hands rows of any storage type to compiled kernels, as bytes with the number of ext/src/storage.h.
-"""
+"""Types that activations are stored in, and rows as bytes for the compiled kernels. All operations sum in float32."""
 
 from __future__ import annotations
 
@@ -14,12 +11,7 @@ STORAGES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_rows(rows: torch.Tensor, num_rows: int, operation: str, *dtypes: torch.dtype) -> None:
-    """Check that `rows` is a contiguous matrix of `num_rows` rows in a storage type, or in one of `dtypes` where given.
-
-    Raises
-    ------
-    KernelError      with what was found
-    """
+    """Raises KernelError unless `rows` is a contiguous (num_rows, dim) matrix of a storage type, or of `dtypes`."""
     allowed = dtypes or STORAGES
     if rows.dtype not in allowed or rows.ndim != 2 or len(rows) != num_rows or not rows.is_contiguous():
         names = " or ".join(str(allowed_type).removeprefix("torch.") for allowed_type in allowed)
@@ -31,7 +23,7 @@ STORAGE_NUMBER = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def as_bytes(rows: torch.Tensor) -> np.ndarray:
-    """Return (n, dim) contiguous rows as (n, dim * itemsize) uint8, the same memory."""
+    """(n, dim) contiguous rows as (n, dim * itemsize) uint8 on the same memory."""
     if rows.numel() == 0:
         # torch gives an empty matrix strides that its own view refuses.
         return np.empty((len(rows), rows.shape[1] * rows.itemsize), np.uint8)

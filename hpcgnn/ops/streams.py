@@ -1,6 +1,7 @@
-"""Streams of a device beside its computing stream, and the events that order them; on the host all of it is nothing.
+"""Streams of a device beside its computing stream, and the events that order them; on the host nothing has to wait.
 
-The computing stream is torch's current one. What is copied or launched is not known here.
+The computing stream is torch's current one. A message kernel runs on `message`, behind everything queued on the
+computing stream so far; the computing stream joins before it reads what arrived.
 """
 
 from __future__ import annotations
@@ -14,42 +15,42 @@ import torch
 
 
 class Mark(Protocol):
-    """An event behind what was queued on a stream when it was made; as torch.cuda.Event."""
+    """An event on a stream, as torch.cuda.Event."""
 
     def query(self) -> bool:
-        """Tell whether the stream has passed it."""
+        """Whether the stream has passed it."""
 
     def synchronize(self) -> None:
-        """Have the host wait until the stream has passed it."""
+        """Block the host until the stream has passed it."""
 
 
 class SideStream(Protocol):
     """A stream beside the computing one."""
 
     def after_computing(self) -> AbstractContextManager[None]:
-        """Queue the block's kernels and copies here, behind all that the computing stream holds now."""
+        """Queue the block's kernels and copies here, behind everything queued on the computing stream."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queue a copy of bytes between the device and pinned memory, behind all that is queued here."""
+        """Queue a copy of bytes between the device and pinned memory."""
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Give the tensor's memory to nobody before this stream has passed what is queued here now."""
+        """Hold the tensor's memory until this stream has passed everything queued here now."""
 
     def mark(self) -> Mark:
-        """Return an event behind all that is queued here."""
+        """An event behind everything queued here."""
 
     def join(self) -> None:
-        """Have the computing stream wait for all that is queued here. The host does not wait."""
+        """Make the computing stream wait for everything queued here; the host goes on."""
 
 
 class Streams(Protocol):
-    """A device's side streams: one for message kernels and copies, one for the sums of central rows."""
+    """Side streams of a device: one for message kernels and copies, one for sums of central rows."""
 
     message: SideStream
     central: SideStream
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Return uninitialized uint8 memory of the host that the device copies to and from by itself."""
+        """Uninitialized uint8 memory of the host that the device copies to and from by itself."""
 
 
 class _Passed:
@@ -61,7 +62,7 @@ class _Passed:
 
 
 class _HostStream:
-    """Stands for a stream on the host, which computes in order: whatever is called has happened."""
+    """The host computes in order: whatever is called has happened."""
 
     def after_computing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -80,19 +81,14 @@ class _HostStream:
 
 
 class HostStreams:
-    """See `Streams`."""
-
     def __init__(self) -> None:
         self.message = self.central = _HostStream()
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Return ordinary memory."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 class _CudaStream:
-    """See `SideStream`."""
-
     def __init__(self, device: torch.device):
         self._device, self._stream = device, torch.cuda.Stream(device)
 
@@ -119,13 +115,11 @@ class _CudaStream:
 
 
 class CudaStreams:
-    """See `Streams`."""
-
     def __init__(self, device: torch.device):
         self.message, self.central = _CudaStream(device), _CudaStream(device)
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Return page-locked memory, which torch keeps when it is freed."""
+        """Page-locked memory; torch keeps it when it is freed."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
@@ -141,13 +135,13 @@ _of_device: Callable[[torch.device], Streams] = _streams_of
 
 
 def streams_of(device: torch.device) -> Streams:
-    """Return the side streams of a device, made once."""
+    """Side streams of a device, created once."""
     return _of_device(device)
 
 
 @contextmanager
 def use_streams(streams: Streams) -> Iterator[None]:
-    """Use these streams for every device inside the block; for tests that watch them."""
+    """Use these streams for every device in the block; for tests that watch them."""
     global _of_device
     before, _of_device = _of_device, lambda device: streams
     try:

@@ -1,12 +1,8 @@
-"""A 0/1 matrix as tiles of 8 x 128 bits, and its product with lines of codes: the aggregation by bits.
+"""A 0/1 matrix as tiles of 8 x 128 bits, and its product with lines of codes: aggregation by bits.
 
-Tiles of zeros need not be stored, nor multiplied.
-
-Host side of `hpcgnn.ops.tiles`, over the compiled kernels. Contracts are already checked.
-
-Aggregation of signed codes by bits in many small batches at once: the tiles of all of them, a thread a batch.
-
-How batches are cut and who chooses tiles is not known here.
+Only tiles with an entry are stored and multiplied. An edge from node 200 to node 3 sets bit 72 of row 3 in the tile of
+rows 0 to 7 and columns 128 to 255. `TileList` holds one matrix; `BatchTiles` holds the adjacencies of many small
+batches, and each thread sums one batch at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ TILE_ROWS, TILE_COLUMNS = 8, 128
 
 @dataclass(frozen=True)
 class TileList:
-    """Tiles of a 0/1 matrix by rows of tiles; in the dense form all of them, otherwise those with an entry.
+    """Tiles of a 0/1 matrix by rows of tiles: in the dense form all of them, otherwise those with an entry.
 
     Attributes
     ----------
@@ -54,28 +50,28 @@ class TileList:
 
     @property
     def num_tiles(self) -> int:
-        """Count the tiles that are stored."""
+        """Number of stored tiles."""
         return len(self.column)
 
     @property
     def num_places(self) -> int:
-        """Count the tiles of the whole matrix, with those of zeros."""
+        """Number of tiles of the whole matrix, empty ones included."""
         return (len(self.begin) - 1) * -(-self.num_columns // TILE_COLUMNS)
 
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False,
                  device: torch.device | str = "cpu") -> TileList:
-    """Return tiles of a CSR pattern; an entry that is there twice counts once.
+    """Tiles of a CSR pattern; an entry given twice counts once.
 
     Parameters
     ----------
     indptr : (num_rows + 1,) int64
     indices : (num_entries,) int32, in [0, num_columns)
-    device : where the words shall lie
+    device : of the words
 
     Raises
     ------
-    KernelError      the arrays are of another type, or no CSR of such a matrix
+    KernelError      arrays of another type, or no CSR of such a matrix
     """
     _check_csr(indptr, indices, num_columns)
     num_rows = len(indptr) - 1
@@ -93,24 +89,24 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """Count the entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
+    """Number of entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
     return _count_entries.on(tiles.words.device)(tiles)
 
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
                    rescaling: Rescaling | None = None,
                    codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """Return the 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
+    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
 
     Parameters
     ----------
-    jump : bool      tiles of zeros are found and left out; a list of tiles has none, and must be jumped
-    reuse : bool     a tile is loaded once for all planes of the right side; otherwise once a plane
+    jump : bool      skip tiles of zeros; must be True for a list, which has none
+    reuse : bool     load a tile once for all planes of the right side; otherwise once per plane
 
     Returns
     -------
     (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply_bits`
-    number of tiles that were multiplied
+    number of tiles multiplied
 
     Raises
     ------
@@ -137,7 +133,6 @@ def _check_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> Non
 
 @by_device("bit_gemm")
 def _count_entries(tiles: TileList) -> torch.Tensor:
-    """Return (num_rows,) int64."""
     counts = torch.zeros(tiles.num_rows, dtype=torch.int64)
     kernels.count_entries(tiles.begin, tiles.words.numpy(), counts.numpy())
     return counts
@@ -146,7 +141,6 @@ def _count_entries(tiles: TileList) -> torch.Tensor:
 @by_device("bit_gemm")
 def _multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
                     codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
-    """The product of tiles, finished as the arguments say. A list holds no zeros, so nothing is looked for in it."""
     num_padded, num_steps = TILE_ROWS * (len(tiles.begin) - 1), right.words.shape[2] // 4
     left = bit_gemm.Left(tiles.words.numpy(), num_padded, num_steps, tiles.begin, tiles.column,
                          jump and tiles.is_dense, reuse)
@@ -160,11 +154,11 @@ class BatchTiles:
     Attributes
     ----------
     row_begin : (num_batches + 1,) int64          batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
-    tile_row_begin : (num_batches + 1,) int64     and so many rows of tiles
+    tile_row_begin : (num_batches + 1,) int64     the same for rows of tiles
     begin : (num_tile_rows + 1,) int64            row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
     column : (num_tiles,) int32                   in tiles, from the batch's first row
-    words : (num_tiles, 8, 4) int32               see `hpcgnn.ops.tiles.TileList`
-    indptr : (num_rows + 1,) int64                counts the entries of each row, each of which is in a tile
+    words : (num_tiles, 8, 4) int32               see `TileList`
+    indptr : (num_rows + 1,) int64                counts the entries of each row
     """
 
     row_begin: np.ndarray
@@ -176,12 +170,7 @@ class BatchTiles:
 
     @classmethod
     def stack(cls, lists: list[TileList], indptr: np.ndarray) -> BatchTiles:
-        """Return the tiles of one batch after the other.
-
-        Raises
-        ------
-        KernelError      a matrix that is not square, or an indptr of another number of rows
-        """
+        """Tiles of one batch after the other; KernelError if a matrix is not square or indptr has another length."""
         if any(one.num_rows != one.num_columns for one in lists):
             raise KernelError("a batch's adjacency is square, found tiles of another shape")
         row_begin = _bounds([one.num_rows for one in lists])
@@ -202,12 +191,12 @@ class BatchTiles:
 
     @property
     def num_tiles(self) -> np.ndarray:
-        """Count the tiles of each batch, (num_batches,) int64."""
+        """Number of tiles of each batch, (num_batches,) int64."""
         return np.diff(self.begin[self.tile_row_begin])
 
     @property
     def num_places(self) -> np.ndarray:
-        """Count the tiles of each batch with those of zeros, (num_batches,) int64."""
+        """Number of tiles of each batch, empty ones included, (num_batches,) int64."""
         num_rows = np.diff(self.row_begin)
         return -(-num_rows // TILE_ROWS) * -(-num_rows // TILE_COLUMNS)
 
@@ -218,14 +207,14 @@ class BatchTiles:
 
     @cached_property
     def largest_batch(self) -> int:
-        """Count the rows of the largest one."""
+        """Number of rows of the largest batch."""
         return int(np.diff(self.row_begin).max(initial=0))
 
 
 def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
-    """out[v, j] = sum of codes[u, j] over the in-neighbors u of v, for the rows of the batches first .. end - 1.
+    """out[v, j] = sum of codes[u, j] over the in-neighbors u of v, for rows of the batches first .. end - 1.
 
-    Codes enter the product as code + 2**(bit_width - 1), and what that adds is taken away again.
+    Returns the number of tiles multiplied.
 
     Parameters
     ----------
@@ -233,13 +222,9 @@ def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int
     bit_width : int, 1 to 8
     out : (row_begin[end] - row_begin[first], dim) int32, overwritten
 
-    Returns
-    -------
-    tiles that were multiplied
-
     Raises
     ------
-    KernelError      types, shapes or a width outside these, or sums that could overflow
+    KernelError      other types, shapes or widths, or sums that could overflow
     """
     if not 1 <= bit_width <= 8 or not 0 <= first <= end <= tiles.num_batches:
         raise KernelError(f"sums over batches {first} to {end} of {tiles.num_batches}, of codes of {bit_width} bits; "
