@@ -1,6 +1,8 @@
 """Aggregation: a sparse matrix times dense rows (SpMM), with its backward.
 
-Host side of `hpcgnn.ops.aggregation`, over the compiled kernels. Contracts are already checked.
+A rank's matrix has inner rows and, as columns, inner and halo nodes: the near rows, and the far rows that messages
+bring. Far rows may stay packed in their messages; the product decodes them while it gathers. Threads take ranges of
+rows with about equally many entries, and each row is summed in the order of its entries.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ class SparseRows:
     begin, end : (num_rows,) int64              row v has the entries begin[v] .. end[v] - 1
     indices : (num_entries,) int32, columns in [0, num_columns)
     num_columns : int
-    num_self : int                              rows v < num_self also have the entry (v, v), not stored
-    row_scale : (num_rows,) float32 or None     None is 1
+    num_self : int                              rows v < num_self also have an entry (v, v) that is not stored
+    row_scale : (num_rows,) float32 or None     None means 1
     column_scale : (num_columns,) float32 or None
-    entry_scale : (num_entries,) float32 or None     A[v, u], beside indices; None is 1, as implied self-loops are
-    split : int or None                         columns below it are rows of a near table, the others of a far one;
-                                                None is wherever the near rows that are given end
-    num_near : int or None                      rows that the near table has, where no entry names the others
-    has_half_sums : bool                        a GPU adds products of 16-bit rows 16 at a time in the rows' own type,
-                                                not all in float32: off by up to 17 units of 2^-11 (float16) or 2^-8
-                                                (bfloat16) of a batch's sum of magnitudes; see kernels/arithmetic.cuh
+    entry_scale : (num_entries,) float32 or None     A[v, u]; None means 1, as for implied self-loops
+    split : int or None                         columns below it are near rows, the others far; None: the number of near
+                                                rows given
+    num_near : int or None                      number of near rows, if no entry names the columns between it and
+                                                `split`
+    has_half_sums : bool                        a GPU adds products of 16-bit rows 16 at a time in the rows' own type:
+                                                off by up to 17 units of 2^-11 (float16) or 2^-8 (bfloat16) of a batch's
+                                                sum of magnitudes; see kernels/arithmetic.cuh
 
     Reference: HalfGNN, section 4.3.1, for `has_half_sums`.
     """
@@ -68,14 +71,12 @@ class SparseRows:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """Return how a GPU works through the rows."""
+        """How a GPU works through the rows."""
         return Geometry(self)
 
     @cached_property
     def tasks(self) -> np.ndarray:
-        """Return (num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
-
-        Every product asks for them, so the matrix is checked here, once: kernels trust what it says.
+        """Bounds of row ranges with about equally many entries, (num_tasks + 1,) int64.
 
         Raises
         ------
@@ -109,17 +110,12 @@ class SparseRows:
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
-        """Return the bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
+        """`tasks` of the rows start .. stop - 1."""
         inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
         return np.concatenate([[start], inner, [stop]]).astype(np.int64)
 
     def rows(self, start: int, stop: int) -> SparseRows:
-        """Return the matrix of rows start .. stop - 1.
-
-        Raises
-        ------
-        KernelError      start lies among the rows with self-loops, which are counted from row 0
-        """
+        """The matrix of rows start .. stop - 1. Raises KernelError if it starts among rows with implied self-loops."""
         if 0 < start < self.num_self:
             raise KernelError(f"rows with self-loops must be taken from row 0, found {start} of {self.num_self}")
         row_scale = None if self.row_scale is None else self.row_scale[start:stop]
@@ -129,11 +125,11 @@ class SparseRows:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Far rows as messages left them, decoded inside the gather: fewer bytes are read, and no dense copy is kept.
+    """Far rows as messages left them, decoded while they are gathered: fewer bytes are read, and no dense copy is kept.
 
     Attributes
     ----------
-    message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; beside the rows
+    message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; on the rows' device
     bit_width : (num_far,) uint8, of 1, 2, 4, 8
     payload_offset, parameter_offset : (num_far,) int64       bytes from the start of `message`
     """
@@ -151,16 +147,10 @@ class PackedRows:
 
     @cached_property
     def _fitting(self) -> set[int]:
-        """Return the numbers of columns that the rows were found to fit with."""
         return set()
 
     def check(self, dim: int) -> None:
-        """Look at every row's place once; those on a device are trusted.
-
-        Raises
-        ------
-        KernelError      a row of `dim` columns that does not lie within the message
-        """
+        """Check once that every row of `dim` columns lies within the message; rows on a device are trusted."""
         if not len(self) or dim in self._fitting or not isinstance(self.message, np.ndarray):
             return
         outside = kernels.first_outside(self.message, self.bit_width, self.payload_offset, self.parameter_offset, dim)
@@ -174,22 +164,20 @@ FarRows = torch.Tensor | PackedRows | None
 
 
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
-    """Return a matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
+    """Matrix of a CSR: indptr (num_rows + 1,) int64, indices int32."""
     return SparseRows(indptr[:-1], indptr[1:], indices, num_columns, **scaling)
 
 
 def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> torch.Tensor:
-    """Return matrix @ [near; far], summed in float32 and stored once in the rows' own type.
+    """matrix @ [near; far], summed in float32 and stored once in the rows' type.
+
+    Each row is summed in the order of its entries, for any number of threads.
 
     Parameters
     ----------
     near : (n, dim) float32, bfloat16 or float16
     far : (m, dim) as near, PackedRows of m rows, or None, where m is 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
-
-    Returns
-    -------
-    (matrix.num_rows, dim)                      each row summed in the order of its entries, whatever the threads
 
     Raises
     ------
@@ -209,17 +197,9 @@ def add_product(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch
 
 def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor,
                   span: tuple[int, int]) -> None:
-    """Store the rows start .. stop - 1 of matrix @ [near; far] in `out` (matrix.num_rows, dim); others stay there.
+    """Store rows start .. stop - 1 of matrix @ [near; far] in `out` (matrix.num_rows, dim); see `multiply`.
 
-    Of the far rows only those are read that these rows sum, so the others need not be there yet; see `multiply`.
-
-    Parameters
-    ----------
-    span : (start, stop)
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree, or a span outside the matrix
+    Only far rows that these rows sum are read, so the others may still be on their way.
     """
     _check_tables(matrix, near, far, out)
     if not 0 <= span[0] <= span[1] <= matrix.num_rows:
@@ -229,17 +209,13 @@ def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: tor
 
 def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
                       entry_index: np.ndarray | None = None) -> torch.Tensor:
-    """Return the product of a matrix whose entries are weighed by head too: heads share the columns evenly.
+    """The product with one weight per entry and head; heads share the columns evenly.
 
     Parameters
     ----------
     near : (matrix.num_columns, dim) float32, bfloat16 or float16
-    entry_scale : (num_weights, num_heads) float32, on a device also of near's type     num_heads divides dim
-    entry_index : (num_entries,) int64          the row of entry_scale for each entry; none is the entry's own number
-
-    Returns
-    -------
-    (matrix.num_rows, dim)                      as `multiply`
+    entry_scale : (num_weights, num_heads) float32, on a device also of near's type
+    entry_index : (num_entries,) int64      row of entry_scale for each entry; None: the entry's own number
 
     Raises
     ------
@@ -300,20 +276,11 @@ class _Aggregate(torch.autograd.Function):
 
 
 def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
-    """Return matrix @ h, differentiable in h.
-
-    Parameters
-    ----------
-    h : (matrix.num_columns, dim) float32, bfloat16 or float16
-    matrix, transposed : SparseRows             the same matrix by rows and by columns
-
-    Returns
-    -------
-    (matrix.num_rows, dim), as h
+    """matrix @ h, differentiable in h; `transposed` is the same matrix by columns.
 
     Raises
     ------
-    KernelError      h has not one row of such a type a column of the matrix
+    KernelError      h does not have one row of a storage type per column of the matrix
     """
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"aggregation needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
@@ -322,7 +289,7 @@ def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> to
 
 @by_device("aggregation")
 def _multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
-    """Matrix times rows stored in `out`, or added to it, on the threads of OpenMP, for the rows that `tasks` name."""
+    """Rows that `tasks` name, stored in `out` or added to it."""
     entry_scale = None if matrix.entry_scale is None else matrix.entry_scale[:, None]
     _aggregate(matrix, near, far, out, tasks, is_added, entry_scale)
 
@@ -330,7 +297,6 @@ def _multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndar
 @by_device("aggregation")
 def _multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,
                        out: torch.Tensor) -> None:
-    """Matrix with weights of its entries times rows, stored in `out`."""
     _aggregate(matrix, near, None, out, matrix.tasks, False, entry_scale.detach().numpy(), entry_index)
 
 
@@ -346,5 +312,5 @@ def _aggregate(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.nda
 
 @by_device("aggregation")
 def entry_dtype(rows: torch.Tensor) -> torch.dtype:
-    """Return what values of entries beside these rows are stored in: float32, whatever the rows are."""
+    """Type of the values that entries have beside these rows: float32 on the host, the rows' type on a device."""
     return torch.float32

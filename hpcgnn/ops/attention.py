@@ -1,9 +1,9 @@
 """Attention over a row's entries: scores, edge softmax and products sampled at the entries (SDDMM), with backwards.
 
-Rows are float32, bfloat16 or float16; scores of rows and every sum are float32. What an entry has, its weight, product
-and gradients, is float32 on the host, and on a device of the rows' type: `entry_dtype` of the backend.
-
-Host side of `hpcgnn.ops.attention`, over the compiled kernels. Contracts are already checked.
+Each node has a score as destination and one as source, per head. An edge's score is their sum; a softmax over the edges
+of a destination makes it a weight, and the weighted rows are summed by `multiply_weighted`. Scores and sums are
+float32. Values of edges are float32 on the host and of the rows' type on a device:
+`hpcgnn.ops.aggregation.entry_dtype`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
     Returns
     -------
     (num_vectors, num_rows, num_heads) float32
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
     """
     _check_heads(rows, len(rows), num_heads)
     check_rows(vectors, len(vectors), "attention", torch.float32)
@@ -49,17 +45,16 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
 
     Parameters
     ----------
-    matrix : SparseRows                      its scales are ignored; self-loops are stored entries
+    matrix : SparseRows                      scales are ignored; self-loops are stored entries
     target : (matrix.num_rows, num_heads) float32
-    source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column: its alpha is 0, and a row
-                                                         that has no other column gets zeros
+    source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column, which gets alpha 0
     slope : float                            of LeakyReLU below 0
-    dtype : torch.dtype                      of alpha; the host has float32 alone
+    dtype : torch.dtype                      of alpha; float32 on the host
 
     Returns
     -------
-    (num_entries, num_heads) of dtype        computed in float32 and rounded once: off by 2^-11 of itself in float16
-                                             (2^-25 below 2^-14), by 2^-8 of itself in bfloat16
+    (num_entries, num_heads) of dtype        rounded once: off by 2^-11 of itself in float16 (2^-25 below 2^-14), by
+                                             2^-8 in bfloat16; zeros in a row with absent columns only
 
     Raises
     ------
@@ -74,7 +69,7 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
 
 def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
                           alpha: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Gradients of `edge_softmax`: `gradient` of alpha becomes, in place, that of target[v] + source[u] at each entry.
+    """Backward of `edge_softmax`: replaces `gradient` of alpha by the gradient of target[v] + source[u] at each entry.
 
     Parameters
     ----------
@@ -82,11 +77,7 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
 
     Returns
     -------
-    (matrix.num_rows, num_heads) float32     gradient of target: its sum over each row
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
+    (matrix.num_rows, num_heads) float32     gradient of target: the sum over each row
     """
     _check_scores(matrix, target, source)
     check_rows(alpha, len(matrix.indices), "attention", *_entry_dtypes(alpha))
@@ -97,20 +88,12 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
 
 
 def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """out[v] = sum of value[entry_index[e]] over the entries e of row v, in their order.
+    """out[v] = sum of value[entry_index[e]] over the entries e of row v, in their order, (num_rows, num_heads) float32.
 
     Parameters
     ----------
     value : (num_values, num_heads) float32, on a device also bfloat16 or float16
     entry_index : (num_entries,) int64       rows of value
-
-    Returns
-    -------
-    (matrix.num_rows, num_heads) float32
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
     """
     check_rows(value, len(value), "attention", *_entry_dtypes(value))
     _check_index(matrix, entry_index)
@@ -126,12 +109,7 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
 
     Returns
     -------
-    (num_entries, num_heads)      float32, on a device of the rows' type: summed in float32 and rounded once, so that in
-                                  float16 a product above 65,504 is infinite, and no other
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
+    (num_entries, num_heads)      float32, on a device of the rows' type; summed in float32 and rounded once
 
     Reference: HalfGNN, Sections 4.2 and 4.4. Deviation: sums are float32.
     """
@@ -143,7 +121,7 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
 
 
 class _Attend(torch.autograd.Function):
-    """Keeps alpha, which backward needs twice, and the scores, from which it takes the slope of each entry."""
+    """Keeps alpha, which backward needs twice, and the scores, which give each entry's slope."""
 
     @staticmethod
     def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight):
@@ -159,7 +137,6 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """Gradients of z and of the two vectors."""
         z, vectors, score, alpha, entry_weight = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
         gradient = gradient.contiguous()
@@ -175,7 +152,6 @@ class _Attend(torch.autograd.Function):
 
 
 def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Tensor:
-    """Return the products in the type of `value`, multiplied in float32."""
     return value if entry_weight is None else torch.mul(value, entry_weight[:, None], out=torch.empty_like(value))
 
 
@@ -188,8 +164,7 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
            is_present: np.ndarray | None = None, entry_weight: torch.Tensor | None = None) -> torch.Tensor:
     """out[v] = sum of w[e] alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
 
-    alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors. Entries of an
-    absent column u count as if they were not stored: their alpha is 0, and a row that has no others gives 0.
+    alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors.
 
     Parameters
     ----------
@@ -198,14 +173,9 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     matrix, transposed : SparseRows                                the same entries by rows and by columns
     entry_index : (num_entries,) int64                             position in matrix of each entry of transposed
     slope : float                                                  of LeakyReLU below 0
-    is_present : (matrix.num_columns,) bool                        the rows of z that are sources, all by default; the
-                                                                   others must be finite all the same
-    entry_weight : (num_entries,) float32                          w, beside the entries of matrix; 1 by default. The
-                                                                   softmax does not know of it
-
-    Returns
-    -------
-    (matrix.num_rows, dim), as z
+    is_present : (matrix.num_columns,) bool                        rows of z that are sources, all by default; entries
+                                                                   of the others count as not stored. All must be finite
+    entry_weight : (num_entries,) float32                          w, applied after the softmax; 1 by default
 
     Raises
     ------
@@ -255,7 +225,6 @@ def _check_index(matrix: SparseRows, entry_index: np.ndarray) -> None:
 
 @by_device("attention")
 def _head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
     score = empty((len(vectors), len(rows), num_heads))
     kernels.head_scores(as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1] // num_heads,
                         vectors.detach().numpy(), score.numpy())
@@ -265,7 +234,6 @@ def _head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> t
 @by_device("attention")
 def _head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
                           score_gradient: torch.Tensor) -> torch.Tensor:
-    """Adds the gradient of `rows` to `gradient`; returns that of `vectors`, summed in float64 over ranges of rows."""
     partial = np.zeros((-(-len(rows) // kernels.TASK_ROWS), *vectors.shape), np.float32)
     kernels.head_scores_backward(as_bytes(rows), as_bytes(gradient), STORAGE_NUMBER[rows.dtype],
                                  rows.shape[1] // score_gradient.shape[2], vectors.detach().numpy(),
@@ -276,7 +244,6 @@ def _head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: t
 @by_device("attention")
 def _edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,
                   dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return the softmax over each row's entries, (num_entries, num_heads) float32, which `dtype` is."""
     alpha = empty((len(matrix.indices), target.shape[1]))
     kernels.edge_softmax(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                          source.detach().numpy(), slope, alpha.numpy())
@@ -286,7 +253,6 @@ def _edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: flo
 @by_device("attention")
 def _edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, slope: float, alpha: torch.Tensor,
                            gradient: torch.Tensor) -> torch.Tensor:
-    """Turns the gradient of alpha into that of the scores, in place; returns its sum over each row."""
     target_gradient = empty((matrix.num_rows, alpha.shape[1]))
     kernels.edge_softmax_backward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                                   source.detach().numpy(), slope, alpha.numpy(), gradient.numpy(),
@@ -296,7 +262,6 @@ def _edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, s
 
 @by_device("attention")
 def _sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """Sum of the values of each row's entries, (num_rows, num_heads) float32."""
     out = empty((matrix.num_rows, value.shape[1]))
     kernels.sum_entries(matrix.begin, matrix.end, matrix.tasks, matrix.indices, entry_index, value.detach().numpy(),
                         out.numpy())
@@ -305,7 +270,6 @@ def _sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.
 
 @by_device("attention")
 def _take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """Return value[entry_index], (num_entries, num_heads) float32."""
     out = empty((len(entry_index), value.shape[1]))
     kernels.take_entries(entry_index, value.detach().numpy(), out.numpy())
     return out
@@ -313,7 +277,6 @@ def _take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
 
 @by_device("attention")
 def _sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
     out = empty((len(matrix.indices), num_heads))
     kernels.sampled_products(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
                              left.shape[1] // num_heads, as_bytes(left), as_bytes(right), out.numpy())

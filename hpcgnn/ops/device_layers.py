@@ -1,12 +1,9 @@
-"""Rows of integer models on a device: their planes of bits, and what each of them sums, as entries or as tiles.
+"""All convolutions of an integer model on a device, from planes of bits to planes of bits.
 
-What is computed of them is not known here.
-
-DeviceLayers: all convolutions of an integer model on a device, from planes of bits to planes of bits.
-
-Every map is composed of products of bits, sums over neighbors are of tiles of bits or of rows of packed codes, and
-floats are written by the last two layers alone. Models and messages are not known here. The same bits come from
-`hpcgnn.ops.integer_rows` and `hpcgnn.ops.integer_rows` on the host.
+A convolution maps rows by products of bits, sums mapped codes of neighbors, either by gathering fields of 2, 4 or 8
+bits or by tiles, and quantizes the result to planes for the next one. Only the last two layers write floats. The first
+pass records what it launches; later passes launch it again on the same memory. The host computes the same bits in
+`hpcgnn.ops.integer_rows`.
 """
 
 from __future__ import annotations
@@ -31,14 +28,11 @@ LARGEST_ENTRY = 255        # of a field, with what is added to it
 
 @dataclass(frozen=True)
 class RowPlanes:
-    """Rows of codes as planes of bits with strides: word k of plane p of row i is words.flatten()[p * plane_stride +
-    i * row_stride + k].
+    """Rows of codes as strided planes on the device.
 
     Attributes
     ----------
-    words : int32 tensor on the device
-    num_rows, length, bit_width : int
-    plane_stride, row_stride : int
+    words : int32     word k of plane p of row i is words.flatten()[p * plane_stride + i * row_stride + k]
     is_signed : bool                 2**(bit_width - 1) was added to every code
     """
 
@@ -52,35 +46,34 @@ class RowPlanes:
 
     @classmethod
     def of_lines(cls, words: torch.Tensor, num_rows: int, length: int, is_signed: bool) -> RowPlanes:
-        """Take planes (bit_width, at least num_rows, words of a line) as `hpcgnn.ops.bit_gemm.BitLines` has them."""
+        """Rows from planes (bit_width, at least num_rows, words per line) as of `hpcgnn.ops.bit_gemm.BitLines`."""
         bit_width, num_padded, line_words = words.shape
         return cls(words, num_rows, length, bit_width, num_padded * line_words, line_words, is_signed)
 
     @classmethod
     def empty(cls, num_rows: int, length: int, bit_width: int, is_signed: bool, device: torch.device) -> RowPlanes:
-        """Make room for rows whose planes lie together, row by row, without padding but that of words."""
+        """Uninitialized rows; the planes of a row lie together."""
         line_words = words_a_plane(length)
         words = torch.empty(num_rows, bit_width, line_words, dtype=torch.int32, device=device)
         return cls(words, num_rows, length, bit_width, line_words, bit_width * line_words, is_signed)
 
     @property
     def offset(self) -> int:
-        """Return what was added to every code."""
+        """What was added to every code."""
         return 1 << (self.bit_width - 1) if self.is_signed else 0
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows that each row sums, as CSR; those from num_rows on are others', whose codes the caller brings.
+    """Rows that each row sums, as CSR; rows from num_rows on are others', for which the caller brings mapped codes.
 
     Attributes
     ----------
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32      on the device
     hub : (num_rows,) int32 or None         place of each long row among hubs, or -1
-    chunk_hub : (num_chunks,) int32 or None         the hub of each chunk of entries
-    chunk_bounds : (num_chunks, 2) int64 or None    its entries
-    chunk_row : (num_chunks,) int64 array or None   its row, ascending; on the host
-    num_hubs : int
+    chunk_hub : (num_chunks,) int32 or None         hub of each chunk of entries
+    chunk_bounds : (num_chunks, 2) int64 or None    entries of each chunk
+    chunk_row : (num_chunks,) int64 array or None   row of each chunk, ascending; on the host
     """
 
     indptr: torch.Tensor
@@ -93,12 +86,7 @@ class Entries:
 
     @classmethod
     def of(cls, indptr: np.ndarray, indices: np.ndarray, device: torch.device) -> Entries:
-        """Copy a CSR to the device, with its hubs.
-
-        Raises
-        ------
-        KernelError      a row of so many entries that its sum could overflow
-        """
+        """Copy a CSR to the device, with its hubs. Raises KernelError if the sum of a row could overflow."""
         counts = np.diff(indptr)
         if counts.max(initial=0) * LARGEST_ENTRY > LARGEST_SUM:
             raise KernelError(f"a row has {counts.max()} entries; expected at most {LARGEST_SUM // LARGEST_ENTRY}")
@@ -113,20 +101,18 @@ class Entries:
         return cls(*arrays, *more, chunk_row, len(hubs))
 
     def chunks(self, first: int, stop: int) -> slice:
-        """Return the chunks of rows first .. stop - 1."""
+        """Chunks of rows first .. stop - 1."""
         return slice(*np.searchsorted(self.chunk_row, (first, stop)).tolist())
 
 
 @dataclass(frozen=True)
 class SlotTiles:
-    """Rows that each row sums, as one list of tiles over slots: a batch begins at a slot whose number is a multiple of
-    128, so no tile has arcs of two.
+    """Rows that each row sums, as tiles over slots; batches begin at multiples of 128, so no tile has edges of two.
 
     Attributes
     ----------
-    slot_row : (num_slots,) int32        the row that a slot has, or -1
-    begin : (num_slots / 8 + 1,) int64, column : (num_tiles,) int32, words : (num_tiles, 8, 4) int32
-                                         see `hpcgnn.ops.tiles.TileList`; on the device
+    slot_row : (num_slots,) int32        row in each slot, or -1
+    begin, column, words                 see `hpcgnn.ops.tiles.TileList`; over slots, on the device
     """
 
     slot_row: torch.Tensor
@@ -141,9 +127,7 @@ class SlotTiles:
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    """Describes rows: (num_rows,) int32 in-degrees in the whole graph and numbers of summed entries, and for each layer
-    the (num_rows,) float32 factor of its reduction or None.
-    """
+    """In-degrees in the whole graph and numbers of summed entries, (num_rows,) int32; row factors of each layer."""
 
     degree: torch.Tensor
     count: torch.Tensor
@@ -151,12 +135,12 @@ class DeviceNodes:
 
 
 def words_a_plane(length: int) -> int:
-    """Count the 32-bit words of so many bits."""
+    """32-bit words of `length` bits."""
     return -(-length // WORD_BITS)
 
 
 def hub_chunks(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (first, end) of chunks of the entries of long rows, (num_chunks, 2) int64, and these rows."""
+    """(first, end) of chunks of the entries of long rows, (num_chunks, 2) int64, and these rows."""
     counts = np.diff(indptr)
     hubs = np.flatnonzero(counts > HUB_ENTRIES)
     bounds = [np.stack([starts, np.minimum(starts + HUB_ENTRIES, indptr[row + 1])], axis=1)
@@ -165,7 +149,7 @@ def hub_chunks(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first slot of each batch and their number, (num_batches + 1,) int64, and slot_row of `SlotTiles`."""
+    """First slot of each batch and the number of slots, (num_batches + 1,) int64, and slot_row of `SlotTiles`."""
     counts = np.diff(row_begin)
     first = np.concatenate([[0], np.cumsum(-(-counts // TILE_COLUMNS) * TILE_COLUMNS)]).astype(np.int64)
     slot_row = np.full(first[-1], -1, np.int32)
@@ -178,17 +162,12 @@ WIDEST = 4096              # columns whose sums lie in a block's shared memory, 
 
 
 def field_bits_of(bit_width: int) -> int:
-    """Return the bits of a field that holds codes of that width: 2, 4 or 8."""
+    """Bits of a field that holds codes of that width: 2, 4 or 8."""
     return 2 if bit_width <= 2 else 4 if bit_width <= 4 else 8
 
 
 class WeightPlanes:
-    """Weight codes as planes in two's complement, as few as hold them.
-
-    Parameters
-    ----------
-    codes : (num_outputs, in_dim) int8
-    """
+    """Weight codes (num_outputs, in_dim) int8 as planes in two's complement, as few as hold them."""
 
     def __init__(self, codes: np.ndarray, device: torch.device):
         self.num_outputs, self.in_dim = codes.shape
@@ -201,7 +180,7 @@ class WeightPlanes:
         self._corrections: dict[int, torch.Tensor] = {}
 
     def correction(self, offset: int) -> torch.Tensor:
-        """Return what `offset` in every code of a row adds to each output, (num_outputs,) int32."""
+        """What `offset` in every code of a row adds to each output, (num_outputs,) int32."""
         if offset not in self._corrections:
             self._corrections[offset] = self._sums * offset
         return self._corrections[offset]
@@ -209,9 +188,7 @@ class WeightPlanes:
 
 @dataclass(frozen=True)
 class DeviceScales:
-    """Steps and largest codes of rows by in-degree, float32 on the device; the widest codes, and whether they have a
-    sign.
-    """
+    """`DegreeScales` as tensors on the device, with the width of the largest code."""
 
     step: torch.Tensor
     limit: torch.Tensor
@@ -220,13 +197,12 @@ class DeviceScales:
 
     @classmethod
     def of(cls, scales: DegreeScales, device: torch.device) -> DeviceScales:
-        """Copy the tables."""
         bits = int(scales.limit.max()).bit_length() + scales.is_signed
         return cls(*(torch.from_numpy(one).to(device) for one in (scales.step, scales.limit)), bits, scales.is_signed)
 
 
 class DeviceLayer:
-    """One convolution with all its numbers on the device; see `hpcgnn.ops.integer_layers.IntegerLayer`."""
+    """One `hpcgnn.ops.integer_layers.IntegerLayer` with all its numbers on the device."""
 
     def __init__(self, layer: IntegerLayer, device: torch.device):
         def column(array: np.ndarray | None, num_columns: int) -> torch.Tensor | None:
@@ -257,29 +233,24 @@ class DeviceLayer:
 
     @property
     def needs_fields(self) -> bool:
-        """Tell whether rows' own mapped codes are read, where their neighbors' are read from planes."""
+        """Whether rows read their own mapped codes from fields although neighbors' are read from planes."""
         return self.settings.adds_near
 
 
 class DeviceLayers:
     """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
 
-    The first pass keeps what it launches, and those after it launch it again on the same memory, on a GPU as CUDA
-    graphs: what is computed in between and checked is the same every time.
-
     Parameters
     ----------
-    layers : list of DeviceLayer
     rows : RowPlanes                     of the first one
-    nodes : DeviceNodes
-    sums : Entries or SlotTiles          tiles only where no layer attends
-    num_others : int                     rows whose mapped codes the caller brings
+    sums : Entries or SlotTiles          tiles only if no layer attends
+    num_others : int                     rows for which the caller brings mapped codes
 
     Attributes
     ----------
     result_dims : (int, int)             columns of the results
     fields : list of (num_rows + num_others, field_words) int32
-        mapped codes of each layer, once it has been mapped; those of every second one lie in the same memory
+        mapped codes of each layer, once it has been mapped; every second one has the same memory
     """
 
     def __init__(self, layers: list[DeviceLayer], rows: RowPlanes, nodes: DeviceNodes, sums: Entries | SlotTiles,
@@ -305,28 +276,27 @@ class DeviceLayers:
 
     @property
     def dims(self) -> list[int]:
-        """Return the codes of a row of each layer's fields."""
+        """Codes per row of each layer's fields."""
         return [one.dim for one in self._layers]
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of the first layer's rows and, behind the first pass, of all that is made of them."""
+        """Bytes of the first layer's rows and, after the first pass, of everything computed from them."""
         return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
-        """Forget a pass before, and map the rows for the first convolution."""
+        """Start a pass: map the rows for the first convolution."""
         self._again((), self._begin)
 
     def convolve(self, number: int, first: int, stop: int) -> None:
-        """Sum neighbors of the rows first .. stop - 1 and finish them; with tiles of all rows at once."""
+        """Sum neighbors of the rows first .. stop - 1 and finish them; tiles take all rows at once."""
         self._again((number, first, stop), lambda: self._convolve(number, first, stop))
 
     def end(self, number: int) -> None:
-        """Map the rows that a convolution has made for the next one, if there is one."""
+        """Map the rows that a convolution computed for the next one, if there is one."""
         self._again((number,), lambda: self._end(number))
 
     def _again(self, key: tuple[int, ...] | str, work: Callable[[], None]) -> None:
-        """Do what was done under this key in an earlier pass, or the work."""
         if key in self._tapes:
             self._tapes[key].replay()
             return
@@ -339,7 +309,6 @@ class DeviceLayers:
         self._map(0)
 
     def _map(self, number: int) -> None:
-        """Map the rows that a convolution reads to codes that are summed, in `fields` and, for tiles, by column."""
         layer, tiles = self._layers[number], self._sums if isinstance(self._sums, SlotTiles) else None
         self._columns = None
         if tiles is not None:
@@ -377,24 +346,18 @@ class DeviceLayers:
             self._map(number + 1)
 
     def copy_results(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
-        """Copy logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0) to float32 rows of
-        the host, which are there on return.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """Copy both results to float32 host rows of `result_dims` columns; KernelError for NaN."""
         logits.copy_(self._logits, non_blocking=True)
         hidden.copy_(self._hidden, non_blocking=True)
         refuse(int(self._faults.item()))      # which waits for all that was queued before
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return both results on the device, which the next pass overwrites; errors as of `copy_results`."""
+        """Both results on the device, which the next pass overwrites; errors as `copy_results`."""
         refuse(int(self._faults.item()))
         return self._logits, self._hidden
 
     def queue(self) -> None:
-        """Have the device run all layers on rows that need no others; the host waits for nothing."""
+        """Queue all layers on rows that need no others, without waiting."""
         self._again("pass", self._pass)
 
     def forward(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
@@ -438,10 +401,10 @@ class DeviceLayers:
 
 
 def result_dims(layers: list[DeviceLayer]) -> tuple[int, int]:
-    """Return the columns of logits and of what the last layer reads, 0 where that is the input."""
+    """Columns of logits and of what the last layer reads, 0 if that is the input."""
     return layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
 
 
 def padded_outputs(num_outputs: int) -> int:
-    """Return the lines of planes by column for so many outputs."""
+    """Lines of planes by column for so many outputs."""
     return padded(num_outputs, TILE_ROWS)

@@ -1,9 +1,8 @@
-"""All convolutions of an integer model, on batches, a thread a batch, or on a whole graph, a block of rows through all
-that lies between two sums over neighbors: what is between them never leaves the caches.
+"""All convolutions of an integer model in compiled loops, on batches or on a whole graph.
 
-Models are not known here: a layer is its integers and its scales. The same bits come from `hpcgnn.ops.integer_rows`.
-
-Host side of `hpcgnn.ops.integer_layers`, over the compiled kernels. Contracts are already checked.
+`BatchedLayers` gives each thread one batch through all layers. `GraphLayers` takes a block of rows through everything
+between two sums over neighbors: for each block, sum codes of neighbors, rescale, quantize, map by the next layer's
+weights. Rows between these steps stay in the caches. The bits are the same as in `hpcgnn.ops.integer_rows`.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
 
 @dataclass(frozen=True)
 class DegreeScales:
-    """Steps and largest codes of rows, (num_degrees,) float32 each, by in-degree; larger ones take the last entry.
-    Signed codes reach as far below zero.
-    """
+    """Steps and largest codes of rows by in-degree, (num_degrees,) float32; larger degrees take the last entry."""
 
     step: np.ndarray
     limit: np.ndarray
@@ -39,12 +36,11 @@ class DegreeScales:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention of a layer, which only `hpcgnn.ops.device_layers` runs.
+    """Attention of a layer; runs in `hpcgnn.ops.device_layers`.
 
     Attributes
     ----------
     vectors : (2, outputs of map) float64      row 0 scores destinations, row 1 sources; in units of a code
-    heads : int
     averages_heads : bool                      the result is their mean, not their concatenation
     """
 
@@ -60,20 +56,18 @@ class IntegerLayer:
     Attributes
     ----------
     map : (num_outputs, in_dim) int8     weight codes of the rows that are summed
-    own, second : int8 of these forms, or None      of the row itself; of the result. Scales of what is None are so too
+    own, second : int8 of this form, or None      map of the row itself; map of the result
     ratio, mapped_step, bias, own_scale : (padded outputs of map,) float32
     rows : DegreeScales                  of the codes that it reads
     row_factor : (num_rows,) float32 or None
-    mapped_limit, epsilon, norm_eps : float
-    mapped_bits : int                    of the codes that are summed, a sign included
-    takes_tiles : (num_batches,) uint8 or None      batches that tiles sum, not gathering
-    adds_near : bool                     the row's own mapped codes are in its sum
+    mapped_bits : int                    of the codes that are summed, sign included
+    takes_tiles : (num_batches,) uint8 or None      batches summed by tiles instead of gathering
+    adds_near : bool                     the sum includes the row's own mapped codes
     scales_mapped : bool                 mapped rows are multiplied by row_factor too
     second_scale, second_bias : (padded outputs of second,) float32
     second_rows : DegreeScales           of the codes that `second` reads
-    norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it, which a last layer
-                                                                    does not have
-    attention : AttentionHeads or None   neighbors and the row itself are weighed by it, not summed
+    norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it; not in a last layer
+    attention : AttentionHeads or None   weighs neighbors and the row itself, in place of a sum
     """
 
     map: np.ndarray
@@ -111,12 +105,10 @@ class IntegerLayer:
 
 
 class BatchedLayers:
-    """Passes of the same layers over the same batches, whose weights are laid out for the instruction set in use.
+    """Passes of the same layers over the same batches.
 
     Parameters
     ----------
-    layers : list of IntegerLayer
-    tiles : BatchTiles
     indices : (num_entries,) int32       of tiles.indptr, each in its batch
     in_degree : (num_rows,) int32        in the whole graph
     rows : BitLines of num_rows lines of num_features codes
@@ -144,11 +136,11 @@ class BatchedLayers:
 
     @property
     def space_bytes(self) -> int:
-        """Count the bytes that all threads work in."""
+        """Bytes of working memory of all threads."""
         return self._kernel.space_bytes(self._tiles.row_begin) * torch.get_num_threads()
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+        """Logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
 
         Raises
         ------
@@ -163,22 +155,19 @@ class BatchedLayers:
 
 
 class GraphLayers:
-    """Passes of the same layers over rows of one graph, convolution by convolution, some rows at a time.
+    """Passes of the same layers over one graph, convolution by convolution, some rows at a time.
 
     Parameters
     ----------
-    layers : list of IntegerLayer
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32
-        rows that each row sums: of these, and from num_rows on of others, whose mapped codes the caller brings
-    num_others : int
+        rows to sum: of this graph, and from num_rows on of others, for which the caller writes `mapped`
     in_degree : (num_rows,) int32      in the whole graph
     rows : RowBits of num_rows rows of num_features codes
-    keeps_codes : bool      that each convolution reads, for `codes`; they are kept in any case where a convolution
-                            after the first has a map of the row itself
+    keeps_codes : bool      keep the codes that each convolution reads, for `codes`
 
     Attributes
     ----------
-    mapped : list of MappedRows      of each convolution; those of every second one lie in the same memory
+    mapped : list of MappedRows      of each convolution; every second one has the same memory
 
     Raises
     ------
@@ -205,11 +194,11 @@ class GraphLayers:
 
     @property
     def row_bytes(self) -> int:
-        """Count the bytes of rows that lie between convolutions."""
+        """Bytes of rows that lie between convolutions."""
         return sum(table.nbytes for table in self._tables) + (0 if self._codes is None else self._codes.nbytes)
 
     def codes(self, number: int) -> np.ndarray:
-        """Return codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8."""
+        """Codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8."""
         bits, row_bytes = self._kernel.code_form(number)
         return _fields(self._codes[:, :row_bytes], bits)[:, :self._layers[number].in_dim]
 
@@ -218,17 +207,12 @@ class GraphLayers:
         self._forward(-1, 0, self._num_rows, None, None)
 
     def convolve(self, number: int, first: int, stop: int, logits: np.ndarray, hidden: np.ndarray) -> None:
-        """Run a convolution on the rows first .. stop - 1, and map them for the next one.
+        """Run a convolution on the rows first .. stop - 1, and map them for the next one. Raises KernelError for NaN.
 
         Parameters
         ----------
         logits : (num_rows, out_dim of the last one) float32      written by the last one
-        hidden : (num_rows, what the last one reads) float32      written by the one before; without a column where
-                                                                  there is none
-
-        Raises
-        ------
-        KernelError      a value that is NaN
+        hidden : (num_rows, what the last one reads) float32      written by the one before
         """
         self._forward(number, first, stop, logits, hidden)
 
@@ -241,12 +225,11 @@ class GraphLayers:
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Rows of signed codes as the kernel sums them, a byte a code, or 4 or 2 bits; see ext/src/packed_fields_body.h.
+    """Rows of signed codes as the kernel sums them, 8, 4 or 2 bits per code; see ext/src/packed_fields_body.h.
 
     Attributes
     ----------
     table : (num_rows, row_bytes) uint8
-    num_columns, bits : int
     """
 
     table: np.ndarray
@@ -258,11 +241,10 @@ class MappedRows:
         return len(self.table), self.num_columns
 
     def fills(self, bit_width: int) -> bool:
-        """Tell whether a row's bytes are its codes at that width, and nothing else."""
+        """Whether a row's bytes are exactly its codes at that width."""
         return self.bits == bit_width and 8 * self.table.shape[1] == bit_width * self.num_columns
 
     def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
-        """Return codes of some rows, (n, num_columns) int8."""
         codes = _fields(self.table[index], self.bits)[:, :self.num_columns]
         return (codes if self.bits == 8 else codes - np.uint8(1 << self.bits >> 1)).view(np.int8)
 
@@ -281,7 +263,6 @@ class MappedRows:
 
 
 def _fields(rows: np.ndarray, bits: int) -> np.ndarray:
-    """Return the fields of rows of bytes, the lowest of all bytes first."""
     places = range(0, 8, bits)
     return rows if bits == 8 else np.concatenate([rows >> np.uint8(place) & np.uint8((1 << bits) - 1)
                                                   for place in places], axis=1)
@@ -361,7 +342,6 @@ def _check_weight(weight: np.ndarray | None, in_dim: int) -> None:
 
 def _prepared(layers: list, indices: np.ndarray, in_degree: np.ndarray, rows: BitLines | RowBits, is_signed: bool,
               is_whole: bool) -> kernels.Layers:
-    """Return the layers as the kernel reads them, with weights laid out for the level in use."""
     simd_level()
     if isinstance(rows, BitLines):
         words = rows.words.numpy()

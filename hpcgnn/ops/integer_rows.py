@@ -1,12 +1,8 @@
-"""Exact integer sums to values, or to the codes that the next product reads: scales, bias, LayerNorm, ReLU, rounding.
+"""Integer models on the host, one operation at a time: sums of neighbors' codes, attention over them, and rescaling.
 
-What the codes mean is the caller's; every step of a row is float32 in one fixed order.
-
-Aggregation of codes: exact sums of neighbors' rows of 8-bit integers. Scales are not known here.
-
-Attention over neighbors' codes in exact integers: scores, softmax and weighted sums. Scales are the caller's.
-
-Its bits depend on neither the order of neighbors nor the rows that stand beside one.
+Sums are exact integers, so results do not depend on the order of neighbors or on the rows beside one. `rescale` turns
+sums back into codes: values = sums · scales + bias, then a code is sign(x) min(floor(|x| / step + 0.5), limit).
+`hpcgnn.ops.integer_layers` computes the same bits for all layers at once.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # of ext/src/integer_rows.h
 
 @dataclass(frozen=True)
 class OwnPart:
-    """A second product that is added: sums (n, dim) int32, row_scale (n,) and column_scale (dim,) float32."""
+    """A second product to add: sums (n, dim) int32, row_scale (n,) and column_scale (dim,) float32."""
 
     sums: np.ndarray
     row_scale: np.ndarray
@@ -35,7 +31,7 @@ class OwnPart:
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """weight and bias (dim,) float32, and epsilon."""
+    """weight and bias (dim,) float32."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -44,17 +40,13 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """max(0, LayerNorm(source · row_scale · column_scale + own + bias)); what is None or False is left out.
+    """max(0, LayerNorm(source · row_scale · column_scale + own + bias)); parts that are None or False are left out.
 
     Attributes
     ----------
     row_scale : (n,) float32 or None
     column_scale, bias : (dim,) float32 or None
     near : (n, dim) int8 or None       int32 sources are then float(sums + near) + epsilon float(near)
-    epsilon : float
-    own : OwnPart or None
-    norm : LayerNorm or None
-    rectifies : bool
     """
 
     row_scale: np.ndarray | None = None
@@ -69,12 +61,12 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class CodeTarget:
-    """Says where codes are written and how they round: code = sign(x) min(floor(|x| / step + 0.5), limit).
+    """Where codes are written, and how they are rounded.
 
     Attributes
     ----------
-    codes : (n, dim) int8 where signed, else uint8, written
-    step, limit : (n,) or (1,) float32       by row, or one for all
+    codes : (n, dim) int8 if signed, else uint8, written
+    step, limit : (n,) or (1,) float32       per row, or one for all
     """
 
     codes: np.ndarray
@@ -84,7 +76,7 @@ class CodeTarget:
 
 def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = None,
             values: np.ndarray | None = None) -> None:
-    """Write the codes of rescaled rows, their values, or both.
+    """Write codes of rescaled rows, their values, or both.
 
     Parameters
     ----------
@@ -116,7 +108,7 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
 
 
 def refuse(faults: int) -> None:
-    """Raise the error that a kernel's faults stand for, if there are some."""
+    """Raise the error for a kernel's fault bits, if any is set."""
     if faults & NO_SCRATCH:
         raise MemoryError("no memory for a row of values")
     if faults & HAS_NAN:
@@ -155,23 +147,19 @@ SUM_FAULTS = {1: "entries must name rows of codes in [0, {num_codes})",
 
 
 def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """out[v, j] = sum of codes[u, j] over the entries u of row v, on the threads of OpenMP.
+    """out[v, j] = sum of codes[u, j] over the entries u of row v, exact, on the threads of OpenMP.
 
     Parameters
     ----------
     indptr : (num_rows + 1,) int64
     indices : (num_entries,) int32, in [0, len(codes))
     codes : (num_codes, dim) int8 or uint8, contiguous
-    out : (num_rows, dim) int32, contiguous      overwritten where given
-
-    Returns
-    -------
-    (num_rows, dim) int32, exact
+    out : (num_rows, dim) int32, contiguous, overwritten, or None for a new one
 
     Raises
     ------
-    KernelError      types or shapes that disagree, an entry without a row, an indptr that does not rise, or a row of so
-                     many entries that its sum could overflow
+    KernelError      types or shapes that disagree, an entry without a row, an indptr that does not rise, or a row with
+                     so many entries that its sum could overflow
     """
     is_csr = indptr.dtype == np.int64 and indices.dtype == np.int32 and indptr.ndim == indices.ndim == 1
     if not is_csr or not len(indptr):
@@ -212,7 +200,7 @@ class Scores:
 
 
 def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:
-    """Return <codes of a head, vector of a head>, the vectors rounded to multiples of 2**-36 and all else exact.
+    """<codes of a head, vector of a head>, exact after vectors are rounded to multiples of 2**-36.
 
     Parameters
     ----------
@@ -221,7 +209,7 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
 
     Raises
     ------
-    KernelError      shapes that disagree; vectors by which a score could pass 65,536
+    KernelError      shapes that disagree; vectors so large that a score could pass 65,536
     """
     if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
             or codes.shape[1] % num_heads:
@@ -235,12 +223,7 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
 
 
 def fixed_vectors(vectors: np.ndarray, num_heads: int) -> np.ndarray:
-    """Return (2, dim) float64 of whole numbers, in units of 2**-36.
-
-    Raises
-    ------
-    KernelError      vectors by which a score could pass 65,536
-    """
+    """Vectors in units of 2**-36, (2, dim) float64 of whole numbers; errors as `score_codes`."""
     fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
     largest = np.abs(fixed.reshape(2, num_heads, -1)).sum(axis=2).max(initial=0)
     # Below 2**53 float64 holds every sum, in whatever order it is added.
@@ -254,8 +237,8 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
                  first: int = 0) -> np.ndarray:
     """out[v] = sum of alpha[v, u] codes[u] over the entries u of row v and the row itself, head by head.
 
-    alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Its weights are integers of
-    23 bits: each is within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
+    alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Weights are integers of 23
+    bits, each within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """Row-wise operations: dropout, and normalization + ReLU + dropout in one pass, with their backwards.
 
-Masks are never stored: randomness is keyed by global node id, so the same element drops on every rank, and backward.
-
-Host side of `hpcgnn.ops.pointwise`, over the compiled kernels. Contracts are already checked.
+Masks are not stored. The draw for an element is keyed by its global node id and column, so an element drops on every
+rank alike, and backward draws it again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 class _Dropout(torch.autograd.Function):
-    """Drops elements without keeping the mask: backward draws it again from the key."""
+    """Backward draws the mask again from the key."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
@@ -44,17 +43,13 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16
-    probability : float in [0, 1), rounded to a multiple of 2**-16
+    probability : float in [0, 1), rounded to a multiple of 2**-16; at 0 `rows` itself is returned
     node_id : (n,) int64            global ids of the rows
     key : CounterKey                purpose DROPOUT
 
-    Returns
-    -------
-    (n, dim) of the rows' type; `rows` itself at probability 0
-
     Raises
     ------
-    KernelError      probability outside [0, 1); rows of another type; ids and rows that disagree in number
+    KernelError      another probability; rows of another type; ids and rows that disagree in number
     """
     threshold = _threshold_of(probability)
     contiguous = rows.contiguous()
@@ -64,7 +59,7 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
 
 
 def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey) -> torch.Tensor:
-    """Do to contiguous rows what `dropout` does, where they lie and without a gradient; errors as there."""
+    """`dropout` of contiguous rows in their own memory and without a gradient."""
     check_rows(rows, len(rows), "dropout")
     _check_node_id(node_id, len(rows))
     threshold = _threshold_of(probability)
@@ -73,14 +68,12 @@ def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, k
 
 @dataclass(frozen=True)
 class Activation:
-    """What `activate` does to some rows, as two steps for a layer that activates the rows that it reads: such a layer
-    keeps the rows as they were before, and makes the activated ones again.
+    """`activate` as two steps, for a layer that stores rows before their activation and activates them again backward.
 
     Attributes
     ----------
-    weight, bias, eps : see `activate`
+    weight, bias, eps, num_back : see `activate`
     node_id : (n,) int64 or None, key : CounterKey or None, threshold : int      of the dropout; 0 drops nothing
-    num_back : int                                                               see `activate`
     """
 
     weight: torch.Tensor | None
@@ -95,7 +88,7 @@ class Activation:
     def of(cls, rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
            weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
            num_back: int | None = None) -> Activation:
-        """Return the activation of (n, dim) rows; arguments and errors as of `activate`."""
+        """Activation of (n, dim) rows; arguments and errors as of `activate`."""
         threshold = _threshold_of(probability)
         if threshold:
             _check_node_id(node_id, len(rows))
@@ -104,27 +97,22 @@ class Activation:
         return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
 
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
-        """Return the activated rows, and what `backward` needs.
-
-        Parameters
-        ----------
-        rows : (n, dim)               or their first ones
-        out : (n, dim) or None        where the activated rows go, which may be `rows` where no backward pass follows
-        """
+        """The activated rows, or the first ones, and what `backward` needs; without a backward `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
         out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold,
                                                               self.weight, self.bias, self.eps, out)
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
-        """Return the activation of the rows start .. stop alone, whose ids are given."""
+        """Activation of the rows start .. stop alone, with their ids."""
         return replace(self, node_id=None if self.node_id is None else node_id,
                        num_back=min(max(self.num_back - start, 0), stop - start))
 
     def backward(self, gradient: torch.Tensor, kept: tuple,
                  out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Write the gradient of rows to `out`, which may be `gradient`, or on the host the rows that were kept,
-        (n, dim) each; return those of weight and bias.
+        """Write the gradient of rows to `out` and return the gradients of weight and bias.
+
+        `out` may be `gradient` or, on the host, the stored rows.
         """
         (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0
@@ -133,28 +121,22 @@ class Activation:
             self.eps, moments[:num_back], out[:num_back])
 
     def _ids(self, num_rows: int) -> np.ndarray | None:
-        """Return the ids of the first rows; of all rows the same array every time, of which a device keeps its copy."""
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
 
 @dataclass(frozen=True)
 class StoredActivation:
-    """An `Activation` that keeps codes of the rows, a bit for each element that passed, and two numbers a row.
+    """An `Activation` that stores codes of the rows, one bit per element that passed, and two numbers per row.
 
-    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
-    back through the normalization alone. The activated rows can't be made again, so they are none to keep, either.
-
-    Attributes
-    ----------
-    activation : Activation
-    store : RowStore            of the rows
+    Which elements passed is stored exactly, because codes do not tell it near 0. Backward masks the gradient by these
+    bits first and then goes back through the normalization alone.
     """
 
     activation: Activation
     store: RowStore
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
-        """Return the activated rows, which lie where `rows` lay, and what `backward` needs."""
+        """Activate `rows` in place: the activated rows and what `backward` needs."""
         # Without a normalization what passed is enough.
         codes = None if self.activation.weight is None else self.store.encode(rows)
         out, (_, moments) = self.activation.forward(rows, rows)
@@ -162,7 +144,6 @@ class StoredActivation:
 
     def backward(self, gradient: torch.Tensor, kept: tuple,
                  out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """See `Activation.backward`."""
         codes, signs, moments = kept
         weight, bias, threshold = self.activation.weight, self.activation.bias, self.activation.threshold
         scale = DRAW_LEVELS / (DRAW_LEVELS - threshold)
@@ -203,10 +184,10 @@ class _Activation(torch.autograd.Function):
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
              num_back: int | None = None) -> torch.Tensor:
-    """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
+    """dropout(max(0, LayerNorm(rows))), by one pass forward and one backward, in float32 and stored once.
 
-    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
-    same elements drop. NaN passes the maximum.
+    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), then `dropout` of u:
+    the same elements drop. NaN passes the maximum.
 
     Parameters
     ----------
@@ -216,16 +197,11 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     key : CounterKey                purpose DROPOUT; not read at probability 0
     weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
-    num_back : int or None          of the rows come first, and the gradient of all others is zero; None: of none
-
-    Returns
-    -------
-    (n, dim) of the rows' type. Backward, the gradient of rows has it too; those of weight and bias are float32 and,
-    like all else, do not depend on the number of threads
+    num_back : int or None          only the first num_back rows get a gradient, the others 0; None: all do
 
     Raises
     ------
-    KernelError      probability outside [0, 1); rows of another type; ids, weight or bias that do not fit the rows
+    KernelError      another probability; rows of another type; ids, weight or bias that do not fit the rows
 
     Reference: Ba et al., "Layer normalization", 2016, Eq. (4).
     """
@@ -234,7 +210,7 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
 
 
 def apply_activation(rows: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return the activated rows, differentiable in rows, weight and bias; see `activate`."""
+    """The activated rows, differentiable in rows, weight and bias; see `activate`."""
     return _Activation.apply(rows, activation.weight, activation.bias, activation)
 
 
@@ -248,7 +224,6 @@ def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Ten
 
 
 def _threshold_of(probability: float) -> int:
-    """Return the threshold below which a draw drops its element."""
     if not 0.0 <= probability < 1.0:
         raise KernelError(f"dropout probability must lie in [0, 1), found {probability}")
     return min(round(probability * DRAW_LEVELS), DRAW_LEVELS - 1)
@@ -267,7 +242,6 @@ ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thre
 @by_device("pointwise")
 def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
              out: torch.Tensor | None = None) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
     out = empty(rows.shape, rows.dtype) if out is None else out
     kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
                          STORAGE_NUMBER[rows.dtype])
@@ -278,9 +252,6 @@ def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold
 def _activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
               weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
               out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
-    may be the rows.
-    """
     out = empty(rows.shape, rows.dtype) if out is None else out
     moments = torch.empty(0 if weight is None else len(rows), 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
@@ -292,9 +263,6 @@ def _activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | 
 def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                        threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                        moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
-    are not normalized.
-    """
     num_blocks = min(-(-len(rows) // ROWS_A_THREAD), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
     # Zeros: without rows nothing is written.
@@ -306,7 +274,6 @@ def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.n
 
 
 def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return node_id, key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)

@@ -1,8 +1,8 @@
-"""This module turns rows of a matrix into the bytes of one message and back, each row at its own bit-width.
+"""Turns rows of a matrix into the bytes of one message and back, each row at its own bit-width.
 
-The contract and its checks live here, the computation in `ops/host` and `ops/cuda`.
-
-Host side of `hpcgnn.ops.quantization`, over the compiled kernels. Contracts are already checked.
+A row of 2 bits is divided into 3 steps from its smallest to its largest value. Each value is rounded up or down to a
+step at random, so that the expectation is the value itself; four codes fill a byte. The message holds zero_point and
+step of all rows first, then the codes of row after row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Tells where every row of one message lies, which both sides know from its widths and code alone.
+    """Where every row of one message lies; sender and receiver compute it from widths and code.
 
     Parameters of all rows come first, then the rows' payload, in the order of the rows.
 
@@ -42,7 +42,7 @@ class MessageLayout:
     bit_width : (num_rows,) uint8, of BIT_WIDTHS
     payload_offset, parameter_offset : (num_rows,) int64, bytes from the start of the message
     payload_bytes, parameter_bytes : int
-    code : of CODES                               of the rows of 1 to 8 bits; see `quantize_rows`
+    code : of CODES                               of rows of 1 to 8 bits; see `quantize_rows`
     """
 
     dim: int
@@ -87,7 +87,7 @@ class MessageLayout:
 
     @property
     def is_rotated(self) -> bool:
-        """Tell whether a row has to be rotated back: codes are rotated, and a row has 8 bits or less."""
+        """Whether a row has to be rotated back: codes are rotated, and a row has 8 bits or less."""
         return self.code == "rotated" and self.parameter_bytes > 0
 
     @property
@@ -99,13 +99,13 @@ class MessageLayout:
         return self.payload_bytes + self.parameter_bytes
 
     def beside(self, message: torch.Tensor) -> MessageLayout:
-        """Return the layout with tensors on a message's device in place of arrays, of which `at` gathers there."""
+        """The layout with tensors on a message's device in place of arrays; `at` then gathers there."""
         return replace(self, bit_width=on_device(self.bit_width, message),
                        payload_offset=on_device(self.payload_offset, message),
                        parameter_offset=on_device(self.parameter_offset, message))
 
     def at(self, index: np.ndarray | torch.Tensor) -> MessageLayout:
-        """Return the layout of the rows at `index` (n,), where they lie in the message of all rows."""
+        """Layout of the rows at `index` (n,), where they lie in the whole message."""
         return replace(self, bit_width=self.bit_width[index], payload_offset=self.payload_offset[index],
                        parameter_offset=self.parameter_offset[index])
 
@@ -114,42 +114,38 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
                   key: CounterKey, message: Buffer, rounding: str = "stochastic") -> None:
     """Gather rows, round each to its bit-width and write the message.
 
-    Rows are widened to float32, exactly. A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point
-    (rounded down) and step (rounded up), a row of 32 bits its float32 values. A row of 16 bits becomes bfloat16 values
-    rounded stochastically where it is stored in float32, and crosses as it stands where it is stored in 16 bits:
-    sender and receiver store their rows alike. The expectation over keys of the dequantized row is the row, up to
+    A row of 1 to 8 bits becomes stochastic codes, with bfloat16 zero_point (rounded down) and step (rounded up). A row
+    of 32 bits becomes its float32 values. A row of 16 bits is rounded stochastically to bfloat16 if stored in float32,
+    else it is sent as stored. Over keys the expectation of the dequantized row is the row, up to
     2**-17 + 2**(bits - 22) steps: draws have 16 bits and codes are computed in float32.
 
-    Rounding to the nearest is biased but contractive, as messages that carry a difference need: sent again and again,
-    what is left of a row fades at every width. Each code is then the nearest. At 8 bits zero_point and step are as
-    above, at 2 and 4 bits they fit the row's codes by least squares. At 1 bit the codes decode to the means of the
-    values above and below a split: the row's mean or halfway from it to either end, whichever leaves the least squared
-    error. A float32 row of 16 bits has its nearest bfloat16 values, ties to even.
+    Rounding to the nearest is biased but contractive, as messages that carry a difference need. 8 bits: parameters as
+    above. 2 and 4 bits: least squares over the row's codes. 1 bit: the means above and below a split, at the row's mean
+    or halfway to either end, whichever leaves the least squared error. 16 bits of float32: nearest bfloat16.
 
-    Where the layout's code is "rotated", a row of 1 to 8 bits is turned by random signs and Hadamard transforms, which
-    the key draws, so that its columns resemble draws from a Gaussian; they are coded evenly about zero, at 1 bit by
-    their signs, elsewhere at the steps that leave a Gaussian the least squared error, and a receiver turns them back.
-    The only parameter is a bfloat16 step. Stochastic: <decoded, row> = |row|**2, so that over keys the decoded row is
-    the row. Nearest: the step that leaves the least squared error. No other draw is made.
+    Code "rotated": a row of 1 to 8 bits is first turned by signs that the key draws and Hadamard transforms, so that
+    its columns resemble Gaussian draws. They are coded evenly about zero: at 1 bit by sign, else at the steps with
+    least squared error for a Gaussian. The only parameter is a bfloat16 step. Stochastic: <decoded, row> = |row|**2,
+    hence unbiased over keys. Nearest: the step with the least squared error.
 
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16, contiguous
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
-    key : CounterKey                            of the draws; rounding to the nearest makes none
+    key : CounterKey                            of the draws
     message : (layout.num_bytes,) uint8         written; on the device of the rows
     rounding : of ROUNDINGS
 
     Raises
     ------
-    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38, for which a device is waited
-                     for; shapes or devices that disagree; a rounding outside ROUNDINGS; a key that rotates no rows
+    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38 (waits for a device); shapes
+                     or devices that disagree; another rounding; a key that rotates no rows
 
-    Reference: AdaQP, Eq. (4); SYLVIE, Eq. (3). Deviation: parameters are rounded before
-    the codes are drawn, so that the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al.,
-    EF21, NeurIPS 2021. Rotated: Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022; steps of a Gaussian: Max, 1960.
-    Deviations: even steps, not centroids, at 2 bits and more; overlapping transforms where no power of two fits a row.
+    Reference: AdaQP, Eq. (4); SYLVIE, Eq. (3). Deviation: parameters are rounded before the codes are drawn, so that
+    the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al., EF21, NeurIPS 2021. Rotated:
+    Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022; steps of a Gaussian: Max, 1960. Deviations: even steps, not
+    centroids, at 2 bits and more; overlapping transforms if no power of two fits a row.
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
@@ -164,15 +160,8 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
                      rounding: str = "stochastic") -> None:
     """`quantize_rows` on a device's current stream, without waiting for it.
 
-    Parameters
-    ----------
-    first_bad : (1,) int32 on the device       NO_BAD_ROW before; lowered to the position of the first row that can't be
-                                               quantized, which `refuse_bad_row` takes when the stream was waited for
-    others : see `quantize_rows`
-
-    Raises
-    ------
-    KernelError      shapes or devices that disagree; a rounding outside ROUNDINGS
+    `first_bad`, (1,) int32 on the device, holds NO_BAD_ROW before; it becomes the position of the first row that can't
+    be quantized. Give it to `refuse_bad_row` once the stream has been waited for.
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
@@ -182,12 +171,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 
 def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
-    """Raise where `found` is a position in node_id (num_rows,) int64: that row of a message can't be quantized.
-
-    Raises
-    ------
-    KernelError      as `quantize_rows`
-    """
+    """Raises KernelError if `found` is a position in node_id (num_rows,) int64: that row can't be quantized."""
     if 0 <= found < len(node_id):
         raise KernelError(f"message row of node {int(node_id[found])} (layer {key.layer}, epoch {key.epoch}) "
                           "holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
@@ -197,17 +181,15 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
                     rows: torch.Tensor, accumulate: bool = False, key: CounterKey | None = None) -> None:
     """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
 
-    Values and sums are computed in float32 and stored once, rounded to the nearest, ties to even. A rotated row is
-    turned back before it is scaled down: it is infinite or NaN where its norm times the square root of its columns is
-    beyond float32.
+    Values and sums are computed in float32 and rounded once, to the nearest, ties to even. A rotated row is infinite or
+    NaN if its norm times the square root of its columns is beyond float32.
 
     Parameters
     ----------
     message : (layout.num_bytes,) uint8         on the device of the rows
     row_index : (layout.num_rows,) int32, distinct
     rows : (n, dim) float32, bfloat16 or float16, contiguous      written; of the sender's storage
-    accumulate : bool
-    key : CounterKey or None      that the message was quantized with; rotated rows need it, others don't
+    key : CounterKey or None      the one that quantized the message; only rotated rows need it
 
     Raises
     ------
@@ -222,22 +204,18 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Read the rows' parameters back from a message on the host.
+    """Parameters of the rows of a message on the host.
 
-    Rounded by draws, a row of b <= 8 bits spans step * (2**b - 1) from zero_point on; to the nearest, its codes do. Of
-    a rotated row the codes' values do, which are those of no column: zero_point is -step * (2**b - 1) / 2.
+    The codes of a row of b <= 8 bits span step * (2**b - 1) from zero_point on; for a rotated row this is the span
+    after the rotation, and zero_point is -step * (2**b - 1) / 2.
 
     Parameters
     ----------
-    message : (layout.num_bytes,) uint8, written by `quantize_rows`, or its first layout.parameter_bytes
+    message : (layout.num_bytes,) uint8, or its first layout.parameter_bytes
 
     Returns
     -------
-    zero_point, step : (layout.num_rows,) float32, of the rows' values; both 0 for a row of 16 or 32 bits
-
-    Raises
-    ------
-    KernelError      a message of another number of bytes
+    zero_point, step : (layout.num_rows,) float32; both 0 for a row of 16 or 32 bits
     """
     if len(message) != layout.parameter_bytes:
         _check_bytes(layout, message)
@@ -277,7 +255,7 @@ def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
 @by_device("quantization")
 def _quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                    message: np.ndarray, is_nearest: bool) -> int:
-    """Return -1, or the position of the first row that can't be quantized."""
+    """-1, or the position of the first row that can't be quantized."""
     found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
                                  key.stream, is_nearest, layout.is_rotated, _rotation_stream(layout, key), message)
@@ -288,7 +266,6 @@ def _quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarra
 @by_device("quantization")
 def _dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
                      accumulate: bool, key: CounterKey | None = None) -> None:
-    """Assign or add the message's rows to rows[row_index]; rotated rows need the key."""
     seed, epoch = (key.seed, key.epoch) if layout.is_rotated else (0, 0)
     found = kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
                                     layout.parameter_offset, seed, epoch, layout.is_rotated,

@@ -1,10 +1,7 @@
-"""Device side of `hpcgnn.ops.aggregation`: edge-parallel SpMM after HalfGNN. Contracts are already checked.
+"""Edge-parallel SpMM and maximum after HalfGNN: launches of kernels/aggregation.cu and maximum.cu.
 
-kernels/aggregation.cuh has the maths, kernels/segments.cuh the threads, segments.py the geometry.
-
-Launch of the folds of kernels/segments.cuh: over the blocks of a matrix's entries, then over the rows they share.
-
-Device side of `hpcgnn.ops.maximum`, edge-parallel as aggregation is. Contracts are already checked.
+Each block folds an equal share of the entries. A row that lies in several blocks is finished by a second kernel, from
+the parts that these blocks leave in a staging buffer. See kernels/segments.cuh, and segments.py for the geometry.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ LEAST_WIDE_LANES = 4      # of a row
 
 
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
-    """Matrix times rows stored in `out`, or added to it, for the rows from the first to the last that `tasks` name."""
     first, last = int(tasks[0]), int(tasks[-1])
     if first < last and near.shape[1]:
         launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added, _is_half(matrix, near),
@@ -33,7 +29,6 @@ def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarr
 
 def multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,
                       out: torch.Tensor) -> None:
-    """Matrix with weights of its entries times rows, stored in `out`."""
     if out.numel():
         launch(matrix.geometry.segments(0, matrix.num_rows), matrix, near, None, out, False, _is_half(matrix, near),
                entry_scale, entry_index)
@@ -46,14 +41,14 @@ def _is_half(matrix, near: torch.Tensor) -> bool:
 def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
            entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None,
            columns: int | None = None) -> None:
-    """The blocks' fold, then that of the rows that several blocks share, in float32 or half arithmetic.
+    """Fold all blocks, then the rows that several blocks share, in float32 or half arithmetic.
 
     Parameters
     ----------
-    cut : Segments                    the rows, one at least, and their blocks
+    cut : Segments                    at least one row
     is_half : bool                    for near of bfloat16 or float16
     entry_scale : (num_weights, num_heads) float32, or of near's type
-    columns : int                     of a lane, where it is not to be `lane_columns`
+    columns : int                     per lane, if not `lane_columns`
     others : as in `hpcgnn.ops.aggregation`
     """
     dim = near.shape[1]
@@ -98,7 +93,6 @@ class _Form(NamedTuple):
 
 
 def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool) -> tuple[BoundKernel, BoundKernel]:
-    """Return the blocks' fold and that of shared rows, which lack the tensors that are given at each launch."""
     suffix, dim = SUFFIX[near.dtype], form.dim
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     fold = kernel("aggregation", f"aggregate_{form.kind}{suffix}").bind(
@@ -112,11 +106,10 @@ def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool)
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
-    """Count the columns that a lane takes: a pair, or those of 16 bytes where rows have four lanes of them at least,
-    and every head has a multiple of them. With fewer lanes a row a block has so many sub-warps that adding their parts
-    of a hub's row is most of its work. Lanes of an odd row of one head have 16 bytes too, as it begins on no pair.
+    """Columns per lane: a pair, or 16 bytes if a row has at least four such lanes and every head a multiple of them.
 
-    It decides in which order a row is summed, so no address does.
+    With fewer lanes per row a block has so many sub-warps that adding their parts of a hub's row is most of its work.
+    The choice decides in which order a row is summed, so it must not depend on addresses.
     """
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     is_whole = dim // num_heads * itemsize % LANE_BYTES == 0 or (num_heads == 1 and dim % PAIR)
@@ -135,7 +128,6 @@ def _resident(array: np.ndarray | None, like: torch.Tensor) -> torch.Tensor | No
 
 
 def _packed_arguments(packed, like: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Return the kernel's arguments; every exchange writes the message anew, so the device keeps its layout only."""
     if packed is None or not len(packed):
         return None, None, None, None
     return (torch.as_tensor(packed.message, device=like.device), on_device(packed.bit_width, like),
@@ -143,7 +135,6 @@ def _packed_arguments(packed, like: torch.Tensor) -> tuple[torch.Tensor | None, 
 
 
 def entry_dtype(rows: torch.Tensor) -> torch.dtype:
-    """Return what values of entries beside these rows are stored in: their own type."""
     return rows.dtype
 
 
@@ -152,9 +143,7 @@ THREADS = 256
 
 def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like: torch.Tensor, dim: int,
                   *arguments, lane_columns: int = PAIR) -> None:
-    """Start a kernel over all blocks of items and of columns, of which a lane has `lane_columns`; `arguments` follow
-    the items and the matrix.
-    """
+    """Start a kernel over all blocks of items and columns; `arguments` follow the items and the matrix."""
     over_entries(file, name, (cut.num_blocks, column_blocks(dim, lane_columns)), cut, matrix, like, *arguments)
 
 
@@ -165,35 +154,32 @@ def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, mat
 
 
 def entry_arguments(cut: Segments, matrix: SparseRows, like: torch.Tensor) -> tuple:
-    """Return the first arguments of such a kernel."""
+    """First arguments of such a kernel."""
     return (on_device(cut.offset, like), on_device(cut.block_row, like), cut.start, cut.stop, cut.items_a_block,
             on_device(matrix.begin, like), on_device(matrix.end, like), on_device(matrix.indices, like),
             matrix.num_self)
 
 
 def fold_spilled(file: str, name: str, cut: Segments, like: torch.Tensor, dim: int, *arguments) -> None:
-    """Start the kernel that follows, a thread a pair of columns; `arguments` follow the rows and dim."""
+    """Start the kernel for shared rows, one thread per pair of columns; `arguments` follow the rows and dim."""
     kernel(file, name)(spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, like), *arguments)
 
 
 def spilled_grid(cut: Segments, dim: int) -> tuple[int]:
-    """Return the blocks of that kernel."""
     return (-(-len(cut.spilled_row) * -(-dim // 2) // THREADS),)
 
 
 def spilled_arguments(cut: Segments, dim: int, like: torch.Tensor) -> tuple:
-    """Return its first arguments."""
     spilled = (on_device(array, like) for array in (cut.spilled_row, cut.spilled_first, cut.spilled_last))
     return len(cut.spilled_row), *spilled, dim
 
 
 def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Make room, uninitialized, where blocks leave their parts of the rows that they share."""
+    """Uninitialized room for the parts of shared rows."""
     return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)
 
 
 def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest of each row's entries, column by column, and the row of h that has it."""
     shape, suffix, dim = (matrix.num_rows, h.shape[1]), SUFFIX[h.dtype], h.shape[1]
     out = torch.empty(shape, dtype=h.dtype, device=h.device)
     argmax = torch.empty(shape, dtype=torch.int32, device=h.device)
@@ -207,7 +193,6 @@ def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
     dim, suffix = gradient.shape[1], SUFFIX[gradient.dtype]
     out = torch.empty((transposed.num_rows, dim), dtype=gradient.dtype, device=gradient.device)
     if out.numel() == 0:

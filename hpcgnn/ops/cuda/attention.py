@@ -1,7 +1,4 @@
-"""Device side of `hpcgnn.ops.attention`. Contracts are already checked.
-
-kernels/softmax.cu has the softmax, kernels/attention.cu all others; the weighted sum is `aggregation.multiply`.
-"""
+"""Attention on a device: kernels/softmax.cu has the softmax, kernels/attention.cu the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a ro
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
     score = torch.empty((len(vectors), len(rows), num_heads), device=rows.device)
     if score.numel():
         head_dim = rows.shape[1] // num_heads
@@ -32,7 +28,7 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
 
 def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
                          score_gradient: torch.Tensor) -> torch.Tensor:
-    """Adds the gradient of `rows` to `gradient`; returns that of `vectors`, summed in float64 over blocks of rows."""
+    """Sums the gradient of `vectors` in float64 over blocks of rows."""
     num_vectors, num_rows, num_heads = score_gradient.shape
     dim, suffix, of_vectors = rows.shape[1], SUFFIX[rows.dtype], torch.zeros_like(vectors)
     if rows.numel() == 0 or vectors.numel() == 0:
@@ -52,7 +48,6 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,
                  dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return the softmax over each row's entries, (num_entries, num_heads) of `dtype`."""
     alpha = torch.empty((len(matrix.indices), target.shape[1]), dtype=dtype, device=target.device)
     _over_rows("edge_softmax", matrix, target, source, slope, alpha)
     return alpha
@@ -60,14 +55,13 @@ def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: floa
 
 def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, slope: float, alpha: torch.Tensor,
                           gradient: torch.Tensor) -> torch.Tensor:
-    """Turns the gradient of alpha into that of the scores, in place; returns its sum over each row."""
     target_gradient = torch.empty((matrix.num_rows, alpha.shape[1]), device=alpha.device)
     _over_rows("edge_softmax_backward", matrix, target, source, slope, alpha, gradient, target_gradient)
     return target_gradient
 
 
 def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, slope: float, *arguments) -> None:
-    """Threads for each row by its length."""
+    """Short rows share a warp, long ones take a block."""
     num_heads, bound = target.shape[1], matrix.geometry.bound
     if num_heads == 0:
         return
@@ -88,7 +82,6 @@ def _bind_over_rows(name: str, matrix, target: torch.Tensor, slope: float, argum
 
 
 def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """Sum of the values of each row's entries, (num_rows, num_heads) float32."""
     num_heads = value.shape[1]
     out = torch.empty((matrix.num_rows, num_heads), device=value.device)
     if out.numel():
@@ -101,7 +94,6 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
 
 
 def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """Return value[entry_index], (num_entries, num_heads) of value's type."""
     out = torch.empty((len(entry_index), value.shape[1]), dtype=value.dtype, device=value.device)
     kernel("attention", f"take_entries_{SUFFIX[value.dtype]}")(
         (-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value), len(entry_index), value.shape[1],
@@ -111,9 +103,7 @@ def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int,
                      vector: int | None = None) -> torch.Tensor:
-    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) of the rows' type;
-    `vector` columns a load, or as many as there can be.
-    """
+    """`vector` columns per load, by default as many as possible."""
     out = torch.empty((len(matrix.indices), num_heads), dtype=left.dtype, device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
@@ -128,7 +118,7 @@ def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads:
 
 
 def _vector(head_dim: int, *rows: torch.Tensor) -> int:
-    """Columns that one load may take of every head: half8, half4, half2, or what the storage and alignment leave."""
+    """Columns that one load may take of every head."""
     vector = alignment(*rows)
     while head_dim % vector:
         vector //= 2

@@ -1,10 +1,7 @@
-"""Device side of `hpcgnn.ops.bit_gemm`: launches of kernels/bit_packing.cu and kernels/bit_gemm.cu.
+"""Products of bits on a device: launches of kernels/bit_packing.cu, bit_gemm.cu and tiles.cu.
 
-Contracts are already checked. `product_end` serves every product of bits, also that of tiles.
-
-Device side of `hpcgnn.ops.tiles`: launches of kernels/tiles.cu. Contracts are already checked.
-
-Tiles are made on the host, once a batch, and cross once; where they lie in the matrix stays known to both sides.
+Every product ends alike: `product_end` makes room for sums, values or planes and lists the kernel's last arguments.
+Tiles are made on the host, once per batch; their words cross once.
 """
 
 from __future__ import annotations
@@ -37,12 +34,10 @@ _product = partial(kernel, "bit_gemm", is_exact=True)
 
 @dataclass(frozen=True)
 class ProductEnd:
-    """Holds the room for a product's result, and the kernel's arguments that lead there.
+    """Room for a product's result, and the kernel's arguments from num_rows on.
 
     Attributes
     ----------
-    result : torch.Tensor or BitLines
-    arguments : of every product's kernel, from num_rows on
     num_column_groups : warps that share a row, 32 columns each
     """
 
@@ -52,19 +47,14 @@ class ProductEnd:
 
 
 def form_of(capability: tuple[int, int], is_small: bool) -> str:
-    """The form of the 1-bit product that a chip of this compute capability runs: is_small, the smaller tile fills."""
+    """Form of the 1-bit product that a chip of this compute capability runs."""
     if not AND_CAPABILITY <= capability < SOFTWARE_CAPABILITY:
         return "popcount"
     return "mma8" if is_small else "mma16"
 
 
 def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
-    """Return the form that was asked for, or that of the device; the emulated device runs what current chips do.
-
-    Raises
-    ------
-    KernelError      a form that there is not
-    """
+    """`form`, or the device's; the emulated device runs what current chips do. KernelError for an unknown form."""
     if form is None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else AND_CAPABILITY
         return form_of(capability, is_small)
@@ -74,24 +64,23 @@ def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
 
 
 def blocks_of(num_warps: int, warps_a_block: int) -> int:
-    """Count the blocks that hold so many warps."""
     return -(-num_warps // warps_a_block)
 
 
 def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
-    """Count the warps that pack a matrix: one a word of 32 columns of a row, or of 32 rows of 32 columns."""
+    """Warps that pack a matrix: one per word of 32 columns of a row, or per 32 rows and columns."""
     lines, length = (-(-num_columns // WARP), num_rows) if is_by_column else (num_rows, num_columns)
     return lines * -(-length // WORD_BITS)
 
 
 def product_blocks(num_rows: int, num_column_groups: int, form: str, num_shares: int = 1) -> int:
-    """Count the blocks of a product of lines: rows of PRODUCT_WARPS / num_shares warps, a group of columns each."""
+    """Blocks of a product of lines: rows of PRODUCT_WARPS / num_shares warps, one group of columns each."""
     return blocks_of(num_rows, PRODUCT_WARPS // num_shares * FORM_ROWS[form]) * num_column_groups
 
 
 @cache
 def processors_of(device: torch.device) -> int:
-    """Count the multiprocessors of a device."""
+    """Number of multiprocessors."""
     if device.type != "cuda":
         return EMULATED_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -99,14 +88,10 @@ def processors_of(device: torch.device) -> int:
 
 def shares_of(num_rows: int, num_column_groups: int, num_steps: int, form: str, num_processors: int,
               least_rows: int = 1) -> int:
-    """Return how many warps of a block divide the steps of its rows.
+    """How many warps of a block divide the steps of its rows: 1, 2 or 4.
 
-    As many as give each multiprocessor two blocks, where whole rows a warp give it fewer; but each share has a chunk of
-    steps, and a block at least `least_rows` rows.
-
-    Returns
-    -------
-    1, 2 or 4
+    Shares double until each multiprocessor has two blocks; each share has a chunk of steps, and a block at least
+    `least_rows` rows.
     """
     num_shares = 1
     while (2 * num_shares <= min(PRODUCT_WARPS, blocks_of(num_steps, CHUNK_STEPS))
@@ -117,13 +102,11 @@ def shares_of(num_rows: int, num_column_groups: int, num_steps: int, form: str, 
 
 
 def pack_codes(codes: torch.Tensor, lines: BitLines, is_by_column: bool) -> None:
-    """Codes of a byte each into the zeroed words of `lines`."""
     name = "pack_codes_of_columns" if is_by_column else "pack_codes_of_rows"
     _pack(_packing(name), codes, (codes,), lines, is_by_column)
 
 
 def pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_column: bool) -> None:
-    """Codes of float32 values into the zeroed words of `lines`."""
     name = "pack_values_of_columns" if is_by_column else "pack_values_of_rows"
     values, low, step = (matrix.detach() for matrix in (values, codes.low, codes.step))
     is_per_line = len(codes.low) > 1
@@ -131,7 +114,6 @@ def pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_c
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Return (num_lines, length) uint8."""
     codes = torch.empty(lines.num_lines, lines.length, dtype=torch.uint8, device=lines.words.device)
     num_warps = packing_warps(lines.num_lines, lines.length, False)
     _packing("unpack_codes")((blocks_of(num_warps, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
@@ -140,7 +122,6 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
 
 
 def sum_lines(lines: BitLines) -> torch.Tensor:
-    """Return (num_lines,) int64."""
     sums = torch.empty(lines.num_lines, dtype=torch.int64, device=lines.words.device)
     _packing("sum_codes")((blocks_of(lines.num_lines, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
                           lines.num_lines, sums)
@@ -149,9 +130,7 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
                   form: str | None = None, num_shares: int | None = None) -> torch.Tensor | BitLines:
-    """Return the product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip, and
-    `num_shares` of 1, 2 and 4, or as `shares_of` says.
-    """
+    """`form` of FORM_ROWS, by default the chip's; `num_shares` of 1, 2 and 4, by default `shares_of`."""
     device = right.words.device
     form = checked_form(form, device, is_small=left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     end = product_end(left.num_lines, right, rescaling, codes)
@@ -166,13 +145,13 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, 
 
 
 def right_arguments(right: BitLines) -> tuple:
-    """Return words, padded lines, planes and steps of a product's right side."""
+    """Words, padded lines, planes and steps of a product's right side."""
     num_planes, num_padded, line_words = right.words.shape
     return right.words, num_padded, num_planes, line_words // STEP_WORDS
 
 
 def product_end(num_rows: int, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None) -> ProductEnd:
-    """Make room for the result of a product with `right`, and the kernel's arguments that lead there."""
+    """Make room for the result of a product with `right`."""
     num_columns, device = right.num_lines, right.words.device
     num_groups = blocks_of(num_columns, END_COLUMNS)
     sums = values = planes = None
@@ -229,7 +208,6 @@ _kernel = partial(kernel, "tiles", is_exact=True)
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """Return (num_rows,) int64."""
     counts = torch.empty(tiles.num_rows, dtype=torch.int64, device=tiles.words.device)
     _kernel("count_entries")((blocks_of(tiles.num_rows, ROWS_A_BLOCK),), (ROWS_A_BLOCK,),
                              on_device(tiles.begin, tiles.words), tiles.words, tiles.num_rows, counts)
@@ -238,10 +216,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
                    codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The product of tiles, finished as the arguments say; `form` as in `hpcgnn.ops.cuda.bit_gemm.multiply_bits`.
-
-    A list holds no tile of zeros, so nothing is looked for in it, and nothing has to be counted on the device.
-    """
+    """`form` as in `multiply_bits`. A list holds no tile of zeros, so nothing has to be counted on the device."""
     num_tile_rows, is_jumping = len(tiles.begin) - 1, jump and tiles.is_dense
     form = checked_form(form, right.words.device, is_small=tiles.num_tiles < 2 * num_tile_rows)
     end = product_end(tiles.num_rows, right, rescaling, codes)
@@ -256,5 +231,5 @@ def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, re
 
 
 def tile_blocks(num_tile_rows: int, num_column_groups: int) -> int:
-    """Count the blocks of a product of tiles: a warp has a row of tiles and a group of columns."""
+    """Blocks of a product of tiles: one warp per row of tiles and group of columns."""
     return blocks_of(num_tile_rows * num_column_groups, PRODUCT_WARPS)

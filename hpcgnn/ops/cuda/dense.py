@@ -1,7 +1,4 @@
-"""Device side of `hpcgnn.ops.dense`: torch's own products (cuBLAS), and column sums by kernels/column_sums.cu.
-
-Products of 16-bit rows are summed in float32 to the end, also where cuBLAS cuts the contracted side into parts.
-"""
+"""Products on a device by torch (cuBLAS), with float32 sums to the end; column sums by kernels/column_sums.cu."""
 
 from __future__ import annotations
 
@@ -19,17 +16,15 @@ JOINED_COLUMNS = 32                       # columns a block when few sums are le
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return rows @ weight.T."""
     return _product(rows, weight.t(), out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return gradient @ weight."""
     return _product(gradient, weight, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return gradient.T @ rows, float32 as it is summed: over all rows it may be more than float16 holds."""
+    """Summed and returned in float32: over all rows it may be more than float16 holds."""
     if rows.dtype == torch.float32:
         return gradient.t() @ rows
     # Products of the CPU, where kernels are emulated, and of torch before 2.8 are no wider than their factors.
@@ -40,7 +35,7 @@ def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Sums in float32, in an order that depends on the numbers of rows and columns alone."""
+    """The order depends only on the numbers of rows and columns."""
     num_rows, dim = rows.shape
     if not rows.numel():
         return torch.zeros(dim, device=rows.device)
@@ -50,18 +45,16 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
-    """Sums in float64, by torch."""
     return rows.detach().abs().sum(0, dtype=torch.float64)
 
 
 def row_blocks(num_rows: int) -> tuple[int, int]:
-    """Return rows a block and blocks of the sum over so many rows, one at least."""
+    """Rows per block and number of blocks."""
     rows_a_block = max(LEAST_ROWS, -(-num_rows // MAX_ROW_BLOCKS))
     return rows_a_block, -(-num_rows // rows_a_block)
 
 
 def _sum_blocks(rows: torch.Tensor, rows_a_block: int, num_blocks: int, columns_a_block: int) -> torch.Tensor:
-    """Return (num_blocks, dim) float32."""
     num_rows, dim = rows.shape
     sums = torch.empty(num_blocks, dim, device=rows.device)
     kernel("column_sums", f"sum_columns_{SUFFIX[rows.dtype]}")(
@@ -71,14 +64,13 @@ def _sum_blocks(rows: torch.Tensor, rows_a_block: int, num_blocks: int, columns_
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return left @ right, or `out` after it was added there."""
     with _float32_sums():
         return left @ right if out is None else torch.addmm(out, left, right, out=out)
 
 
 @contextmanager
 def _float32_sums() -> Iterator[None]:
-    """Have cuBLAS add the parts of a long sum in float32 in the block; otherwise it may add them in 16 bits."""
+    """cuBLAS may add the parts of a long sum in 16 bits; forbid it in the block."""
     settings = torch.backends.cuda.matmul
     names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
     before = [getattr(settings, name) for name in names]

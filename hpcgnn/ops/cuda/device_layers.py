@@ -1,6 +1,4 @@
-"""Device side of `hpcgnn.ops.device_layers`: launches of kernels/integer_map.cu, integer_rows.cu, integer_tiles.cu and
-integer_attention.cu. Contracts are already checked.
-"""
+"""Integer layers on a device: launches of kernels/integer_map.cu, _rows.cu, _tiles.cu and _attention.cu."""
 
 from __future__ import annotations
 
@@ -52,19 +50,16 @@ _tables = [resident(np.ascontiguousarray(table)) for table in WEIGHT_TABLES]
 
 @dataclass(frozen=True)
 class RowEnd:
-    """Says what becomes of a layer's sums.
+    """What becomes of a layer's sums.
 
     Attributes
     ----------
-    layer : DeviceLayer
-    nodes : DeviceNodes
     factor : (num_rows,) float32 or None      of the layer's reduction
     fields : (n, field_words) int32           mapped codes, the rows' own first
     own : (num_rows, dim) int32 or None       sums of the map of the row itself
     values : (num_rows, columns) float32 or None, target : RowPlanes or None      what is written
     scales : DeviceScales or None             of the target's codes
     rectifies, norms : bool                   max(0, x); the layer's LayerNorm before it
-    faults : (1,) int32
     """
 
     layer: DeviceLayer
@@ -80,7 +75,7 @@ class RowEnd:
     faults: torch.Tensor
 
     def arguments(self) -> dict[str, Any]:
-        """Return the kernels' arguments by name, without those of a source of sums."""
+        """The kernels' arguments by name, except for the source of sums."""
         layer, settings = self.layer, self.layer.settings
         more: dict[str, Any] = {}
         if settings.adds_near:
@@ -92,7 +87,7 @@ class RowEnd:
                 "field_bits": layer.field_bits, "field_words": layer.field_words, **more, **self.written()}
 
     def written(self) -> dict[str, Any]:
-        """Return the arguments of LayerNorm, of the values and of the codes."""
+        """Arguments of LayerNorm, of the values and of the codes."""
         layer = self.layer
         found: dict[str, Any] = {
             "degree": self.nodes.degree, "count": self.nodes.count, "num_rows": len(self.nodes.degree),
@@ -108,7 +103,7 @@ class RowEnd:
 
 
 def empty_columns(layer: DeviceLayer, tiles: SlotTiles) -> BitLines:
-    """Make room for mapped codes by column, over slots."""
+    """Room for mapped codes by column, over slots."""
     shape = layer.settings.mapped_bits, padded_outputs(layer.dim), words_of(tiles.num_slots)
     return BitLines(torch.empty(shape, dtype=torch.int32, device=tiles.slot_row.device), layer.dim, tiles.num_slots)
 
@@ -129,7 +124,7 @@ def map_codes(layer: DeviceLayer, rows: RowPlanes, degree: torch.Tensor, factor:
 
 
 def map_sums(rows: RowPlanes, weights: WeightPlanes, first: int = 0, stop: int | None = None) -> torch.Tensor:
-    """Return rows first .. stop - 1 times weights.codes.T, (num_rows, num_outputs) int32; others are not set."""
+    """Rows first .. stop - 1 times weights.codes.T, (num_rows, num_outputs) int32; others are not set."""
     stop = rows.num_rows if stop is None else stop
     sums = torch.empty(rows.num_rows, weights.num_outputs, dtype=torch.int32, device=rows.words.device)
     some = RowPlanes(rows.words.flatten()[first * rows.row_stride:] if first else rows.words, stop - first, rows.length,
@@ -224,16 +219,12 @@ def _finish(name: str, first: int, stop: int, found: dict[str, Any]) -> None:
 
 
 def _shared(found: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return the bytes of a block's shared memory and the arguments with the cells of a row: two rows of a warp lie in
-    different banks.
-    """
     cells = found["dim"] + (ROW_LANES - found["dim"]) % (2 * ROW_LANES)
     num_words = found.get("bit_width", 0) * found.get("line_words", 0)
     return 4 * BLOCK_ROWS * (cells + num_words), found | {"cells": cells}
 
 
 def _start(which: Kernel, num_blocks: int, shared_bytes: int, found: dict[str, Any]) -> None:
-    """Launch with arguments by name; pointers that are not named are NULL, and numbers 0."""
     unknown = found.keys() - {one.name for one in which.parameters}
     assert not unknown, f"{which.name} has no parameter {unknown}"
     which((num_blocks,), (BLOCK_THREADS,), *(found.get(one.name, None if one.is_pointer else 0)
@@ -241,7 +232,6 @@ def _start(which: Kernel, num_blocks: int, shared_bytes: int, found: dict[str, A
 
 
 def _average_heads(rows: torch.Tensor, step: torch.Tensor, num_heads: int, means: torch.Tensor) -> None:
-    """Map (n, num_heads * dim) of rows times their steps to (n, dim) float32; heads are added in their order."""
     by_head = (rows * step).view(len(rows), num_heads, -1)
     means.copy_(by_head[:, 0])
     for head in range(1, num_heads):

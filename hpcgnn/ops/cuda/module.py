@@ -1,21 +1,12 @@
-"""Parameter lists of the kernels in a .cu file, read from its text, so that a launch is checked on any machine.
+"""CUDA kernels from Python: their parameters read from the .cu files, checked arguments, compilation and launch.
 
-Kernels are written `extern "C" __global__ void name(...)`, or made by a macro whose body has that form and which is
-applied by name or by FOR_EACH_STORAGE of kernels/device.cuh. Nothing here knows a compiler.
+    kernel("column_sums", "sum_columns_f32")(grid, (256,), rows, num_rows, dim, rows_a_block, columns_a_block, sums)
 
-This module checks what Python passes to a kernel, tensors of the pointee's type and numbers in the type's range, and
-packs it as bytes of the kernel's parameters.
-
-CUDA C++ to machine code by NVRTC; what was compiled once stays on disk.
-
-cupy's RawModule compiles with -ftz=true, and puts it behind whatever its caller asks for (cupy, issue 9576): subnormal
-numbers are zeros then, and the bytes of a message are not the host's. So NVRTC is called here, by cupy's bindings, and
-subnormal numbers stay what they are.
-
-Kernels by file and name, what compiles them, and their launch with checked arguments.
-
-Tensors are torch's, in its memory and on its current stream; cupy loads and launches; compiler.py has what compiles,
-arguments.py what checks.
+`signatures_of` finds the parameters of every kernel in the text of its file, so that arguments are checked on any
+machine. `ArgumentList` checks and packs arguments as bytes. A backend compiles and starts the kernel; tests use one
+that emulates it. The real one compiles by NVRTC through cupy's bindings, because cupy's RawModule always adds -ftz=true
+(cupy, issue 9576): subnormal numbers would become zeros, and a message's bytes would differ from the host's. Machine
+code stays on disk.
 """
 
 from __future__ import annotations
@@ -55,7 +46,7 @@ _PARAMETER = re.compile(r"^(const\s+)?(\w+)\s*(\*?)\s*(const\s+)?(?:__restrict__
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel: `type` is the pointee's where it is a pointer."""
+    """One parameter of a kernel; `type` is the pointee's for a pointer."""
 
     name: str
     type: str
@@ -69,6 +60,9 @@ class Parameter:
 def signatures_of(source: str) -> dict[str, tuple[Parameter, ...]]:
     """Parameters of every kernel in the text of a .cu file, by the kernel's name.
 
+    A kernel is `extern "C" __global__ void name(...)`, or a macro of that form that is applied by name or by
+    FOR_EACH_STORAGE of kernels/device.cuh.
+
     Raises
     ------
     KernelError      a parameter that is neither `type name` nor `[const] type *[__restrict__] name`
@@ -78,7 +72,6 @@ def signatures_of(source: str) -> dict[str, tuple[Parameter, ...]]:
 
 
 def _expand(text: str) -> str:
-    """Return the text without directives, with the macros that make kernels applied, also inside of one another."""
     macros = {name: ([word.strip() for word in words.split(",")], body) for name, words, body in _MACRO.findall(text)}
     makers = {name for name, (_, body) in macros.items() if "__global__" in body}
     makers |= {name for name, (_, body) in macros.items() if any(re.search(rf"\b{made}\(", body) for made in makers)}
@@ -127,11 +120,9 @@ _LIMITS = {kind: (np.iinfo(kind).min, np.iinfo(kind).max) if issubclass(kind, np
 
 
 def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tensor | np.generic | None:
-    """Return the argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
+    """The argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
 
-    Raises
-    ------
-    KernelError      what was found instead, to follow the parameter's name
+    Raises KernelError with what was found instead, to follow the parameter's name.
     """
     if not parameter.is_pointer:
         return _number(parameter, argument)
@@ -141,16 +132,10 @@ def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tenso
 
 
 class ArgumentList:
-    """The parameters of one kernel: checks what is given for them, and packs it.
+    """Parameters of one kernel: checks what is given for them, and packs it.
 
-    What a position may hold depends on the types of the arguments, so those are looked at once for each tuple of types.
-    A tensor's own type, layout and device, and a number's range are looked at every time.
-
-    Parameters
-    ----------
-    name : str                           of the kernel, for messages
-    parameters : tuple of Parameter
-    device_type : str                    of every tensor
+    Which types a position may hold is checked once per tuple of argument types; a tensor's own type, layout and device,
+    and a number's range, every time.
 
     Attributes
     ----------
@@ -172,7 +157,7 @@ class ArgumentList:
         self._known_devices: set[torch.device] = set()
 
     def packed(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
-        """Return the bytes of all parameters, and the device of the tensors, None where there is none.
+        """Bytes of all parameters, and the device of the tensors, None without any.
 
         Raises
         ------
@@ -192,12 +177,7 @@ class ArgumentList:
 
     def point(self, values: list, places: Sequence[tuple[int, torch.dtype]], device: torch.device | None
               ) -> torch.device | None:
-        """Put addresses in the place of the tensors at `places`, and return the device of all.
-
-        Raises
-        ------
-        Unusual      a tensor that `check` refuses
-        """
+        """Replace tensors at `places` by their addresses; returns their device. Unusual for what `check` refuses."""
         for place, dtype in places:
             tensor = values[place]
             if tensor is None:
@@ -213,12 +193,7 @@ class ArgumentList:
         return device
 
     def check(self, arguments: Sequence) -> list:
-        """Return the arguments as `argument_of` makes them.
-
-        Raises
-        ------
-        KernelError      as `packed`
-        """
+        """The arguments as `argument_of` makes them; errors as `packed`."""
         if len(arguments) != len(self.parameters):
             raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
         checked = [self._checked(*both) for both in zip(self.parameters, arguments, strict=True)]
@@ -228,7 +203,6 @@ class ArgumentList:
         return checked
 
     def _packed_with_care(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
-        """Numbers that struct does not take as they are become NumPy's; anything wrong gets its sentence."""
         values = self.check(arguments)
         device = self.point(values, self.pointers, None)
         return self.pack(*values), device
@@ -291,11 +265,11 @@ FOLDER_VARIABLE = "HPCGNN_KERNEL_CACHE"
 
 
 def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
-    """Return the file of a source's machine code, compiled now where there is none.
+    """File of a source's machine code, compiled now if there is none.
 
     Parameters
     ----------
-    source : Path           of a .cu file; it includes files of KERNELS and of CUDA
+    source : Path           a .cu file; it includes files of KERNELS and of CUDA
     is_exact : bool         no multiplication is fused with an addition
     capability : int        of the chip, 90 for 9.0; one that NVRTC does not know gets PTX, which the driver compiles
 
@@ -323,12 +297,12 @@ def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
 
 
 def compile_options(is_exact: bool, target: str) -> tuple[str, ...]:
-    """Return options that NVRTC compiles a kernel file with for a target, such as sm_90; CUDA's headers come behind."""
+    """NVRTC's options for a kernel file and a target, such as sm_90; CUDA's headers follow."""
     return "-std=c++17", f"--gpu-architecture={target}", f"-I{KERNELS}", *(("--fmad=false",) if is_exact else ())
 
 
 def cache_folder() -> Path:
-    """Return the folder that HPCGNN_KERNEL_CACHE names, or hpcgnn/kernels in the user's cache."""
+    """The folder that HPCGNN_KERNEL_CACHE names, or hpcgnn/kernels in the user's cache."""
     asked = os.environ.get(FOLDER_VARIABLE)
     user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(asked) if asked else Path(user_cache) / "hpcgnn" / "kernels"
@@ -346,7 +320,6 @@ def _compiled(nvrtc, name: str, text: str, options: tuple[str, ...], is_machine_
 
 
 def _headers() -> Path:
-    """Return the folder that has cuda_fp16.h: of NVIDIA's wheels, of conda, or of a CUDA that is installed."""
     import cupy
     from cuda.pathfinder import find_nvidia_header_directory
 
@@ -385,16 +358,14 @@ LATER = object()      # stands for a tensor that a bound kernel gets at each lau
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """One checked start of a kernel, never changed.
+    """One checked start of a kernel.
 
     Attributes
     ----------
-    kernel : Kernel
-    grid, block : three int each
     shared_bytes : dynamic shared memory of a block
     arguments : torch.Tensor, None or a number for each of the kernel's parameters
     packed : their bytes, at the offsets of `Kernel.arguments_on`
-    device : of the tensors, None where there is none
+    device : of the tensors, None without any
     """
 
     kernel: Kernel
@@ -407,17 +378,14 @@ class Launch:
 
     @property
     def source(self) -> Path:
-        """Return the path of the .cu file."""
         return self.kernel.source
 
     @property
     def name(self) -> str:
-        """Return the kernel's name."""
         return self.kernel.name
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters of the kernel, beside `arguments`."""
         return self.kernel.parameters
 
 
@@ -443,9 +411,9 @@ class _Ready:
 
 
 class CupyBackend:
-    """Kernels on the GPU that torch's tensors live on, each file compiled once a device.
+    """Kernels on the GPU of torch's tensors, each file compiled once per device.
 
-    cupy loads them, and its binding of the driver starts them: cupy's own start makes an object an argument.
+    cupy loads them, and its binding of the driver starts them: cupy's own start creates an object per argument.
     """
 
     device_type = "cuda"
@@ -479,7 +447,7 @@ class CupyBackend:
                 runtime.setDevice(before)
 
     def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """Return the actions as one CUDA graph: launches and torch's operations on the device, on the same memory."""
+        """The actions as one CUDA graph: launches and torch's operations on the device, on the same memory."""
         graph, computing, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(computing)
         with torch.cuda.stream(aside):
@@ -508,7 +476,7 @@ class CupyBackend:
 
 
 def current_stream(device: int) -> int:
-    """Return the pointer of torch's current stream of a device; a torch with CUDA tells it without an object."""
+    """Pointer of torch's current stream of a device, if possible without creating a Stream object."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device)
 
@@ -518,7 +486,7 @@ _backend: Backend = CupyBackend()
 
 @contextmanager
 def use_backend(backend: Backend) -> Iterator[Backend]:
-    """Launch kernels by `backend` inside the block."""
+    """Launch kernels by `backend` in the block."""
     global _backend
     before, _backend = _backend, backend
     try:
@@ -528,14 +496,14 @@ def use_backend(backend: Backend) -> Iterator[Backend]:
 
 
 class Tape:
-    """Holds what a block launched, to do it again on the same tensors and without a check; see `recording`."""
+    """What a block launched, to launch it again on the same tensors without checks; see `recording`."""
 
     def __init__(self) -> None:
         self.actions: list[Callable[[], object]] = []
         self._all: Callable[[], object] | None = None
 
     def replay(self) -> None:
-        """Do it again; a GPU has it as one graph from the first time on."""
+        """Launch it again; a GPU makes it one graph the first time."""
         if self._all is None:
             self._all = _backend.captured(self.actions)
         self._all()
@@ -546,7 +514,7 @@ _tape: Tape | None = None
 
 @contextmanager
 def recording() -> Iterator[Tape]:
-    """Keep what the block launches on the tape that it gets."""
+    """Record what the block launches on the tape that it gets."""
     global _tape
     before, _tape = _tape, Tape()
     try:
@@ -556,7 +524,7 @@ def recording() -> Iterator[Tape]:
 
 
 def act(action: Callable[[], object]) -> None:
-    """Do something between launches, which is kept with them."""
+    """Do something between launches, and record it with them."""
     action()
     if _tape is not None:
         _tape.actions.append(action)
@@ -580,36 +548,18 @@ class Kernel:
         self._arguments_on: dict[str, ArgumentList] = {}
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> None:
-        """Start the kernel; a grid without blocks starts nothing.
-
-        Parameters
-        ----------
-        grid, block : one to three int
-        arguments : for a pointer a contiguous tensor of the pointee's type, or None; for a number an int or a float
-        shared_bytes : dynamic shared memory of a block
-
-        Raises
-        ------
-        KernelError      a wrong number of arguments; one that is not of its parameter's type, out of its range, not
-                         contiguous or on another device; a grid or block that no device takes
-        """
         packed, device = self.arguments_on(_backend.device_type).packed(arguments)
         grid, block = self._shape(grid, block)
         if 0 not in grid:
             _start(Launch(self, grid, block, operator.index(shared_bytes), arguments, packed, device))
 
     def bind(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> BoundKernel:
-        """Return the kernel with all arguments but those that are LATER, which stand for pointers.
-
-        Raises
-        ------
-        KernelError      as a call does
-        """
+        """The kernel with all arguments except those given as LATER, which stand for pointers; errors as a call."""
         shape = *self._shape(grid, block), operator.index(shared_bytes)
         return BoundKernel(self, _backend.device_type, shape, arguments)
 
     def arguments_on(self, device_type: str) -> ArgumentList:
-        """Return how arguments are checked whose tensors are on devices of one type."""
+        """How arguments are checked for tensors on devices of one type."""
         if device_type not in self._arguments_on:
             self._arguments_on[device_type] = ArgumentList(self.name, self.parameters, device_type)
         return self._arguments_on[device_type]
@@ -630,12 +580,7 @@ class Kernel:
 
 
 class BoundKernel:
-    """A kernel whose launches differ by some tensors only: everything else is checked once, and lives as long.
-
-    Parameters
-    ----------
-    shape : tuple        of the grid, the block and its shared bytes
-    """
+    """A kernel whose launches differ only in some tensors: everything else is checked once."""
 
     def __init__(self, kernel: Kernel, device_type: str, shape: tuple, arguments: Sequence) -> None:
         listed = kernel.arguments_on(device_type)
@@ -647,12 +592,6 @@ class BoundKernel:
         self._later = [both for both in listed.pointers if both[0] in later]
 
     def __call__(self, *tensors: torch.Tensor | None) -> None:
-        """Start the kernel with tensors in the places that were left, in their order.
-
-        Raises
-        ------
-        KernelError      as `Kernel`
-        """
         if self._is_empty:
             return
         arguments, values = self._arguments.copy(), self._values.copy()
@@ -673,7 +612,7 @@ def _signatures(source: Path) -> dict[str, tuple[Parameter, ...]]:
 
 @cache
 def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
-    """Return the kernel `name` of kernels/`file`.cu, or of the path `file` where that is one.
+    """The kernel `name` of kernels/`file`.cu, or of the path `file`.
 
     `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
 

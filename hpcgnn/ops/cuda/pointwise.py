@@ -1,12 +1,6 @@
-"""Device side of `hpcgnn.ops.pointwise`: launches of kernels/pointwise.cu. Contracts are already checked.
+"""Row-wise operations on a device: dropout and activations by kernels/pointwise.cu, Adam and rounding by torch.
 
 Geometry depends on the numbers of rows and columns alone, so gradients have the same bits on every device.
-
-Device side of `hpcgnn.ops.fake_quantization`, by torch's own kernels. Contracts are already checked.
-
-Device side of `hpcgnn.ops.adam`: torch's elementwise operations and one reduction, which the host reads once a step.
-
-The host waits for the device after every epoch anyway, to read the loss.
 """
 
 from __future__ import annotations
@@ -33,16 +27,12 @@ _kernel = partial(kernel, "pointwise", is_exact=True)
 
 def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
             out: torch.Tensor | None = None) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
     return _mask(rows, None, node_id, key, threshold, out)
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
              out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
-    may be the rows.
-    """
     num_rows, dim = rows.shape
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
@@ -58,9 +48,6 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
-    are not normalized.
-    """
     if weight is None:
         _mask(gradient, rows, node_id, key, threshold, out)
         return None, None
@@ -78,9 +65,9 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
 
 
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
-    """Return rows a block, in whole rounds of its sub-warps, and blocks.
+    """Rows per block, in whole rounds of its sub-warps, and number of blocks.
 
-    A sub-warp sums LEAST_ROUNDS rows before it writes, or more where that were over MAX_ROW_BLOCKS.
+    A sub-warp sums at least LEAST_ROUNDS rows before it writes, more if there were over MAX_ROW_BLOCKS blocks.
     """
     rows_together = BLOCK_THREADS // lanes
     rows_a_block = rows_together * max(LEAST_ROUNDS, -(-num_rows // (rows_together * MAX_ROW_BLOCKS)))
@@ -88,13 +75,12 @@ def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
 
 
 def mask_blocks(num_rows: int, dim: int) -> int:
-    """Count the blocks of threads with eight columns each."""
+    """Blocks of threads with eight columns each."""
     return -(-num_rows * -(-dim // LANE_COLUMNS) // BLOCK_THREADS)
 
 
 def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndarray | None, key: CounterKey | None,
           threshold: int, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return `values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
     num_rows, dim = values.shape
     out = torch.empty_like(values) if out is None else out
     _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
@@ -105,12 +91,10 @@ def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndar
 
 
 def _is_vector(*matrices: torch.Tensor) -> bool:
-    """Tell whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
     return all([m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices])
 
 
 def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,
@@ -118,13 +102,11 @@ def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: Coun
 
 
 def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor of rounded values."""
     return _signed_codes(values, step, max_code).mul_(step)
 
 
 def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
                              local_weight: float | None, needs_values: bool) -> CodeGradients:
-    """Return all gradients; torch reduces in an order that depends on the shape alone."""
     ratio, codes = values / step, _signed_codes(values, step, max_code)
     is_clipped = ratio.abs() > max_code
     of_values = gradient.masked_fill(is_clipped, 0.0) if needs_values else None
@@ -138,14 +120,13 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
 
 
 def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """Return sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN."""
     codes = (values.abs() / step).add_(0.5).floor_()
     return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))
 
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    """Step as on the host, but for the rounding of products that are added; equal weights have the host's hash."""
+    """Rounds products that are added differently from the host; equal weights have the host's hash."""
     slope = torch.addcmul(gradient, decay, weights)
     mean.lerp_(slope, factors.mean_weight)
     square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)

@@ -1,7 +1,6 @@
-"""Device side of `hpcgnn.ops.quantization`: launches of kernels/quantization.cu, or of rotation.cu where rows are
-rotated. Contracts are already checked.
+"""Messages on a device: launches of kernels/quantization.cu, or of rotation.cu for rotated rows.
 
-A message is a uint8 tensor on the rows' device; its bytes are those that the host's kernels write.
+A message is a uint8 tensor on the rows' device with the bytes that the host's kernels write.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
 
 
 def num_blocks(num_rows: int, lanes: int) -> int:
-    """Count the blocks that hold `lanes` threads a row."""
+    """Blocks that hold `lanes` threads per row."""
     return -(-num_rows * lanes // BLOCK_THREADS)
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                   message: torch.Tensor, is_nearest: bool) -> int:
-    """Return -1, or the position of the first row that can't be quantized; waits for the device."""
+    """Waits for the device."""
     first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
     start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad)
     position = int(first_bad)
@@ -36,14 +35,6 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
 
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                      message: torch.Tensor, is_nearest: bool, first_bad: torch.Tensor) -> None:
-    """Write a message on the current stream, without waiting.
-
-    Parameters
-    ----------
-    message : (layout.num_bytes,) uint8, on the rows' device      written
-    first_bad : (1,) int32, NO_BAD_ROW before the first message
-        lowered to the position of the first row that can't be quantized; read once, where the stream is waited for
-    """
     if layout.num_rows == 0 or layout.dim == 0:
         return
     if layout.is_rotated:
@@ -58,7 +49,6 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
                     accumulate: bool, key: CounterKey | None = None) -> None:
-    """Assign or add the message's rows to rows[row_index], without waiting; rotated rows need the key."""
     if layout.num_rows == 0 or layout.dim == 0:
         return
     if layout.is_rotated:

@@ -1,6 +1,6 @@
 """ResidentArray: an immutable array of a plan or a graph, with the copies that devices have of it.
 
-A copy is made once and lives as long as its array. Tensors that change are never copied here.
+A copy is made once and lives as long as its array.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ SAME_BITS = {np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32, np.dt
 
 
 class ResidentArray(np.ndarray):
-    """An array that is never written again, and its copies by device. A slice of it is another array, without any."""
+    """An array that is never written again, and its copies by device. A slice is another array, without copies."""
 
     copies: dict[torch.device, torch.Tensor] | None = None
 
 
 def resident(array: np.ndarray | torch.Tensor) -> ResidentArray | torch.Tensor:
-    """Return the array as one that keeps its copies, over the same memory; one that already does as it is, and so a
-    tensor, which lies on one device.
-    """
+    """The array as a ResidentArray on the same memory; a tensor as it is."""
     return array if isinstance(array, ResidentArray | torch.Tensor) else array.view(ResidentArray)
 
 
 def make_resident(owner: object, *names: str) -> None:
-    """Have the named arrays of a frozen dataclass keep their copies; a name whose value is None stays None."""
+    """Make the named arrays of a frozen dataclass resident; None stays None."""
     for name in names:
         array = getattr(owner, name)
         if array is not None:
@@ -39,18 +37,10 @@ def make_resident(owner: object, *names: str) -> None:
 
 
 def on_device(array: np.ndarray | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the array on the device of `like`: the copy that a ResidentArray keeps, a new copy of any other array, or
-    on the CPU the same memory. A tensor is returned as it is: who made it has put it there.
+    """The array on the device of `like`: a ResidentArray's copy, a new copy of another; on the CPU the same memory.
 
-    Parameters
-    ----------
-    array : NumPy, contiguous, never written again; wide unsigned integers arrive as the signed ones of their bits
-        Or a tensor.
-    like : torch.Tensor
-
-    Raises
-    ------
-    KernelError      an array that is not contiguous
+    A tensor is returned as it is. Wide unsigned integers arrive as signed ones of the same bits. Raises KernelError for
+    an array that is not contiguous.
     """
     if isinstance(array, torch.Tensor):
         return array

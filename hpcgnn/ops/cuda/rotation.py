@@ -1,6 +1,6 @@
-"""Device side of rotated codes: launches of kernels/rotation.cu. Contracts are already checked.
+"""Rotated codes on a device: launches of kernels/rotation.cu, and the lanes and memory that hold a row.
 
-How many lanes hold a row, and where they keep it, is decided here; what they compute does not depend on it.
+Shared memory holds rows of up to 12,256 columns; wider rows take turns in a scratch in global memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class RotationShape:
-    """Says how a device holds rotated rows of one number of columns.
+    """How a device holds rotated rows of one number of columns.
 
     Attributes
     ----------
     block : int              columns of a pass, a power of two
     scale : float            of a pass, 1 / sqrt(block) in float32
     lanes : int              of a warp that hold a row
-    stride : int             floats between two rows that lie side by side
-    threads : int            of a block
-    shared_bytes : int       of a block; 0 where rows lie in global memory
+    stride : int             floats between two adjacent rows
+    threads, shared_bytes : int      of a block; shared_bytes is 0 if rows lie in global memory
     """
 
     block: int
@@ -46,7 +45,7 @@ class RotationShape:
 
     @classmethod
     def of_rows(cls, dim: int) -> RotationShape:
-        """Return the shape for rows of `dim` columns, one at least; blocks are as large as shared memory allows."""
+        """Shape for rows of at least one column; blocks are as large as shared memory allows."""
         block = min(BLOCK_COLUMNS, 1 << (dim.bit_length() - 1))
         lanes = WARP if block == BLOCK_COLUMNS else NARROW_LANES
         # Two rows of a warp begin in different halves of the banks.
@@ -64,12 +63,12 @@ class RotationShape:
         return threads // lanes * stride * FLOAT_BYTES
 
     def num_blocks(self, num_rows: int) -> int:
-        """Count the blocks that take `num_rows` rows, all at a time where they lie in shared memory."""
+        """Blocks that hold `num_rows` rows, all at a time if they lie in shared memory."""
         rows = num_rows if self.shared_bytes else min(num_rows, MOST_SCRATCH_ROWS)
         return -(-rows * self.lanes // self.threads)
 
     def scratch(self, num_rows: int, device: torch.device) -> torch.Tensor | None:
-        """Return memory for the rows that are held at a time; None where they lie in shared memory."""
+        """Global memory for the rows held at a time; None if they lie in shared memory."""
         if self.shared_bytes:
             return None
         num_floats = self.num_blocks(num_rows) * (self.threads // self.lanes) * self.stride
@@ -79,7 +78,7 @@ class RotationShape:
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                      rotation_key: CounterKey, message: torch.Tensor, is_nearest: bool,
                      first_bad: torch.Tensor) -> None:
-    """Write a message of one row at least on the current stream; see `quantization.start_quantizing`."""
+    """See `quantization.start_quantizing`; at least one row."""
     shape = RotationShape.of_rows(layout.dim)
     _start("quantize_rotated", rows, shape, layout)(
         rows, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows), key.seed,
@@ -88,7 +87,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout,
                     rotation_key: CounterKey, rows: torch.Tensor, accumulate: bool) -> None:
-    """Assign or add the rows of a message of one row at least, without waiting for the device."""
+    """See `quantization.dequantize_rows`; at least one row."""
     shape = RotationShape.of_rows(layout.dim)
     _start("dequantize_rotated", rows, shape, layout)(
         message, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows),

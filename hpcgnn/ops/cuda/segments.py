@@ -1,9 +1,8 @@
-"""Geometry of the edge-parallel kernels: equal shares of a matrix's entries a block, and the rows that blocks share.
+"""Geometry of the edge-parallel kernels: equal shares of a matrix's entries per block, and the rows that blocks share.
 
-Plain NumPy, computed once a matrix and a span of its rows, and kept by the matrix; kernels/segments.cuh states how the
-kernels read it.
-
-This module chooses kernels for a storage type: the suffix of their names, and how many columns a load may take.
+For example, with 256 items per block and a row of 300 items behind one of 100, block 0 has the first row and 156 items
+of the second, which is "spilled": block 1 has the rest. Computed once per matrix and span of rows; kernels/segments.cuh
+states how kernels read it.
 """
 
 from __future__ import annotations
@@ -29,15 +28,13 @@ LANE_COLUMNS = 8                   # that a lane takes at a time, where a sub-wa
 class Segments:
     """Items start .. stop - 1 of a span of rows, cut into blocks of equally many.
 
-    The items of a row are its implied self-loop, then its entries; a row without either has one item that adds nothing,
+    The items of a row are its implied self-loop, then its entries. A row without either has one item that adds nothing,
     so that every row is stored by a thread that meets it.
 
     Attributes
     ----------
     offset : (num_rows + 1,) int64              row v of the matrix has the items offset[v] .. offset[v + 1] - 1
-    start, stop : int
-    threads, items_a_block : int
-    block_row : (num_blocks + 1,) int32         row of each block's first item; then that of the last item of all
+    block_row : (num_blocks + 1,) int32         row of each block's first item; then the row of the last item of all
     spilled_row, spilled_first, spilled_last : (num_spilled,) int32     rows that lie in more than one block, and the
                                                 first and the last of their blocks
     """
@@ -61,12 +58,12 @@ class Segments:
 
     @property
     def num_slots(self) -> int:
-        """Count the partial results that blocks hand on, two a block: of the rows that it begins and ends with."""
+        """Number of partial results that blocks hand on: two per block, of its first and its last row."""
         return 2 * self.num_blocks if len(self.spilled_row) else 0
 
 
 class Rows(Protocol):
-    """Hold what decides how the rows of a sparse matrix are cut; see `hpcgnn.ops.aggregation.SparseRows`."""
+    """What decides how the rows of a sparse matrix are cut; see `hpcgnn.ops.aggregation.SparseRows`."""
 
     begin: np.ndarray
     end: np.ndarray
@@ -74,19 +71,19 @@ class Rows(Protocol):
 
 
 def item_offsets(matrix: Rows) -> np.ndarray:
-    """Return where the items of each row begin, (num_rows + 1,) int64."""
+    """Where the items of each row begin, (num_rows + 1,) int64."""
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
     return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
 
 
 def block_shape(num_items: int) -> tuple[int, int]:
-    """Warps a block and items a warp: few small blocks would leave processors idle, many would hand on more rows."""
+    """Warps per block and items per warp: few small blocks would leave processors idle, many would share more rows."""
     return LARGE_SHAPE if num_items >= LARGE else SMALL_SHAPE
 
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
-    """Return segments of the rows first_row .. last_row - 1, of which there is one at least."""
+    """Segments of the rows first_row .. last_row - 1, at least one."""
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp
     first_item = np.arange(start, stop, items_a_block)
@@ -100,17 +97,11 @@ def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_w
 
 
 class Geometry:
-    """Says how a device works through one matrix: the segments of each span of its rows, and its rows by their length.
-
-    Each is computed at its first use. The matrix holds its Geometry, which holds what it read of the matrix alone.
-
-    Parameters
-    ----------
-    matrix : Rows
+    """How a device works through one matrix: segments of each span of rows, and rows by length, computed at first use.
 
     Attributes
     ----------
-    bound : dict      launches over this matrix whose arguments are checked, by what they differ in; see `Kernel.bind`
+    bound : dict      launches over this matrix with checked arguments, by what they differ in; see `Kernel.bind`
     """
 
     def __init__(self, matrix: Rows):
@@ -120,7 +111,7 @@ class Geometry:
         self.bound: dict[tuple, tuple] = {}
 
     def segments(self, first_row: int, last_row: int) -> Segments:
-        """Return the segments of the rows first_row .. last_row - 1, of which there is one at least."""
+        """Segments of the rows first_row .. last_row - 1, at least one."""
         span = first_row, last_row
         if span not in self._segments:
             num_items = int(self.offset[last_row] - self.offset[first_row])
@@ -129,24 +120,24 @@ class Geometry:
 
     @cached_property
     def rows_by_length(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows that 8 lanes take, those that a warp takes, and those that a block takes: int32, ascending."""
+        """Rows that 8 lanes take, rows that a warp takes, and rows that a block takes: int32, ascending."""
         kind = np.searchsorted([LANES_ROW, WARP_ROW], self._end - self._begin)
         lanes, warp, block = (resident(np.flatnonzero(kind == k).astype(np.int32)) for k in range(3))
         return lanes, warp, block
 
 
 def sub_warp(num_loads: int) -> int:
-    """Count the lanes that share a product of so many loads."""
+    """Lanes that share a product of `num_loads` loads."""
     return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
 
 
 def lanes_a_row(dim: int) -> int:
-    """Count the lanes of the sub-warp that shares a row of so many columns."""
+    """Lanes of the sub-warp that shares a row of `dim` columns."""
     return sub_warp(-(-dim // LANE_COLUMNS))
 
 
 def column_blocks(dim: int, lane_columns: int = PAIR) -> int:
-    """Count the blocks of columns that a grid has beside its blocks of items: those of a warp."""
+    """Blocks of columns of a grid: each has a warp's columns."""
     return -(-dim // (lane_columns * WARP))
 
 
@@ -154,8 +145,9 @@ SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def alignment(*rows: torch.Tensor | None) -> int:
-    """Elements that one load may take at once wherever it begins: the largest power of two that every given matrix's
-    address and number of columns are a multiple of, at most 16 bytes.
+    """Elements that one load may take of every given matrix, at most 16 bytes.
+
+    It is the largest power of two that divides every matrix's address and number of columns.
     """
     elements = 16
     for matrix in rows:
