@@ -42,7 +42,7 @@ CORE = {
     "library": FOUNDATION | {"data", "partition", "shards", "ops", "graph", "exchange", "settings", "methods", "config",
                              "nn", "training", "pyg", "report", "results"},
     # For type checkers; at run time when first used.
-    "__init__": {"errors", "run", "library", "pyg", "results", "training"},
+    "__init__": {"errors", "run", "library", "nn", "pyg", "results", "training"},
     "_ext": {"errors"},
 }
 # What is off that way: a wing may import the core, which imports none.

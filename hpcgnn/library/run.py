@@ -21,6 +21,7 @@ from hpcgnn.run.launch import check_present, together
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
+from hpcgnn.training.tables import Tables
 
 if TYPE_CHECKING:
     from hpcgnn.training.job import Finished
@@ -131,7 +132,9 @@ class Run:
         ------
         CollectiveError      the file can't be written
         """
-        weights = self.model.state_dict()      # a distributed model's are the plain model's
+        tables = Tables(self.graph.comm, self.model)
+        # A distributed model's weights are the plain model's.
+        weights = tables.whole({"model": self.model.state_dict()}, Path(path).parent)["model"]
         together(self.graph.comm, lambda: _save(weights, Path(path)) if self.graph.comm.rank == 0 else None)
 
 

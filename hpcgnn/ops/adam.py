@@ -43,7 +43,7 @@ class StepCheck:
 
 
 def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
-    """Largest magnitudes of several steps, NaN above all, and the hash of the last one."""
+    """Largest magnitudes of several checks, NaN above all, and the hash of the last one."""
     largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
     return StepCheck(*largest.tolist(), checks[-1].hash)
 
