@@ -107,11 +107,12 @@ def run_rank(arguments: list[str]) -> None:
 @contextmanager
 def planted(copy: Path, mutation):
     """The copy with one fault, while the block lasts."""
-    file = copy / "hpcgnn" / mutation.file
+    try:
+        file, changed = mutation.plant(copy / "hpcgnn")
+    except LookupError as reason:
+        sys.exit(str(reason))
     source, times = file.read_text(), file.stat()
-    if source.count(mutation.old) != 1:
-        sys.exit(f"{mutation.file}: what is to be changed stands there {source.count(mutation.old)} times, not once")
-    file.write_text(source.replace(mutation.old, mutation.new))
+    file.write_text(changed)
     try:
         yield
     finally:
