@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcgnn.library.open_run import open_run as open_run
     from hpcgnn.library.preprocess import preprocess as preprocess
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.nn.node_embedding import NodeEmbedding as NodeEmbedding
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
     from hpcgnn.results.plain import load_model as load_model
@@ -36,6 +37,7 @@ _HOMES = {
     "HpcgnnError": "hpcgnn.errors",
     "Interrupted": "hpcgnn.errors",
     "MLflow": "hpcgnn.training.trackers",
+    "NodeEmbedding": "hpcgnn.nn.node_embedding",
     "Run": "hpcgnn.library.run",
     "TensorBoard": "hpcgnn.training.trackers",
     "distribute": "hpcgnn.pyg.distribute",
@@ -52,6 +54,7 @@ __all__ = [
     "HpcgnnError",
     "Interrupted",
     "MLflow",
+    "NodeEmbedding",
     "Run",
     "TensorBoard",
     "distribute",
@@ -79,7 +82,7 @@ sys.excepthook = _end_all_ranks
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
-    if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.pyg", "hpcgnn.training")):
+    if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.nn", "hpcgnn.pyg", "hpcgnn.training")):
         import_module("hpcgnn.launch")      # before all else that imports MPI, which it prepares
     return getattr(import_module(_HOMES[name]), name)
 

@@ -73,7 +73,7 @@ MAY_IMPORT = {
     "command_line": {"errors", "launched", "cli"},
     "__main__": {"stop_signals", "command_line", "output"},
     # For type checkers; at run time when first used.
-    "__init__": {"errors", "launch", "library", "pyg", "results", "training"},
+    "__init__": {"errors", "launch", "library", "nn", "pyg", "results", "training"},
     "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.

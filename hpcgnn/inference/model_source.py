@@ -32,6 +32,7 @@ from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session, check_task
+from hpcgnn.training.tables import with_own_rows
 
 # What a model is built and scored from; how it was trained has no say in its answers.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
@@ -88,6 +89,7 @@ class TrainedRun:
         session = Session.open(comm, shards, config_here, info, recipe or Recipe(),
                                (checkpoint.answers_with or classes_of(info)) if names_classes else None)
         model = replace(session, config=config).new_model(config.seed)
+        checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
         remark = other_graph_line(source, checkpoint.fingerprint, info)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from hpcgnn.launch import MPI, join
+from hpcgnn.shards.reader import read_inner_id
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.graph_info import read_shared_info
 
@@ -49,6 +53,13 @@ class Graph:
     def num_classes(self) -> int:
         """Return the columns that a model answers with: classes, or targets of a regression."""
         return self.info.num_classes
+
+    @cached_property
+    def node_index(self) -> np.ndarray:
+        """Return (n,) int64, the numbers in the source of this rank's nodes, ascending; read when it is first asked
+        for. ShardError as of `hpcgnn.shards.reader.read_inner_id`.
+        """
+        return np.sort(read_inner_id(self.shards, self.comm.rank, self.comm.size, self.info))
 
     def __repr__(self) -> str:
         return (f"Graph({self.name}: {self.num_nodes} nodes, {self.num_edges} arcs, {self.num_features} features, "

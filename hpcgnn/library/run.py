@@ -16,6 +16,7 @@ from hpcgnn.results.float_run import read_names
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.session import Session
+from hpcgnn.training.tables import Tables
 
 if TYPE_CHECKING:
     from hpcgnn.training.job import Finished
@@ -100,7 +101,9 @@ class Run:
         ------
         CollectiveError      the file can't be written
         """
-        weights = self.model.state_dict()      # a distributed model's are the plain model's
+        tables = Tables(self.graph.comm, self.model)
+        # A distributed model's weights are the plain model's.
+        weights = tables.whole({"model": self.model.state_dict()}, Path(path).parent)["model"]
         together(self.graph.comm, lambda: _save(weights, Path(path)) if self.graph.comm.rank == 0 else None)
 
 

@@ -46,7 +46,7 @@ class StepCheck:
 
 
 def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
-    """Return the largest magnitudes of several steps, NaN above all, and the hash that the last one left."""
+    """Return the largest magnitudes of several checks, NaN above all, and the hash of the last one."""
     largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
     return StepCheck(*largest.tolist(), checks[-1].hash)
 

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from hpcgnn.errors import KernelError
 
+PHILOX_ROUNDS = 10
+PHILOX_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+PHILOX_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+LOW_32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
-DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE = range(10)
+(DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE,
+ INITIAL) = range(11)
 ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # of the rows whose rounding has the purpose
 
 
@@ -23,7 +30,7 @@ class CounterKey(NamedTuple):
     Attributes
     ----------
     seed, epoch : int in [0, 2**32)
-    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE}
+    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL}
     layer : int in [0, 4096)     of SUM a step of the epoch
     part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
 
@@ -59,3 +66,22 @@ class CounterKey(NamedTuple):
         if self.purpose not in ROTATION_OF:
             raise KernelError(f"rows are rotated for purposes {FORWARD} and {BACKWARD}, found {self.purpose}")
         return self._replace(purpose=ROTATION_OF[self.purpose])
+
+
+def words_of(node_id: np.ndarray, num_words: int, key: CounterKey) -> np.ndarray:
+    """Return the random 32-bit words of nodes, (n, num_words) uint64; four a Philox block, as in ext/src/philox.h.
+
+    Parameters
+    ----------
+    node_id : (n,) int64
+    """
+    shape, keys = (len(node_id), -(-num_words // 4)), [key.seed, key.epoch]
+    number = node_id.astype(np.uint64)[:, None]
+    words = [np.broadcast_to(part, shape) for part in (np.arange(shape[1], dtype=np.uint64), np.uint64(key.stream),
+                                                       number & LOW_32, number >> HALF)]
+    for _ in range(PHILOX_ROUNDS):
+        first, second = words[0] * PHILOX_MULTIPLIERS[0], words[2] * PHILOX_MULTIPLIERS[1]
+        words = [(second >> HALF) ^ words[1] ^ np.uint64(keys[0]), second & LOW_32,
+                 (first >> HALF) ^ words[3] ^ np.uint64(keys[1]), first & LOW_32]
+        keys = [(one + step) % (1 << 32) for one, step in zip(keys, PHILOX_KEY_STEPS, strict=True)]
+    return np.stack(words, axis=-1).reshape(len(node_id), -1)[:, :num_words]

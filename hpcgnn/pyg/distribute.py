@@ -15,6 +15,7 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
 from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight
 from hpcgnn.pyg.edges import GraphEdges
 from hpcgnn.pyg.fitting import INDEX_NAMES, num_edge_columns, signature_of, ways_of
@@ -79,7 +80,9 @@ class DistributedModel(nn.Module):
         ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
         rows = x.to(next(self.module.parameters(), x).dtype)
         version = graph.x_all._version
-        passing = ForwardPassing(graph, rows, edges, ways, self._tables(graph.num_nodes))
+        embeddings = own_tables(self.module)
+        tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
+        passing = ForwardPassing(graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()})
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
             out = self._called(rows, edges)
@@ -116,7 +119,8 @@ class DistributedModel(nn.Module):
         for place, module in self.module.named_modules() if num_nodes is not None else ():
             held = {**module._parameters, **module._buffers, **{
                 name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}}
-            is_known = type(module).__module__.startswith(("torch.", PYG)) and not isinstance(module, nn.Embedding)
+            is_known = isinstance(module, NodeEmbedding) or (
+                type(module).__module__.startswith(("torch.", PYG)) and not isinstance(module, nn.Embedding))
             for name, value in held.items() if not is_known else ():
                 if value is not None and value.dim() and len(value) == num_nodes:
                     tables[id(value)] = f"{place}.{name}" if place else name

@@ -16,6 +16,7 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.pyg.convolutions import Way, is_normalizing, loop_weight
 from hpcgnn.pyg.edges import GraphEdges
 from hpcgnn.pyg.recomputation import HaloAgain, Region
@@ -31,6 +32,7 @@ class ForwardPassing:
     edges : GraphEdges                     normalized already where a convolution needs it
     ways : dict                            convolution -> Way
     tables : dict                          id of a tensor that holds a row for each node of the whole graph -> its name
+    embeddings : dict                      id of the weight -> NodeEmbedding, of tables that hold this rank's rows alone
 
     Attributes
     ----------
@@ -41,9 +43,9 @@ class ForwardPassing:
     """
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
-                 tables: dict[int, str] | None = None):
+                 tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None):
         self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
-        self.tables = tables or {}
+        self.tables, self.embeddings = tables or {}, embeddings or {}
         self.region: Region | None = None
         self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None
         self.own: dict[int, torch.Tensor] = {}
@@ -68,7 +70,8 @@ class ForwardPassing:
         if id(value) not in self.tables:
             return value
         if id(value) not in self.own:      # the same tensor each time, so that its halo rows come once
-            self.own[id(value)] = value.index_select(0, self.graph.node_index)
+            embedding, number = self.embeddings.get(id(value)), self.graph.node_index
+            self.own[id(value)] = value.index_select(0, number if embedding is None else embedding.row_of(number))
         return self.own[id(value)]
 
     def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:

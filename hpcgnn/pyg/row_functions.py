@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.pyg.batch_norm import batch_norm
@@ -31,6 +32,7 @@ DRAW_BITS = 24     # of a keyed draw, as many as float32 holds
 READS = {"__get__", "__len__", "size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_contiguous",
          "element_size", "data_ptr", "storage_offset", "get_device", "__hash__", "__repr__", "requires_grad_",
          "type", "t", "transpose", "permute", "einsum", "bmm", "cdist", "bilinear"}
+MATRIX_READS = {"t", "transpose", "permute", "einsum", "bmm", "cdist", "bilinear"}
 # A table in their second place is a matrix, whose rows are no nodes.
 PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"}
 OVER_ROWS = {"sum", "mean", "max", "min", "amax", "amin", "norm", "std", "var", "prod", "softmax", "log_softmax",
@@ -53,7 +55,8 @@ class RowFunctions(TorchFunctionMode):
         self._positions: dict[int, torch.Tensor] = {}     # by identity, which holding them keeps
         self._instead = {
             functional.dropout: self._dropout, torch.dropout: self._dropout, torch.dropout_: self._dropout_in_place,
-            functional.batch_norm: self._batch_norm, functional.embedding: self._embedding, torch.arange: self._arange,
+            functional.batch_norm: self._batch_norm, functional.embedding: self._embedding,
+            NodeEmbedding.forward: self._node_embedding, torch.arange: self._arange,
             torch.rand: self._drawn, torch.randn: self._drawn, torch.rand_like: self._drawn,
             torch.randn_like: self._drawn, torch.bernoulli: self._bernoulli, torch.Tensor.bernoulli: self._bernoulli,
             torch.normal: self._normal, torch.Tensor.bernoulli_: self._refilled, torch.Tensor.normal_: self._refilled,
@@ -84,6 +87,8 @@ class RowFunctions(TorchFunctionMode):
         tables, name = self._tables, getattr(func, "__name__", "")
         found = [one for one in (*args, *kwargs.values()) if id(one) in tables or isinstance(one, (list, tuple))]
         if not found or name in READS:
+            if name in MATRIX_READS:
+                self._check_is_whole(name, *args)
             return args, kwargs
         first = args[0] if args else None
         if id(first) in tables:
@@ -94,24 +99,39 @@ class RowFunctions(TorchFunctionMode):
                 return self._indexed(name, args, kwargs)
             if name in OVER_ROWS and (kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None) not in (
                     1, -1):
+                self._check_is_whole(name, first)
                 return args, kwargs
         if name in PRODUCTS:
+            self._check_is_whole(name, *args[1:])
             return (self._passing.own_rows(first), *args[1:]), kwargs
         own = self._passing.own_rows
         return tuple(map(own, args)), {key: own(value) for key, value in kwargs.items()}
+
+    def _check_is_whole(self, name: str, *values: Any) -> None:
+        """Raise ConfigError where a function that takes a table as a whole is given one of this rank's rows alone."""
+        for value in values:
+            if id(value) in self._passing.embeddings:
+                raise ConfigError(f"the model takes {name.strip('_')} of all rows of {self._tables[id(value)]}, and a "
+                                  "rank holds those of its own nodes; look rows up by n_id, or use torch.nn.Embedding, "
+                                  "which every rank holds as a whole")
+
+    def _rows(self, table: torch.Tensor, numbers: Any) -> Any:
+        """Places of nodes in a table, which are their numbers where it is whole."""
+        embedding = self._passing.embeddings.get(id(table))
+        return numbers if embedding is None else embedding.row_of(torch.as_tensor(numbers, device=table.device))
 
     def _indexed(self, name: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Take rows of a table: by positions and slices those of this rank's nodes, by numbers those asked for."""
         table, *rest = args
         if name == "index_select":
             rest = [rest[0] if rest else kwargs["dim"], rest[1] if len(rest) > 1 else kwargs["index"]]
-            return (table, rest[0], self._numbers(rest[1])), {}
+            return (table, rest[0], self._rows(table, self._numbers(rest[1]))), {}
         index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
         first, others = index[0] if index else Ellipsis, index[1:]
         if first is Ellipsis or (isinstance(first, slice) and first.start in (None, 0) and first.step in (None, 1)
                                  and (first.stop is None or first.stop in self._all_rows)):
             return (self._passing.own_rows(table), (slice(None) if isinstance(first, slice) else first, *others)), {}
-        return (table, (self._numbers(first), *others)), {}
+        return (table, (self._rows(table, self._numbers(first)), *others)), {}
 
     @property
     def _all_rows(self) -> tuple[int, ...]:
@@ -128,7 +148,11 @@ class RowFunctions(TorchFunctionMode):
         if max_norm is not None or scale_grad_by_freq:
             raise ConfigError(f"the model has an embedding with {'max_norm' if max_norm else 'scale_grad_by_freq'}, "
                               "which looks at the rows of one rank; leave it out")
-        return func(self._numbers(index), weight, padding_idx, None, norm_type, False, sparse)
+        rows = self._rows(weight, self._numbers(index))
+        return func(rows, weight, padding_idx, None, norm_type, False, sparse)
+
+    def _node_embedding(self, func, embedding: NodeEmbedding, index: torch.Tensor):
+        return func(embedding, self._numbers(index))
 
     def _arange(self, func, *args: Any, **kwargs: Any):
         out = func(*args, **kwargs)

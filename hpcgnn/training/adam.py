@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.ops.adam import StepCheck, adam_step, check_of
+from hpcgnn.ops.adam import StepCheck, adam_step, check_of, worst_of
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
@@ -86,16 +86,23 @@ class FlatAdam:
             self._numbers[parameter] += 1
         numbers = {self._numbers[parameter] for parameter in used}
         if len(used) == len(self._place) and len(numbers) == 1:
-            self.last_check = self._step_of(slice(None), numbers.pop())
+            number = numbers.pop()
+            self.last_check = worst_of([self._step_of(part, number) for part in reversed(self._gradients.parts)])
             return self.last_check
         for parameter in used:
             self._step_of(self._place[parameter], self._numbers[parameter])
-        self.last_check = check_of(self._gradients.flat, self._weights, self._mean, self._square)
+        buffers = self._gradients.flat, self._weights, self._mean, self._square
+        self.last_check = worst_of([check_of(*(buffer[part] for buffer in buffers))
+                                    for part in reversed(self._gradients.parts)])
         return self.last_check
 
     def _step_of(self, place: slice, number: int) -> StepCheck:
         return adam_step(self._weights[place], self._gradients.flat[place], self._lr[place], self._decay[place],
                          self._mean[place], self._square[place], number)
+
+    def held(self) -> list[nn.Parameter]:
+        """Return the weights as `state` numbers them."""
+        return list(self._numbers)
 
     def forget(self) -> None:
         """Begin with moments of zero again, as before the first step."""

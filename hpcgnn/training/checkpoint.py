@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from hpcgnn.training.precision import LossScale
 KIND, VERSION = "checkpoint", 5
 VERSION_OF_MORE = 6         # of one with weights of a loss, or weights that a program has frozen under way
 ADVICE = "start without --resume, or restore the file"
-BROUGHT = ("schedule", "own_optimizer", "answers_with")     # absent where a run has none, or is of an earlier version
+# Absent where a run has none, or is of an earlier version.
+BROUGHT = ("schedule", "own_optimizer", "answers_with", "by_node")
 LOSS_GROUPS = ("loss", "best_loss")
 TOKEN = re.compile("[0-9a-f]{32}")
 # Everything that h5py, json and the constructors raise for content that is not what it should be.
@@ -101,6 +103,8 @@ class Checkpoint:
     frozen : list of str or None     weights that require no gradient, where a program changed that under way
     answers_with : dict or None      `task`, `num_classes` and `class_names` of the graph that was trained on; None in
                                      checkpoints of earlier versions
+    by_node : dict or None           `weights`, names, and `moments`, numbers, of tables with a row a node of which
+                                     ranks hold those of their own nodes; here they are whole, in the source's order
     """
 
     settings: dict[str, Any]
@@ -120,6 +124,7 @@ class Checkpoint:
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: list[str] | None = None
     answers_with: dict[str, Any] | None = None
+    by_node: dict[str, Any] | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -172,6 +177,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _read_content(file: h5py.File) -> Checkpoint:
     state = json.loads(file.attrs["state"])
+    by_node = state.get("by_node") or {"weights": (), "moments": ()}
     progress = Progress(**state["progress"])
     if progress.best is not None:
         progress.best = evaluation_from(state["progress"]["best"])
@@ -181,9 +187,10 @@ def _read_content(file: h5py.File) -> Checkpoint:
         fingerprint=Fingerprint(**state["fingerprint"]),
         token=state["token"],
         progress=progress,
-        model=_read_tensors(file["model"]),
-        best_model=_read_tensors(file["best_model"]),
-        optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
+        model=_read_tensors(file["model"], by_node["weights"]),
+        best_model=_read_tensors(file["best_model"], by_node["weights"]),
+        optimizer={int(number): _read_tensors(group, group if int(number) in by_node["moments"] else ())
+                   for number, group in file["optimizer"].items()},
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
         average=_read_average(file),
@@ -254,5 +261,14 @@ def _write_tensors(group: h5py.Group, tensors: dict[str, torch.Tensor]) -> None:
         group.create_dataset(name, data=tensor.detach().cpu().numpy())
 
 
-def _read_tensors(group: h5py.Group) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.array(dataset[()])) for name, dataset in group.items()}
+def _read_tensors(group: h5py.Group, tables: Container[str] = ()) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(_table(dataset) if name in tables and dataset.ndim else np.array(dataset[()]))
+            for name, dataset in group.items()}
+
+
+def _table(dataset: h5py.Dataset) -> np.ndarray:
+    """Values where they lie in the file, of which a rank reads its own rows: the file is replaced, never changed."""
+    offset = dataset.id.get_offset()
+    if offset is None or not dataset.size:
+        return np.array(dataset[()])
+    return np.memmap(dataset.file.filename, dataset.dtype, "c", offset, dataset.shape)

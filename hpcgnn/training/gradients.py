@@ -10,6 +10,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.nn.node_embedding import own_tables
 
 ALIGNMENT = 16     # floats: every parameter begins on a cache line
 
@@ -27,12 +28,15 @@ class FlatGradients:
     model : nn.Module                on one device
     more : dict of nn.Parameter      weights of the loss, by name
     finds_unused : bool              the model is a program's own
+    comm : MPI communicator          of a model with rows of own nodes
 
     Attributes
     ----------
     weights : dict of all weights by name, frozen ones too
     places : dict of slices of the buffer, by parameter that requires a gradient
     flat : 1-D float32               the buffer, with zeros between parameters
+    num_shared : int                 its first elements are of weights that all ranks hold, the others of rows that this
+                                     rank alone holds, see `hpcgnn.nn.node_embedding`
     used : list of parameters with a gradient after `collect`; None is all
 
     Raises
@@ -40,9 +44,11 @@ class FlatGradients:
     TrainingError      a weight that requires a gradient and is not float32
     """
 
-    def __init__(self, model: nn.Module, more: dict[str, nn.Parameter] | None = None, finds_unused: bool = False):
+    def __init__(self, model: nn.Module, more: dict[str, nn.Parameter] | None = None, finds_unused: bool = False,
+                 comm: MPI.Comm | None = None):
         self.weights = dict(model.named_parameters())
-        self.finds_unused = finds_unused
+        self.finds_unused, self._comm = finds_unused, comm
+        self._own = {id(table.weight) for table in own_tables(model).values()}
         self.places: dict[nn.Parameter, slice] = {}
         self.add(more or {})
 
@@ -53,9 +59,10 @@ class FlatGradients:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        before, end = self.places, 0
+        before, end, starts_of_own = self.places, 0, []
         self._required, self.places, self.used = self._requiring(), {}, None
-        for name, parameter in self.weights.items():
+        # Rows of own nodes come last.
+        for name, parameter in sorted(self.weights.items(), key=lambda one: id(one[1]) in self._own):
             if not parameter.requires_grad:
                 continue
             if parameter.dtype != torch.float32:
@@ -65,6 +72,8 @@ class FlatGradients:
             start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + parameter.numel()
             self.places[parameter] = slice(start, end)
+            starts_of_own += [start] if id(parameter) in self._own else []
+        self.num_shared = min([end, *starts_of_own])
         self.flat = torch.zeros(end, device=next((one.device for one in self.weights.values()), None))
         for parameter in before.keys() | self.places.keys():
             parameter.grad = None
@@ -135,19 +144,41 @@ class FlatGradients:
                                   "(requires_grad_()), or give epochs=0, which scores and saves a model as it is")
         return found.astype(bool)
 
+    @property
+    def shared(self) -> torch.Tensor:
+        """The part of the buffer that is summed over the ranks."""
+        return self.flat[:self.num_shared]
+
+    @property
+    def parts(self) -> list[slice]:
+        """Places of gradients that all ranks have alike, and of those that this rank alone has, if there are any."""
+        shared = slice(0, self.num_shared)
+        return [shared, slice(self.num_shared, len(self.flat))] if self._has_own else [shared]
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether this rank, and so each, trains rows of its own, be they none."""
+        return any(id(parameter) in self._own for parameter in self.places)
+
     def clip(self, largest: float) -> None:
-        """Scale all gradients together so that their norm is no more than `largest`, unless they are not finite.
+        """Collective where rows are a rank's own: scale all gradients together so that their norm is no more than
+        `largest`, unless they are not finite.
 
         The norm is summed in float64 by one thread, so that ranks with the same gradients scale them alike.
         """
-        norm = float(np.sqrt(np.square(self.flat.cpu().numpy(), dtype=np.float64).sum()))
+        flat = self.flat.cpu().numpy()
+        squares = [float(np.square(flat[part], dtype=np.float64).sum()) for part in self.parts]
+        if self._has_own:
+            squares[1] = self._comm.allreduce(squares[1])
+        norm = math.sqrt(sum(squares)) if all(map(math.isfinite, squares)) else math.inf
         if largest < norm < math.inf:
             self.flat *= largest / norm
 
     def unscale(self, scale: float) -> bool:
-        """Divide by the loss scale; whether all gradients are finite."""
+        """Collective where rows are a rank's own: divide by the loss scale; whether all gradients are finite."""
         self.flat /= scale
-        return bool(torch.isfinite(self.flat).all())
+        is_finite = bool(torch.isfinite(self.flat).all())
+        return self._comm.allreduce(is_finite, MPI.LAND) if self._has_own else is_finite
 
     def release(self) -> None:
         """Leave the weights without gradients, each in memory of its own: training is over."""

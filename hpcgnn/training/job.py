@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.config import TrainConfig, presets_of, resolve_train_config, settings_of
-from hpcgnn.launch import giving_back_freed_memory, together, told_by_rank_zero, watch, watch_closely
+from hpcgnn.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.methods import name_of
 from hpcgnn.output import tell
 from hpcgnn.shards.schema import GraphInfo
@@ -122,12 +122,13 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
 def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> Finished:
     """Collective: train in a folder that is this run's own."""
     from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
+    from hpcgnn.training.tables import found_by_rank_zero
 
     settings, file_settings, resumed, remark = job.settings, job.file_settings, None, None
     if job.resume:
         # Rank 0 alone writes checkpoints, so where ranks share no disk, it alone can read one.
-        resumed, remark = told_by_rank_zero(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
-                                                                          job.other_graph))
+        resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
+                                                                           job.other_graph))
     if resumed:
         settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}

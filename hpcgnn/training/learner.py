@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.launch import together
-from hpcgnn.ops.adam import StepCheck, check_of
+from hpcgnn.ops.adam import StepCheck, check_of, worst_of
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
@@ -21,6 +23,7 @@ from hpcgnn.training.precision import LossScale
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
+from hpcgnn.training.tables import Tables
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Learner:
     best_loss : dict                  their values at the best weights so far
     first_frozen : frozenset of str   weights that required no gradient at the start
     untrained : list of parameters    that the loss may read, though nothing trains them; empty after a step
+    tables : Tables                   with rows of own nodes
+    has_stepped : bool                a program's optimizer has moved the weights
     """
 
     model: torch.nn.Module
@@ -48,6 +53,8 @@ class Learner:
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
     first_frozen: frozenset[str] = frozenset()
     untrained: list[torch.nn.Parameter] = field(default_factory=list)
+    tables: Tables | None = None
+    has_stepped: bool = False
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
@@ -62,7 +69,7 @@ class Learner:
         loss_tensors = {} if recipe.loss is None else recipe.loss.tensors(model, session.graph.x.device)
         of_loss = {name: tensor for name, tensor in loss_tensors.items() if isinstance(tensor, torch.nn.Parameter)}
         is_own = not is_built_in(model) or bool(of_loss) or bool(recipe.callbacks)
-        gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own))
+        gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own, session.comm))
         if recipe.optimizer is None:
             optimizer = FlatAdam(gradients, session.weight_groups(model, list(of_loss.values())))
         else:
@@ -75,7 +82,8 @@ class Learner:
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
                    LossScale.of(config.precision), WeightAverage(model, config.average), schedule, config.clip_norm,
                    loss_tensors, copies_of(loss_tensors), gradients.frozen(), [] if recipe.loss is None else
-                   recipe.loss.forgotten(list(gradients.weights.values())))
+                   recipe.loss.forgotten(list(gradients.weights.values())),
+                   Tables(session.comm, model, optimizer.held()))
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -87,6 +95,7 @@ class Learner:
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
+            checkpoint = learner.tables.own(checkpoint)
             check_shapes(checkpoint, learner.best_model)
             learner.model.load_state_dict(checkpoint.model)
             learner.best_model = checkpoint.best_model
@@ -157,10 +166,25 @@ class Learner:
         check = self.optimizer.step() if can_step else getattr(self.optimizer, "last_check", None)
         if isinstance(check, StepCheck):
             return check
-        weights = [parameter.detach().flatten().float() for parameter in self.gradients.places]
-        # With float16 a step whose scaled gradients overflow is left out, on all ranks; that is no fault.
-        flat = self.gradients.flat
-        return check_of(torch.zeros_like(flat[:1]) if self.loss_scale.is_dynamic else flat, torch.cat(weights))
+        if self.tables and not self.has_stepped:
+            together(self.tables.comm, lambda: self.tables.check_moments(self.optimizer.state(), self.optimizer.held()))
+        self.has_stepped = True
+        flat, checks = self.gradients.flat, []
+        for part in reversed(self.gradients.parts):
+            weights = [parameter.detach().flatten().float() for parameter, place in self.gradients.places.items()
+                       if part.start <= place.start and place.stop <= part.stop]
+            # With float16 a step whose scaled gradients overflow is left out, on all ranks; that is no fault.
+            checks.append(check_of(torch.zeros_like(flat[:1]) if self.loss_scale.is_dynamic else flat[part],
+                                   torch.cat(weights) if weights else flat[:0]))
+        return worst_of(checks)
+
+    def saved(self, folder: Path) -> dict[str, Any]:
+        """Collective where tables are shared out: what a checkpoint holds of weights and optimizer, on rank 0 as a
+        whole; errors as of `Tables.whole`.
+        """
+        rooms = {"model": self.model.state_dict(), "best_model": self.best_model, "optimizer": self.optimizer.state(),
+                 "average": self.average.state()}
+        return {**self.tables.whole(rooms, folder), "by_node": self.tables.record()}
 
     def _can_step(self) -> bool:
         """Unscale the gradients where they are scaled, and tell whether they are finite."""

@@ -26,6 +26,7 @@ from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import MODELS, ModelTraits, traits_of
+from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.nn.quantized.scheme import LEARNS_WIDTHS
@@ -175,6 +176,7 @@ class Session:
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         if recipe.model is not None:
             check_same(comm, {"model": description_of(model)}, "the program's ")
+        together(comm, lambda: _check_tables(model, graph, info))
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: _check_sums(model, config))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
@@ -298,6 +300,17 @@ def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[
     return (*of_edges, *([tried.remark] if tried is not None and tried.remark else ()))
 
 
+def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
+    """Raise ConfigError for a NodeEmbedding that holds the rows of other nodes than this rank's."""
+    for name, table in own_tables(model).items():
+        own = graph.node_index.cpu().sort().values
+        if table.num_embeddings != info.num_nodes or not torch.equal(table.node_index.cpu(), own):
+            raise ConfigError(f"{name.removesuffix('.weight').removeprefix('module.')} is a NodeEmbedding of "
+                              f"{table.num_embeddings} nodes, made for another graph or other parts than {info.name}, "
+                              f"which has {info.num_nodes}; make the model with this graph, whose nodes must be those "
+                              "that a trained table has rows for")
+
+
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:
     """Check that a model takes sums of rows, where these are sent.
 
@@ -372,10 +385,12 @@ def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
     ------
     CollectiveError      another rank's model has others
     """
-    tensors = model.state_dict()
+    tables = own_tables(model.module if isinstance(model, DistributedModel) else model)      # alike by their seeds
+    state = model.state_dict()
+    tensors = {name: tensor for name, tensor in state.items() if name not in tables}
     first = comm.bcast({name: tensor.cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
     together(comm, lambda: _check_same_names(first, tensors))
-    model.load_state_dict(first)
+    model.load_state_dict({**state, **first})
 
 
 def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> None:

@@ -129,7 +129,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     if learner.untrained:
         together(comm, learner.refuse_untrained)
     HERE.note("waits for the sum of the gradients")
-    session.exchange.sum_gradients(learner.gradients.flat, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
+    session.exchange.sum_gradients(learner.gradients.shared, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
     HERE.note("computes")
     check = learner.step()
     if isinstance(model, QuantizedStack):
@@ -389,20 +389,21 @@ class TrainingRun:
 
     def _save(self) -> None:
         """Collective: all that --resume needs is on the disk."""
-        self._token = save(self.session.comm, self.folder, self._checkpoint, self._save_rank_state, self._token)
+        learned = self.learner.saved(self.folder.path)
+        self._token = save(self.comm, self.folder, lambda token: self._checkpoint(token, learned),
+                           self._save_rank_state, self._token)
         self._call("on_checkpoint", self.folder.checkpoint)
 
     def _save_rank_state(self, token: str) -> None:
         save_rank_state(self.session, self.controller, self.folder.rank_files, token)
 
-    def _checkpoint(self, token: str) -> Checkpoint:
+    def _checkpoint(self, token: str, learned: dict[str, Any]) -> Checkpoint:
         learner, info = self.learner, self.session.info
         return Checkpoint(
             settings=settings_of(self.session.config), dataset=info.name, fingerprint=info.fingerprint, token=token,
-            progress=self.progress, model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state(),
+            progress=self.progress, **learned, loss_scale=learner.loss_scale, controller=self.controller.state(),
             schedule=None if learner.schedule is None else learner.schedule.state(),
             own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None,
-            average=learner.average.state(), loss=learner.loss_tensors, best_loss=learner.best_loss,
+            loss=learner.loss_tensors, best_loss=learner.best_loss,
             frozen=learner.frozen_since(),
             answers_with={"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)})
