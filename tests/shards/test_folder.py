@@ -8,12 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fork_server import served
 from reference_partition import random_dataset
 
 from hpcgnn.errors import ShardError
@@ -60,8 +60,8 @@ def interrupted_write(folder, num_parts, call, how):
             setattr(os, name, counted(getattr(os, name)))
         test_folder.write(test_folder.Path(sys.argv[2]), int(sys.argv[3]), "new")
         """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(TESTS), str(folder), str(num_parts),
-                           str(call), how], timeout=60, capture_output=True)
+    done = subprocess.run(served(["-c", textwrap.dedent(script), TESTS, folder, num_parts, call, how]), timeout=60,
+                          capture_output=True)
     assert done.returncode in (0, -signal.SIGKILL, -signal.SIGINT, 1), done.stderr
     return done.returncode != 0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from fork_server import served
 from mpi4py import MPI
 from torch import nn
 from training_setup import easy_graph, write
@@ -146,6 +146,6 @@ def test_a_training_imports_no_compiler(tmp_path, quantize):
     shards = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, tmp_path / "shards")
     program = ("import sys; from hpcgnn.__main__ import main; sys.argv[0] = 'hpcgnn'\n"
                "try: main()\nfinally: assert 'torch._dynamo' not in sys.modules")
-    done = subprocess.run([sys.executable, "-c", program, "train", shards, "--model", "gcn", "--epochs", "2", "--out",
-                           tmp_path / "run", *quantize], capture_output=True, text=True)
+    done = subprocess.run(served(["-c", program, "train", shards, "--model", "gcn", "--epochs", "2", "--out",
+                                  tmp_path / "run", *quantize]), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
