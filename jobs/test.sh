@@ -14,8 +14,15 @@ HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 source "$here/env.sh"
 cd "$HPCGNN_ROOT"
 
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+results=$(mktemp -d) files=
+trap 'rm -rf "$results" "$files"' EXIT
+# Tests write many small files and wait until they are on the disk: those lie in memory, where there is room for them.
+read -r _ room < <(df -k --output=target,avail /dev/shm 2>/dev/null | tail -n 1) || room=0
+memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null) || memory=0
+if [[ -z ${PYTEST_DEBUG_TEMPROOT:-} && -w /dev/shm ]] && ((${room:-0} >= 4 << 20 && ${memory:-0} >= 8 << 20)); then
+    files=$(mktemp -d -p /dev/shm hpcgnn-tests-XXXXXX)
+    export PYTEST_DEBUG_TEMPROOT=$files
+fi
 export HPCGNN_MPIRUN_SECONDS=900
 # Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
 PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
@@ -88,7 +95,7 @@ start_parallel() {
     OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
     beside=$!
     set +m
-    trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log"' EXIT
+    trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log" "$files"' EXIT
 }
 
 # The parallel tests run beside the serial ones where there are cores for both. On few cores they come after them: ranks
