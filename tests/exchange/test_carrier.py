@@ -179,6 +179,7 @@ def test_what_all_ranks_do_together_overtakes_the_pieces_that_are_not_on_their_w
     carrier.close()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("piece_bytes", [16, PIECE_BYTES])

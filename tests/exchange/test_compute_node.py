@@ -34,6 +34,7 @@ def rows_read(pieces, rank):
     return pieces.parts[rank].halo_id
 
 
+@pytest.mark.covering
 @SEVERAL
 def test_each_row_crosses_once_to_a_node_that_reads_it_and_not_within_one(cut, shape, ranks_per_node):
     comm = MPI.COMM_WORLD
@@ -68,6 +69,7 @@ def test_owners_take_different_gateways(cut):
         assert min(num_received) > 0
 
 
+@pytest.mark.covering
 @SEVERAL
 def test_halo_rows_are_their_owners_and_gradients_add_up_there(cut, shape, ranks_per_node):
     comm = MPI.COMM_WORLD
@@ -107,6 +109,7 @@ def test_pipelined_rows_of_other_nodes_are_an_epoch_old_and_those_of_the_own_nod
     epochs.exchange.forget()
 
 
+@pytest.mark.covering
 @SEVERAL
 def test_a_row_is_as_near_to_the_loss_as_through_its_nearest_reader(cut, shape, ranks_per_node):
     comm = MPI.COMM_WORLD
@@ -127,6 +130,7 @@ def test_a_row_is_as_near_to_the_loss_as_through_its_nearest_reader(cut, shape, 
             np.testing.assert_array_equal(rows.node_id, listed.node_id)
 
 
+@pytest.mark.covering
 @SEVERAL
 def test_numbers_follow_the_rows(cut, shape, ranks_per_node):
     comm = MPI.COMM_WORLD

@@ -31,6 +31,7 @@ def schedule(seed, num_epochs=EPOCHS):
     return asynchronous.tolist()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["plain", "paced"])
 def test_rows_are_of_this_epoch_or_of_the_one_before_while_widths_change_every_epoch(cut, shape, kind):
@@ -65,6 +66,7 @@ def test_messages_that_were_read_are_gone_at_once(cut, pipeline):
     epochs.exchange.forget()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("choices, overlaps", [((1, 2, 4, 8), True), ((1, 2, 4, 8), False), ((1, 8, 16, 32), True)])
 def test_sums_over_packed_rows_have_inner_rows_of_now_and_halo_rows_of_before(cut, shape, choices, overlaps):

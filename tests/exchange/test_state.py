@@ -60,6 +60,7 @@ def assert_equal_bits(found, expected):
             assert one.numpy().tobytes() == another.numpy().tobytes()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
 @pytest.mark.parametrize("epoch", [1, 2, 3, 5])
@@ -78,6 +79,7 @@ def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, kind, epoch):
     resumed.exchange.forget()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("epoch", [1, 2, 5])
 def test_an_exchange_of_rotated_rows_goes_on_from_the_state_of_another(cut, kind, epoch):
@@ -93,6 +95,7 @@ def test_an_exchange_of_rotated_rows_goes_on_from_the_state_of_another(cut, kind
     resumed.exchange.forget()
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
 def test_taking_the_state_after_every_epoch_changes_nothing(shape, cut, kind):

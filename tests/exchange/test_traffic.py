@@ -35,6 +35,7 @@ def counts_of(traffic):
     return traffic.payload_bytes, traffic.parameter_bytes, traffic.num_values
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("bits", [1, 4, 16])
 def test_counted_bytes_went_to_mpi_and_both_algorithms_send_the_same(open_part, cut, shape, counting_comm, bits):

@@ -75,6 +75,7 @@ def assert_arrived(comm, stream, receive, turn=0):
             assert torch.equal(receive[peer], bytes_between(peer, comm.rank, turn)), peer
 
 
+@pytest.mark.covering(3)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("piece_bytes", [1 << 20, 100, 23])
 @pytest.mark.parametrize("polls", [False, True])

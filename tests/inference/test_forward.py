@@ -90,6 +90,7 @@ def test_attention_is_within_its_error_of_the_float_softmax(num_heads, simd):
     assert (seen[1] != codes[1]).mean() < 1e-3
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("mapped_bits", [2, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)

@@ -140,6 +140,7 @@ def test_layers_that_run_again_keep_no_halo_rows(model):
     assert saved[False] >= graph.num_rows > graph.num_inner >= saved[True]
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([3, 4])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("model", SUMMED)
