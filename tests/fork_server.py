@@ -35,13 +35,14 @@ def served(words) -> list[str]:
 
 
 def pytest_configure(config):
-    """Make the servers' folder, once for all processes that run tests, and remove it at the end, which ends them."""
+    """Name the servers' folder, once for all processes that run tests, and remove it at the end, which ends them."""
+    import secrets
     import shutil
     import tempfile
 
     if FOLDER not in os.environ and hasattr(os, "pidfd_open"):
-        os.environ[FOLDER] = folder = tempfile.mkdtemp(prefix=f"hpcgnn-fork-{os.getpid()}-")
-        config.add_cleanup(lambda: (os.environ.pop(FOLDER), shutil.rmtree(folder)))
+        os.environ[FOLDER] = folder = f"{tempfile.gettempdir()}/hpcgnn-fork-{secrets.token_hex(8)}"
+        config.add_cleanup(lambda: (os.environ.pop(FOLDER), shutil.rmtree(folder, ignore_errors=True)))
 
 
 # The command: it starts for every process of a test, so it imports nothing but what is above.
@@ -84,6 +85,7 @@ def running_server(folder: str) -> str:
     names = sorted(name for name in os.environ if name.startswith(READ_AT_START) and name != "PYTHONPATH")
     address = f"{folder}/{zlib.crc32(repr([(name, said(name)) for name in names]).encode()):08x}"
     if not os.path.exists(address):
+        os.makedirs(folder, 0o700, exist_ok=True)
         with open(f"{folder}/lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(address):
