@@ -74,13 +74,8 @@ def address_bits(count: int) -> int:
 
 
 def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageFormat) -> FixedWidthRows:
-    """Store all rows at one width.
-
-    Parameters
-    ----------
-    name : {"dense", "bitmap", "csr", "coo"}
-    codes : (num_rows, dim) uint8, or int8 where form is signed
-    bit_width : int           holds every code
+    """Store codes (num_rows, dim), uint8 or signed int8, in the format `name`, all rows at one width that holds every
+    code.
     """
     row, column = np.nonzero(codes)
     values = codes.reshape(-1) if name == DENSE else codes[row, column]
@@ -103,13 +98,9 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
 
 
 def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
-    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize.
+    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize; KernelError for bad packages.
 
     "ideal" counts only non-zero values at their rows' widths. Packages count every stored bit, index and padding too.
-
-    Raises
-    ------
-    KernelError                             a package is malformed
     """
     width, count = packed.bit_width().astype(np.int64), POPCOUNT[packed.bitmap()].sum(axis=1)
     stored = packed.stored_bits

@@ -167,13 +167,9 @@ class PackagedRows:
                 "index": INDEX_BITS * self.index_bit.size}
 
     def codes(self, first: int = 0, last: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to (last - first, dim) uint8, or int8 where signed.
+        """Decode rows [first, last) to (last - first, dim) uint8, or int8 where signed, into `out` if given.
 
-        `out`, of that shape and type in C order, is written and returned if given.
-
-        Raises
-        ------
-        KernelError      the packages of these rows are malformed, or out does not fit
+        Raises KernelError for malformed packages, or an `out` that does not fit.
         """
         first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), self.format.dtype) if out is None else out
@@ -183,13 +179,10 @@ class PackagedRows:
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to float32, each multiplied by its scale, (last - first,) float32.
+        """Decode rows [first, last) to float32, each multiplied by its scale, (last - first,) float32, into `out` if
+        given.
 
-        `out`, (last - first, dim) in C order, is written and returned if given.
-
-        Raises
-        ------
-        KernelError      the packages of these rows are malformed, or scale or out do not fit
+        Raises KernelError for malformed packages, or a scale or `out` that does not fit.
         """
         first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), np.float32) if out is None else out
@@ -201,9 +194,7 @@ class PackagedRows:
     def chosen(self, node: np.ndarray) -> np.ndarray:
         """Decode the rows `node`, (n,) int64 in any order, to (n, dim) codes.
 
-        Raises
-        ------
-        KernelError      there is no such row, or the packages around one are malformed
+        Raises KernelError for a row that is not there, or malformed packages.
         """
         node = np.ascontiguousarray(node, np.int64)
         if node.size and (node.min() < 0 or node.max() >= self.num_rows):
@@ -220,11 +211,8 @@ class PackagedRows:
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
     def bitmap(self) -> np.ndarray:
-        """Return (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set if column j is not zero.
-
-        Raises
-        ------
-        KernelError      positions are malformed
+        """Return (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set if column j is not zero. Errors as of
+        `codes`.
         """
         bitmap = np.empty((self.num_rows, -(-self.dim // 8)), np.uint8)
         self.refuse(*kernels.read_bitmaps(self.source, 0, self.num_rows, bitmap))
@@ -239,9 +227,7 @@ class PackagedRows:
     def check(self) -> PackagedRows:
         """Read all rows and return self, which then equals PackageWriter's output for these rows, bit by bit.
 
-        Raises
-        ------
-        KernelError      some package, position or index entry is malformed, or takes more bits than it needs
+        Raises KernelError for a package, position or index entry that is malformed, or takes more bits than it needs.
         """
         self._decode(0, self.num_rows)
         writer = PositionWriter(self.dim, self.interval)
@@ -314,16 +300,10 @@ class PackageWriter:
         self._positions = PositionWriter(self.dim, self.interval)
 
     def append(self, codes: np.ndarray, bit_width: np.ndarray) -> None:
-        """Encode the next rows.
+        """Encode the next rows: codes (num_rows, dim), uint8 or signed int8, at bit widths (num_rows,) of 1 to 8.
 
-        Parameters
-        ----------
-        codes : (num_rows, dim) uint8, or int8 where signed
-        bit_width : (num_rows,) int, 1 .. 8
-
-        Raises
-        ------
-        KernelError      shapes or types do not fit, a width is out of range, or a code needs more than its row's width
+        Raises KernelError for shapes, types or widths that do not fit, and for a code that needs more than its row's
+        width.
         """
         codes, width = self._checked(codes, bit_width)
         counts = np.zeros(len(codes), np.int32)

@@ -26,17 +26,10 @@ def packed_bytes(num_codes: int, bit_width: int) -> int:
 
 
 def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the low `bit_width` bits of each code, in order, lowest bit first.
+    """Return the low `bit_width` bits of int8 codes, one after the other, lowest bit first: (packed_bytes,) uint8.
 
-    Parameters
-    ----------
-    codes : int8 of any shape, of magnitude below 2**(bit_width - 1)
-    bit_width : int, 2 to 8
-    out : (packed_bytes,) uint8      written if given
-
-    Returns
-    -------
-    (packed_bytes,) uint8; bits after the last code are 0
+    Codes have magnitudes below 2**(bit_width - 1), bit_width is 2 to 8, and bits after the last code are 0. `out` is
+    written if given.
     """
     flat = codes.reshape(-1)
     out = np.empty(packed_bytes(flat.size, bit_width), np.uint8) if out is None else out

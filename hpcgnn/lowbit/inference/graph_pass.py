@@ -73,13 +73,9 @@ def _padded(columns: np.ndarray) -> np.ndarray:
 
 
 class GraphPass:
-    """Passes of one model over the same rows.
+    """Passes of one model that `is_summed` over the same rows, those of the inner nodes.
 
-    Parameters
-    ----------
-    model : IntegerModel                 one that `is_summed`
-    rows : BitRows                       inner rows that the first convolution reads
-    keeps_codes : bool                   for `observe`
+    keeps_codes keeps what `observe` shows.
     """
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: BitRows,
@@ -98,11 +94,7 @@ class GraphPass:
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward_codes`.
 
-        observe : function or None       called with the codes that each convolution reads
-
-        Raises
-        ------
-        KernelError      a value that is NaN
+        `observe` is called with the codes that each convolution reads. Raises KernelError for NaN.
         """
         num_rows, last = self._part.num_inner, self._model.convolutions[-1]
         hidden_dim = last.neighbor.codes.shape[1] if len(self._model.convolutions) > 1 else 0

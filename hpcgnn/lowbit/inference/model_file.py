@@ -49,9 +49,7 @@ MAX_HEADS = 4096
 def check_model(model: IntegerModel) -> IntegerModel:
     """Check shapes, parts and numbers of a model, and return it.
 
-    Raises
-    ------
-    KernelError      a missing or extra part, shapes that don't fit, or a non-finite number
+    Raises KernelError for a missing or extra part, shapes that don't fit, or a non-finite number.
     """
     if not model.convolutions:
         raise KernelError("an integer model needs at least one convolution, found none")
@@ -155,10 +153,7 @@ MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
     """Replace the model at `path`; the old file stays if anything fails.
 
-    Parameters
-    ----------
-    fingerprint : Fingerprint      of the shards that the model was made on
-    cut : ClusterCut or None       clusters it was trained in; None is the whole graph
+    `fingerprint` is that of the shards it was made on, `cut` the clusters it was trained in (None: the whole graph).
 
     Raises
     ------
@@ -185,9 +180,7 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
 def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
     """Read a model, and the fingerprint of the shards that it was made on.
 
-    Raises
-    ------
-    CheckpointError      missing, truncated, damaged, of another format, or not a valid model
+    Raises CheckpointError if it is missing, truncated, damaged, of another format, or not a valid model.
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:

@@ -42,15 +42,9 @@ class QuantizerMaker(Protocol):
 class QuantizedConvolution(nn.Module, ABC):
     """Quantizes a layer's rows, drops them out and combines them as its kind does.
 
-    Parameters
-    ----------
-    convolution : nn.Module          the float one; its weights are trained, and quantized in every pass
-    in_dim, mapped_dim : int         columns of its rows, and of the rows that travel
-    is_signed : bool                 its rows have negative values
-
-    Attributes
-    ----------
-    has_sparse_input : bool          input rows are mostly zeros, see `SparseInput`; alike on all ranks
+    The float `convolution` has the weights, which are trained, and quantized in every pass. in_dim and mapped_dim are
+    the columns of its rows and of the rows that travel; is_signed rows have negative values. If has_sparse_input, alike
+    on all ranks, input rows are mostly zeros, see `SparseInput`.
     """
 
     kind: str

@@ -133,9 +133,7 @@ class QuantizedStack(nn.Module):
 
         The pass is exact in float32, whatever the training method, and counts as an evaluation.
 
-        Raises
-        ------
-        CollectiveError      non-finite input rows, a target below the least size, or a graph with edge weights
+        Raises CollectiveError for non-finite input rows, a target below the least size, or a graph with edge weights.
         """
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
@@ -293,17 +291,10 @@ class QuantizedStack(nn.Module):
 def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
     """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
 
-    All ranks get the same model; its rows have a step per in-degree.
+    All ranks get the same model; its rows have a step per in-degree. Weights are shared with `stack`, not copied.
+    `bits` are those of weights and mapped rows, `row_bits` of rows, 2 to 8 both.
 
-    Parameters
-    ----------
-    stack : ConvolutionStack         trained gcn, sage, gin or gat; its weights are shared, not copied
-    graph : LocalGraph               float32 rows
-    bits, row_bits : int, 2 to 8     of weights and mapped rows; of rows
-
-    Raises
-    ------
-    CollectiveError      non-finite input rows, or a model that can't be quantized
+    Raises CollectiveError for non-finite input rows, or a model that can't be quantized.
     """
     convolutions = getattr(stack, "convolutions", [stack])
     unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS

@@ -34,21 +34,13 @@ class StepFit(NamedTuple):
 
 
 def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
-    """Collective: return the step of least squared error for each group of values.
+    """Collective: return the step of least squared error for each group of values; comm None: all ranks hold the same
+    values.
 
-    Parameters
-    ----------
-    comm : MPI communicator, or None where all ranks hold the same values
     values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
     max_code : (num_groups,) int                                       at least 1
 
-    Returns
-    -------
-    StepFit      a group of zeros takes the step of the nearest other group, or 1
-
-    Raises
-    ------
-    CollectiveError      non-finite values
+    A group of zeros takes the step of the nearest other group, or 1. Raises CollectiveError for non-finite values.
     """
     magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
     is_kept = magnitude != 0

@@ -23,12 +23,7 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Settings that decide which edges batches keep.
-
-    Raises
-    ------
-    ConfigError      numbers below 1, or another type
-    """
+    """Settings that decide which edges batches keep; ConfigError for numbers below 1, or another type."""
 
     # clusters of the whole graph, and per batch
     clusters: int

@@ -41,12 +41,7 @@ class DealtBatches:
     @classmethod
     def deal(cls, comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, *,
              keeps_all: bool = False) -> DealtBatches:
-        """Collective: cut the graph of all parts; see `cut_batches`.
-
-        Raises
-        ------
-        CollectiveError      rank 0 can't cut the graph
-        """
+        """Collective: cut the graph of all parts, see `cut_batches`; CollectiveError if rank 0 can't."""
         arcs = gather_arcs(comm, part)
         cut = together(comm, lambda: None if arcs is None else cut_batches(
             *arcs, num_clusters, batch_size, keeps_all=keeps_all))
@@ -82,18 +77,12 @@ class BatchTotals:
 
 
 class DealtRun:
-    """Collective: an integer model on the batches of all ranks.
+    """Collective: an integer model on the batches of all ranks, on `device` or, with None, the host.
 
-    Parameters
-    ----------
-    codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
-    in_degree : (num_inner,) integer                     in the whole graph
-    aggregation : {"auto", "tiles", "gather"}
-    device : torch.device or None                        None is the host
+    codes, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), counts
+    the whole graph; `aggregation` is as in `BatchNeighborhood`.
 
-    Raises
-    ------
-    CollectiveError      sums over a batch could overflow, or another word for aggregation
+    Raises CollectiveError if sums over a batch could overflow, or for another word for aggregation.
     """
 
     def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,

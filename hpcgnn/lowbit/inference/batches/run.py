@@ -47,14 +47,8 @@ class AggregationCounts:
 class BatchNeighborhood:
     """Sums of packed batches; see `CodeNeighborhood`.
 
-    Parameters
-    ----------
-    aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     for auto; None is this machine's
-
-    Raises
-    ------
-    ConfigError      another word for aggregation
+    `costs` decide for `aggregation` "auto"; None is this machine's. Raises ConfigError for another word than "auto",
+    "tiles" and "gather".
     """
 
     def __init__(self, packed: PackedBatches, aggregation: str = "auto", costs: AggregationCosts | None = None):
@@ -129,14 +123,7 @@ LEAST_BATCHES = 16      # with fewer, threads could be idle
 
 
 class BatchedRun:
-    """Passes of one model over the same batches.
-
-    Parameters
-    ----------
-    packed : PackedBatches               codes of the model's first convolution
-    aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     for auto; None is this machine's
-    """
+    """Passes of one model over the same batches, packed with the first convolution's codes; see `BatchNeighborhood`."""
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
                  costs: AggregationCosts | None = None):
@@ -165,9 +152,7 @@ class BatchedRun:
         """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
         batches.
 
-        Raises
-        ------
-        KernelError      a value that is NaN
+        Raises KernelError for NaN.
         """
         if self._layers is None:
             return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)

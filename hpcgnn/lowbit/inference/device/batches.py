@@ -115,13 +115,7 @@ class DeviceBatchedRun:
         return [one.memory.numel() for one in self._groups]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
-        batches.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """See `BatchedRun.forward`."""
         self._count()
         memory = self._copy(0) if self._groups else None
         results = host_rows(self._packed.batches.num_rows, self._result_dims, self._device)
@@ -222,12 +216,7 @@ class ResidentRun:
             layers.queue()
 
     def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return logits and embeddings of each group's rows, which the next pass overwrites.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """Return logits and embeddings of each group's rows, which the next pass overwrites; KernelError for NaN."""
         return [layers.result() for layers in self._groups]
 
     @property

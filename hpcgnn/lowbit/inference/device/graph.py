@@ -89,11 +89,7 @@ def _cut(memory: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 class DeviceGraphPass:
     """Passes of one model over the same rows; their bits, edges and weights stay on the device.
 
-    rows : CodedRows           inner rows that the first convolution reads
-
-    Raises
-    ------
-    KernelError      a layer, or a row of edges, that is too long for the kernels
+    Raises KernelError for a layer, or a row of edges, that is too long for the kernels.
     """
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
@@ -111,11 +107,8 @@ class DeviceGraphPass:
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward`.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
+        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward`; KernelError for
+        NaN.
         """
         self.queue()
         results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
@@ -137,12 +130,7 @@ class DeviceGraphPass:
             layers.end(number)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and embeddings of the last pass on the device, which the next one overwrites.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """Return logits and embeddings on the device, which the next pass overwrites; KernelError for NaN."""
         return self._layers.result()
 
     @property
