@@ -28,18 +28,13 @@ from hpcgnn.run.helper_thread import HelperThread
 
 
 class Whereabouts:
-    """What a rank is doing.
-
-    Attributes
-    ----------
-    place : tuple                  of the last `note`; a new object each time
-    epoch : (seed, epoch) or None  that is being trained
-    """
+    """What a rank is doing; `place` is a new object after each `note`."""
 
     __slots__ = ("epoch", "place")
 
     def __init__(self) -> None:
         self.place: tuple = ("starts",)
+        # (seed, epoch) that is being trained.
         self.epoch: tuple[int, int] | None = None
 
     def note(self, *place) -> None:

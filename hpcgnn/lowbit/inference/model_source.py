@@ -108,8 +108,8 @@ class TrainedRun:
 
         Raises
         ------
-        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another graph;
-                             shards that are damaged or cut for another number of ranks
+        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another
+                             graph; shards that are damaged or cut for another number of ranks
         """
         checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
