@@ -20,57 +20,6 @@ from hpcgnn.errors import KernelError
 
 SLACK_BYTES = 16   # that the kernels may set to zero after what they write
 
-
-@dataclass
-class PositionWriter:
-    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
-
-    `interval` rows share a block, which starts where an index entry points.
-    """
-
-    dim: int
-    interval: int
-
-    def __post_init__(self) -> None:
-        self._waiting = np.empty((0, -(-self.dim // 8)), np.uint8)
-        self._num_bits = 0
-        self._positions, self._index = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-
-    def append(self, bitmap: np.ndarray) -> None:
-        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8; bits past the last column are zero."""
-        rows = np.concatenate([self._waiting, bitmap]) if len(self._waiting) else bitmap
-        num_whole = len(rows) // self.interval * self.interval
-        self._num_bits, self._positions, self._index = self._written(rows[:num_whole], self._positions)
-        self._waiting = rows[num_whole:].copy()
-
-    def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the number of bits, (ceil(bits / 8),) uint8 positions, and each block's first bit, (num_blocks,)
-        int64.
-        """
-        # Into a copy: the last block may get more rows, and is then written again.
-        num_bits, positions, index = self._written(self._waiting, self._positions.copy())
-        return num_bits, positions[:-(-num_bits // 8)], index
-
-    def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        num_blocks = -(-len(rows) // self.interval)
-        counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
-        count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)
-        num_bits = self._num_bits + kernels.plan_positions(rows, self.dim, self.interval, counts, gap_bits, count_width)
-        positions = grown(positions, num_bits // 8 + SLACK_BYTES)
-        kernels.write_positions(rows, self.dim, self.interval, counts, gap_bits, count_width, self._num_bits, positions,
-                                index)
-        return num_bits, positions, np.concatenate([self._index, index])
-
-
-def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """Return `array` with at least `size` entries, zero after its own."""
-    if size <= len(array):
-        return array
-    larger = np.zeros(max(size, 2 * len(array)), array.dtype)
-    larger[:len(array)] = array
-    return larger
-
-
 HEADER_BITS = 5
 MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
@@ -95,6 +44,8 @@ FAULTS = {
     12: "its list of columns is longer than that of the others would be",
     WASTED_BITS: "positions take more bits than they need",
 }
+
+INTERVAL = 64
 
 
 @dataclass(frozen=True)
@@ -268,15 +219,6 @@ class PackagedRows:
                               "encode the rows again")
 
 
-def _check_array(name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
-                          f"expected contiguous {dtype} of shape {shape}")
-
-
-INTERVAL = 64
-
-
 @dataclass
 class PackageWriter:
     """Encodes rows as they come; memory: the packages, positions and index so far.
@@ -350,3 +292,59 @@ def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None 
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()
+
+
+@dataclass
+class PositionWriter:
+    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
+
+    `interval` rows share a block, which starts where an index entry points.
+    """
+
+    dim: int
+    interval: int
+
+    def __post_init__(self) -> None:
+        self._waiting = np.empty((0, -(-self.dim // 8)), np.uint8)
+        self._num_bits = 0
+        self._positions, self._index = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+
+    def append(self, bitmap: np.ndarray) -> None:
+        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8; bits past the last column are zero."""
+        rows = np.concatenate([self._waiting, bitmap]) if len(self._waiting) else bitmap
+        num_whole = len(rows) // self.interval * self.interval
+        self._num_bits, self._positions, self._index = self._written(rows[:num_whole], self._positions)
+        self._waiting = rows[num_whole:].copy()
+
+    def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return the number of bits, (ceil(bits / 8),) uint8 positions, and each block's first bit, (num_blocks,)
+        int64.
+        """
+        # Into a copy: the last block may get more rows, and is then written again.
+        num_bits, positions, index = self._written(self._waiting, self._positions.copy())
+        return num_bits, positions[:-(-num_bits // 8)], index
+
+    def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+        num_blocks = -(-len(rows) // self.interval)
+        counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
+        count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)
+        num_bits = self._num_bits + kernels.plan_positions(rows, self.dim, self.interval, counts, gap_bits, count_width)
+        positions = grown(positions, num_bits // 8 + SLACK_BYTES)
+        kernels.write_positions(rows, self.dim, self.interval, counts, gap_bits, count_width, self._num_bits, positions,
+                                index)
+        return num_bits, positions, np.concatenate([self._index, index])
+
+
+def grown(array: np.ndarray, size: int) -> np.ndarray:
+    """Return `array` with at least `size` entries, zero after its own."""
+    if size <= len(array):
+        return array
+    larger = np.zeros(max(size, 2 * len(array)), array.dtype)
+    larger[:len(array)] = array
+    return larger
+
+
+def _check_array(name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
+                          f"expected contiguous {dtype} of shape {shape}")

@@ -25,53 +25,6 @@ from hpcgnn.partition.partition import Partition
 SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weights
 
 
-def is_summed(model: IntegerModel) -> bool:
-    """Whether every convolution sums its neighbors, and reads at least one column."""
-    return all(one.kind in SUMMED_KINDS for one in model.convolutions) and model.num_features > 0
-
-
-def layers_of(model: IntegerModel, factors: Iterable[np.ndarray | None],
-              takes_tiles: Iterable[np.ndarray | None] | None = None) -> list[IntegerLayer]:
-    """Return the model's convolutions as layers of `hpcgnn.ops.integer_layers`.
-
-    factors : (n,) float32 or None      per convolution, of its reduction
-    takes_tiles : (num_batches,) uint8 per convolution, or None       see `IntegerLayer`
-    """
-    choices = [None] * len(model.convolutions) if takes_tiles is None else takes_tiles
-    return [_layer(*of_one) for of_one in zip(model.convolutions, factors, choices, strict=True)]
-
-
-def _layer(convolution: IntegerConvolution, factor: np.ndarray | None,
-           takes_tiles: np.ndarray | None) -> IntegerLayer:
-    weights, mapped = convolution.neighbor, convolution.mapped
-    more: dict[str, Any] = {}
-    if convolution.own is not None:
-        more |= {"own": convolution.own.codes, "own_scale": _padded(convolution.own.scale.step)}
-    if convolution.second is not None:
-        more |= {"second": convolution.second.codes, "second_scale": _padded(convolution.second.scale.step),
-                 "second_bias": _padded(convolution.second_bias), "second_rows": _by_degree(convolution.second_rows)}
-    if convolution.norm is not None:
-        more |= {"norm_weight": _padded(convolution.norm.weight), "norm_bias": _padded(convolution.norm.bias),
-                 "norm_eps": convolution.norm.eps}
-    if convolution.attention is not None:
-        vectors = convolution.attention.astype(np.float64) * mapped.step
-        more["attention"] = AttentionHeads(vectors, convolution.heads, convolution.averages_heads)
-    return IntegerLayer(
-        map=weights.codes, ratio=_padded(weights.scale.step / mapped.step), mapped_step=_padded(mapped.step),
-        bias=_padded(convolution.bias), rows=_by_degree(convolution.rows), row_factor=factor,
-        mapped_limit=float(mapped.max_code), epsilon=convolution.epsilon, mapped_bits=mapped.bit_width,
-        takes_tiles=takes_tiles, adds_near=convolution.kind in ("gcn", "gin"),
-        scales_mapped=convolution.kind == "gcn", **more)
-
-
-def _by_degree(scale: RowScale) -> DegreeScales:
-    return DegreeScales(scale.step, scale.max_code.astype(np.float32), scale.is_signed)
-
-
-def _padded(columns: np.ndarray) -> np.ndarray:
-    return np.pad(columns.astype(np.float32), (0, padded(len(columns), PADDING) - len(columns)))
-
-
 class GraphPass:
     """Passes of one model that `is_summed` over the same rows, those of the inner nodes.
 
@@ -126,3 +79,50 @@ class GraphPass:
                                 self._layers.codes(number).shape[1])
         coded.codes.view(np.uint8)[...] = self._layers.codes(number)
         return coded
+
+
+def is_summed(model: IntegerModel) -> bool:
+    """Whether every convolution sums its neighbors, and reads at least one column."""
+    return all(one.kind in SUMMED_KINDS for one in model.convolutions) and model.num_features > 0
+
+
+def layers_of(model: IntegerModel, factors: Iterable[np.ndarray | None],
+              takes_tiles: Iterable[np.ndarray | None] | None = None) -> list[IntegerLayer]:
+    """Return the model's convolutions as layers of `hpcgnn.ops.integer_layers`.
+
+    factors : (n,) float32 or None      per convolution, of its reduction
+    takes_tiles : (num_batches,) uint8 per convolution, or None       see `IntegerLayer`
+    """
+    choices = [None] * len(model.convolutions) if takes_tiles is None else takes_tiles
+    return [_layer(*of_one) for of_one in zip(model.convolutions, factors, choices, strict=True)]
+
+
+def _layer(convolution: IntegerConvolution, factor: np.ndarray | None,
+           takes_tiles: np.ndarray | None) -> IntegerLayer:
+    weights, mapped = convolution.neighbor, convolution.mapped
+    more: dict[str, Any] = {}
+    if convolution.own is not None:
+        more |= {"own": convolution.own.codes, "own_scale": _padded(convolution.own.scale.step)}
+    if convolution.second is not None:
+        more |= {"second": convolution.second.codes, "second_scale": _padded(convolution.second.scale.step),
+                 "second_bias": _padded(convolution.second_bias), "second_rows": _by_degree(convolution.second_rows)}
+    if convolution.norm is not None:
+        more |= {"norm_weight": _padded(convolution.norm.weight), "norm_bias": _padded(convolution.norm.bias),
+                 "norm_eps": convolution.norm.eps}
+    if convolution.attention is not None:
+        vectors = convolution.attention.astype(np.float64) * mapped.step
+        more["attention"] = AttentionHeads(vectors, convolution.heads, convolution.averages_heads)
+    return IntegerLayer(
+        map=weights.codes, ratio=_padded(weights.scale.step / mapped.step), mapped_step=_padded(mapped.step),
+        bias=_padded(convolution.bias), rows=_by_degree(convolution.rows), row_factor=factor,
+        mapped_limit=float(mapped.max_code), epsilon=convolution.epsilon, mapped_bits=mapped.bit_width,
+        takes_tiles=takes_tiles, adds_near=convolution.kind in ("gcn", "gin"),
+        scales_mapped=convolution.kind == "gcn", **more)
+
+
+def _by_degree(scale: RowScale) -> DegreeScales:
+    return DegreeScales(scale.step, scale.max_code.astype(np.float32), scale.is_signed)
+
+
+def _padded(columns: np.ndarray) -> np.ndarray:
+    return np.pad(columns.astype(np.float32), (0, padded(len(columns), PADDING) - len(columns)))
