@@ -74,9 +74,7 @@ def address_bits(count: int) -> int:
 
 
 def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageFormat) -> FixedWidthRows:
-    """Store codes (num_rows, dim), uint8 or signed int8, in the format `name`, all rows at one width that holds every
-    code.
-    """
+    """Store codes (num_rows, dim), uint8 or signed int8, in the format `name`, all rows at one width."""
     row, column = np.nonzero(codes)
     values = codes.reshape(-1) if name == DENSE else codes[row, column]
     ends = np.searchsorted(row, np.arange(len(codes) + 1))

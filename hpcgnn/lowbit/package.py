@@ -130,7 +130,7 @@ class PackagedRows:
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to float32, each multiplied by its scale, (last - first,) float32, into `out` if
+        """Decode rows [first, last) to float32, multiplied by their scales (last - first,) float32, into `out` if
         given.
 
         Raises KernelError for malformed packages, or a scale or `out` that does not fit.
@@ -162,9 +162,7 @@ class PackagedRows:
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
     def bitmap(self) -> np.ndarray:
-        """Return (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set if column j is not zero. Errors as of
-        `codes`.
-        """
+        """Return (num_rows, ceil(dim / 8)) uint8, with bit j % 8 of byte j // 8 set for a non-zero column j."""
         bitmap = np.empty((self.num_rows, -(-self.dim // 8)), np.uint8)
         self.refuse(*kernels.read_bitmaps(self.source, 0, self.num_rows, bitmap))
         return bitmap
@@ -317,9 +315,7 @@ class PositionWriter:
         self._waiting = rows[num_whole:].copy()
 
     def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the number of bits, (ceil(bits / 8),) uint8 positions, and each block's first bit, (num_blocks,)
-        int64.
-        """
+        """Return the number of bits, the positions as bytes, and each block's first bit, (num_blocks,) int64."""
         # Into a copy: the last block may get more rows, and is then written again.
         num_bits, positions, index = self._written(self._waiting, self._positions.copy())
         return num_bits, positions[:-(-num_bits // 8)], index

@@ -53,9 +53,7 @@ class GATConvolution(nn.Module):
         return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; scores, weights and sums are
-        float32.
-        """
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
         return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:

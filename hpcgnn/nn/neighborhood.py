@@ -120,7 +120,7 @@ class MapFirst(torch.autograd.Function):
              before=neighborhood.take_before())
         if of_self is not None:
             return out.add_(of_self)
-        # torch adds float32 to rows of 16 bits in a copy of them.
+        # By block, since torch adds float32 to 16-bit rows in a copy.
         for start, stop in blocks(0, len(out), out.device.type):
             out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
@@ -291,13 +291,11 @@ class Neighborhood:
         return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
-        """Turn gradients of activated rows into those of its inputs, in place; return gradients of its weight and bias.
-        """
+        """Turn gradients of activated rows into those of its inputs, in place; return its weight's and bias's."""
         return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
 
     def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
-        """Return the gradients of the activation's inputs, weight and bias; the first overwrites the inputs block by
-        block.
+        """Return gradients of the activation's inputs, weight and bias; the first overwrites the inputs.
 
         gradient_of : function      start, stop -> gradient of the masked rows start .. stop, a new tensor
         """
@@ -367,7 +365,7 @@ class Neighborhood:
         rows = self.activated(h)
         arrival = self.graph.start_fetch(rows, self.site)
         near = self._masked(rows)
-        del rows                   # they are on their way: while sums are made the masked ones are enough
+        del rows                   # sent; from here on the masked rows are enough
         # Without a mask, halo rows can be summed straight from their messages.
         if self.hop.in_place is not None and self.key is None:
             table = arrival.in_place()
@@ -405,12 +403,11 @@ class Neighborhood:
 
     def aggregate_back(self, gradient: torch.Tensor,
                        then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
-        """Collective: return the gradient of unmasked inner rows from this rank's sums, and the arrival that adds the
+        """Collective: return this rank's part of the gradient of unmasked inner rows, and the arrival that adds the
         others'.
 
         gradient : (at least hop.back_out, dim)      of the sums; further rows have none
-        then : function or None      maps summed gradients (n, dim) in place before they are masked; None if rows come
-                                     by peer
+        then : function or None      maps summed gradients in place before they are masked; None if rows come by peer
         """
         gradient = gradient[:self.hop.back_out]
         arrival = self._start_take_home(gradient, then)
@@ -515,9 +512,7 @@ class KeptRows:
         ctx.maybe_clear_saved_tensors()
 
     def weight_gradient(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the first n rows kept at
-        `place`.
-        """
+        """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the rows kept at `place`."""
         values, store = self._values[place], self._stores[place]
         if store is None:
             return weight_gradient(gradient, values[:len(gradient)])

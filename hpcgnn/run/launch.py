@@ -136,8 +136,7 @@ def attendance_key() -> int:
 
 
 class Attendance:
-    """Knows which ranks have ended, so that the others don't wait for them in `check_present`. Collective: duplicates
-    `comm`.
+    """Collective: duplicates `comm`, and knows which ranks have ended, so that `check_present` does not wait for them.
 
     A rank that ends normally sends an empty message to rank 0, and rank 0 to all. A rank on the same machine that was
     killed, or left by os._exit, is detected by its missing process.
@@ -296,8 +295,7 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 
 
 def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
-    """Collective: run a step on rank 0 and return its result on all ranks; its error becomes a CollectiveError on all.
-    """
+    """Collective: run a step on rank 0; all ranks return its result, or raise its error as CollectiveError."""
     result, failure = None, None
     if comm.rank == 0:
         try:
@@ -377,16 +375,14 @@ def share_cores(comm: MPI.Comm) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory: torch allocates the same blocks again in every epoch, and returned pages would
-    fault.
-    """
+    """Tell glibc to keep freed memory, since the same blocks come again in every epoch."""
+    # A block that went back to the system costs a page fault every 4 KiB when it returns.
     _set_malloc(KEPT)
 
 
 @contextmanager
 def giving_back_freed_memory() -> Iterator[None]:
-    """Within the block, let glibc return freed memory to the system, as large one-off reads need; keep it again after.
-    """
+    """Within the block, let glibc return freed memory to the system, as large one-off reads need."""
     _set_malloc(GIVEN_BACK)
     try:
         yield

@@ -205,8 +205,7 @@ class Whereabouts:
         self.epoch: tuple[int, int] | None = None
 
     def note(self, *place) -> None:
-        """Note a verb phrase ("waits ..." if other ranks decide how long), or a function that makes one and its
-        arguments.
+        """Note a verb phrase, "waits ..." if other ranks decide how long; or a function that makes one, with arguments.
         """
         self.place = place
 

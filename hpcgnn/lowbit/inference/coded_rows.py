@@ -158,7 +158,6 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
 
 
 def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-    """Return rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32; errors as
-    `combine_packages`.
+    """Return rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32; errors as `combine_packages`.
     """
     return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

@@ -64,9 +64,7 @@ def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool)
 
 
 def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """Return a sentence for --other-graph on what differs, and that scores may count trained nodes; None if nothing
-    does.
-    """
+    """Return a warning for --other-graph that says what differs; None if nothing does."""
     found = made_on.differences(info.fingerprint)
     if not found:
         return None

@@ -163,8 +163,7 @@ class IntegerRun:
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: return the last answer of `repeat` passes, and the median over passes of the slowest rank's seconds.
-    """
+    """Collective: return the last answer of `repeat` passes, and the median of the slowest rank's seconds."""
     seconds = []
     for _ in range(repeat):
         comm.Barrier()

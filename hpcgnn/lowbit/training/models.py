@@ -89,9 +89,7 @@ FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in
 
 
 class StoredBits(NamedTuple):
-    """Stored bits of a model: codes of weights; steps, biases, norms and attention (32 each) and widths (4); and the
-    same weights, biases and features in float32.
-    """
+    """Stored bits of a model: weights; steps, widths, biases, norms and attention; and all of it in float32."""
 
     weights: int
     scales: int
@@ -220,8 +218,10 @@ class QuantizedStack(nn.Module):
 
     @torch.no_grad()
     def feature_size(self) -> dict[str, Any]:
-        """Return the stored size of rows: `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer
-        (`feature_bits`, two entries for a gin layer), signs included.
+        """Return the stored size of rows, signs included.
+
+        It has `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer (`feature_bits`, two per gin
+        layer).
         """
         bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
         return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),

@@ -33,9 +33,7 @@ MOMENTUM = 0.1          # weight of the newest value in a running mean
 
 
 class Nodes(NamedTuple):
-    """Nodes of the rows to quantize: (n,) int64 in-degrees, and (n,) bool protected rows, which stay unquantized, or
-    None.
-    """
+    """Nodes of the rows to quantize: (n,) int64 in-degrees, and (n,) bool, rows that stay unquantized, or None."""
 
     in_degree: torch.Tensor
     is_protected: torch.Tensor | None = None
@@ -275,9 +273,9 @@ class StepFit(NamedTuple):
 
 
 def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
-    """Collective: return the step of least squared error for each group of values; comm None: all ranks hold the same
-    values.
+    """Collective: return the step of least squared error for each group of values.
 
+    comm : MPI communicator, or None if all ranks hold the same values
     values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
     max_code : (num_groups,) int                                       at least 1
 
@@ -300,9 +298,7 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.n
 
 
 def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
-    """Return the table with unknown entries replaced by the nearest known one, the lower of two; `default` if none is
-    known.
-    """
+    """Replace unknown entries by the nearest known one, the lower of two; by `default` if none is known."""
     known = np.flatnonzero(is_known)
     if not len(known):
         return np.full_like(table, default)

@@ -67,8 +67,7 @@ class DealtBatches:
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """Numbers of batches, of edges that they keep (`num_entries` of `num_arcs`), and of bytes of their packed objects.
-    """
+    """Numbers of batches, of their edges (`num_entries` of `num_arcs`) and of bytes of their packed objects."""
 
     num_batches: int
     num_entries: int

@@ -59,8 +59,7 @@ class BatchedRun:
         return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
-        batches.
+        """Return float32 logits (num_rows, num_classes) and embeddings (num_rows, hidden), in batch order.
 
         Raises KernelError for NaN.
         """
@@ -72,8 +71,7 @@ class BatchedRun:
 
 
 def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:
-    """Return batches with codes of their rows' features, (num_rows, num_features) float32 in the order of the batches.
-    """
+    """Return batches with the codes of features (num_rows, num_features) float32, in batch order."""
     scale = model.convolutions[0].rows
     coded = code_rows(scale, features, in_degree)
     return PackedBatches.pack(batches, coded.codes, in_degree, int(scale.bit_width.max()))

@@ -44,8 +44,7 @@ class DeviceGraphPass:
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward`; KernelError for
-        NaN.
+        """Collective: return logits and embeddings as `hpcgnn.lowbit.inference.forward.forward`; KernelError for NaN.
         """
         self.queue()
         results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
