@@ -49,7 +49,6 @@ class FixedWidthRows:
     positions: tuple[np.ndarray, ...]
 
     def codes(self) -> np.ndarray:
-        """Decode all rows, (num_rows, dim) uint8, or int8 where signed."""
         values = _from_fields(unpack(self.values, self.bit_width, self.num_values), self.bit_width, self.form)
         codes = np.zeros(self.shape, self.form.dtype)
         codes[_READERS[self.name](self)] = values
@@ -63,13 +62,11 @@ def pack(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """Return the numbers that `pack` packed, (count,) int64."""
     bits = np.unpackbits(packed, count=count * width, bitorder="little").reshape(count, width)
     return bits.astype(np.int64) @ (1 << np.arange(width, dtype=np.int64))
 
 
 def address_bits(count: int) -> int:
-    """Return the number of bits of numbers below `count`."""
     return max(int(count) - 1, 0).bit_length()
 
 

@@ -104,8 +104,6 @@ def _check_packings(a: BitTensor, b: BitTensor) -> None:
 
 
 class ProductSide(Protocol):
-    """One side of a product: a BitTensor or a BitTiles."""
-
     num_lines: int
     step: torch.Tensor | None
     zero_point: torch.Tensor | None
@@ -128,7 +126,6 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
 
 
 def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
-    """Return the codes of a known range."""
     step, low = step_of(low, high, bit_width, rounding)
     if len(step) != 1:
         raise KernelError(f"the codes of a product have one range, found {len(step)}")

@@ -113,7 +113,6 @@ class PackagedRows:
 
     @property
     def stored_bits(self) -> dict[str, int]:
-        """Stored bits of packages, positions and index, padding to bytes included."""
         return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
@@ -194,7 +193,6 @@ class PackagedRows:
 
     @property
     def source(self) -> tuple:
-        """The stream as arguments of the kernels."""
         arrays = (self.stream, self.positions, self.index_bit, self.index_values, self.index_position)
         return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.num_rows, self.dim, self.num_bits,
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
@@ -286,7 +284,6 @@ class PackageWriter:
 
 
 def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackagedRows:
-    """Encode all rows at once; see `PackageWriter.append`."""
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()

@@ -93,7 +93,6 @@ class BitTiles:
 
     @cached_property
     def num_zero_tiles(self) -> int:
-        """Number of tiles of zeros in the whole matrix."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 

@@ -39,17 +39,14 @@ class CodeExchange:
 
     @property
     def boundary(self) -> tuple[RowList, ...]:
-        """Rows that go to each peer."""
         return self._plan.boundary
 
     @property
     def halo(self) -> tuple[RowList, ...]:
-        """Halo rows that come from each peer, contiguous per peer."""
         return self._plan.halo
 
     @property
     def blocked_seconds(self) -> float:
-        """Seconds that this rank has waited for messages."""
         return self._traffic.blocked_seconds
 
     def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
@@ -110,7 +107,6 @@ class CodeArrival:
 
 
 def packed_bytes(num_codes: int, bit_width: int) -> int:
-    """Return the bytes of packed codes."""
     return -(-num_codes * bit_width // 8)
 
 

@@ -54,7 +54,6 @@ class CodedRows:
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
-        """Allocate rows for nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
@@ -68,7 +67,6 @@ class CodedRows:
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
 
     def target(self, first: int, stop: int) -> CodeTarget:
-        """Return the place for codes of rows first .. stop - 1."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
 
 

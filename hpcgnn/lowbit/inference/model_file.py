@@ -194,7 +194,6 @@ class _Loader:
                 _scalar(norm, "eps", float)))
 
     def optional(self, read, group: h5py.Group, name: str):
-        """Read a part with `read`; None if the file lacks it."""
         return read(group[name]) if name in group else None
 
     def row_scale(self, group: h5py.Group) -> RowScale:

@@ -58,7 +58,6 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
-    """Check the name of a model's graph; see `check_graph`."""
     if dataset != info.name and not other_graph:
         raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
 
@@ -193,8 +192,6 @@ def read_best(folder: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that fits the shards."""
-
     model: IntegerModel
     num_bytes: int      # of its file, or of its numbers without one
     score: str          # name of its score

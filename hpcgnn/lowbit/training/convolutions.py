@@ -27,8 +27,6 @@ Rows = DenseRows | SparseValues
 
 
 class QuantizerMaker(Protocol):
-    """Makes the quantizers of a scheme."""
-
     def rows(self, dim: int, is_signed: bool) -> nn.Module:
         """Make the quantizer of a layer's rows, with quantizer(rows, nodes), num_bits(), scale() and dim."""
 
@@ -80,7 +78,6 @@ class QuantizedConvolution(nn.Module, ABC):
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Quantizers with codes that are stored as features."""
         return [self.rows]
 
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:

@@ -194,22 +194,18 @@ class QuantizedStack(nn.Module):
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
 
     def width_parameters(self) -> list[nn.Parameter]:
-        """Return the learned widths."""
         return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Row quantizers of all layers, first to last."""
         return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
 
     @property
     def target_kb(self) -> float:
-        """Size in KB to which widths are pulled."""
         return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
 
     @property
     def num_features(self) -> int:
-        """Number of values in all layers' rows of all nodes."""
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
@@ -229,7 +225,6 @@ class QuantizedStack(nn.Module):
                                  for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
 
     def stored_bits(self) -> StoredBits:
-        """Return the bits that are stored besides the rows."""
         exported = self.export("").convolutions
         maps = [one for convolution in exported for one in convolution.maps]
         num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
@@ -242,7 +237,6 @@ class QuantizedStack(nn.Module):
         return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Whether a size is within TARGET_TOLERANCE of the target."""
         return not self.scheme.learns_width or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:

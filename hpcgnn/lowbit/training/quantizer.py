@@ -107,12 +107,10 @@ class RowQuantizer(Quantizer):
         return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
-        """Return (num_entries,) float32 whole numbers, differentiable in the widths."""
         return round_through(self.width)
 
     @torch.no_grad()
     def clamp_width(self) -> None:
-        """Bring learned widths back between `least_bits` and 8."""
         if self.learns_width:
             self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
 

@@ -68,7 +68,6 @@ class AggregationCosts:
 
 
 def check_aggregation(aggregation: str) -> None:
-    """Raise ConfigError unless the word is one of AGGREGATIONS."""
     if aggregation not in AGGREGATIONS:
         raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
 

@@ -27,8 +27,6 @@ Counts = TypeVar("Counts")
 
 @dataclass(frozen=True)
 class DealtBatches:
-    """The batches of one rank."""
-
     comm: MPI.Comm
     batches: Batches
     sent: list[np.ndarray]  # (n,) int64 per rank, inner rows in its batches, ascending
@@ -100,7 +98,6 @@ class DealtRun:
 
     @property
     def copied(self) -> tuple[int, int]:
-        """Copies to this rank's device so far, and their bytes."""
         return self._run.copies, self._run.copied_bytes
 
     def counts(self) -> AggregationCounts:

@@ -25,8 +25,6 @@ HEADER_BYTES = 128
 
 @dataclass(frozen=True)
 class PackedBatches:
-    """Batches with all that a pass needs, in one buffer."""
-
     buffer: np.ndarray     # (num_bytes,) uint8, header, then the sections of `_places`, each on 64 bytes
     batches: Batches
     tiles: BatchTiles
@@ -88,7 +86,6 @@ class PackedBatches:
         return self.buffer.nbytes
 
     def codes(self) -> np.ndarray:
-        """Return the features, (num_rows, num_features) uint8, or int8 with a sign."""
         codes = self.features.to_codes().numpy()
         return (codes - np.uint8(1 << (self.features.bit_width - 1))).view(np.int8) if self.is_signed else codes
 

@@ -47,7 +47,6 @@ class BatchedRun:
 
     @property
     def counts(self) -> AggregationCounts:
-        """Counts of all passes so far."""
         return self._neighborhood.counts
 
     @property
@@ -78,7 +77,6 @@ def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, i
 
 
 def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Whether every convolution sums its neighbors, and there are enough batches."""
     return is_summed(model) and packed.batches.num_batches >= LEAST_BATCHES
 
 
@@ -113,7 +111,6 @@ class BatchNeighborhood:
         return self._factors[reduction]
 
     def takes_tiles(self, dim: int, bit_width: int) -> np.ndarray:
-        """Return the batches to sum by tiles, (num_batches,) bool."""
         if (dim, bit_width) not in self._takes_tiles:
             self._takes_tiles[dim, bit_width] = choose(self._aggregation, self._shapes, dim, bit_width, self._costs)
         return self._takes_tiles[dim, bit_width]
@@ -149,7 +146,6 @@ class BatchNeighborhood:
         return runs_of_batches(self._batches.row_begin, max(1, BLOCK_ELEMENTS // max(1, dim)))
 
     def count(self, dim: int, bit_width: int) -> None:
-        """Count one aggregation of all batches."""
         takes_tiles = self.takes_tiles(dim, bit_width)
         places = self._tiles.num_places[takes_tiles].sum()
         self.counts.by_tiles += int(takes_tiles.sum())
