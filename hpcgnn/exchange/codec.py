@@ -42,16 +42,27 @@ PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, 
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
 
 
+@dataclass(frozen=True)
+class Coding:
+    """How values are coded where no plan of widths says it."""
+
+    full_bits: int = 32                    # 32 or 16, of rows in their storage type
+    sum_bits: int = 32                     # 8, 16 or 32, of a value in sums of gradients
+    rotated: frozenset[int] = frozenset()  # purposes whose messages hold rotated codes; the others are affine
+    least_rotated: int = 1                 # least number of columns for rotated codes
+
+    def code(self, purpose: int, dim: int) -> str:
+        return "rotated" if purpose in self.rotated and dim >= self.least_rotated else "affine"
+
+
+UNROTATED = Coding()
+
+
 class Codec:
-    """Lays out the exchanges of one plan under one bit plan.
+    """Lays out the exchanges of one plan under one bit plan."""
 
-    rotated : purposes whose messages hold rotated codes; the others are affine
-    least_rotated : least number of columns for rotated codes
-    """
-
-    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
-                 least_rotated: int = 1):
-        self._plan, self._bit_plan, self._rotated, self._least_rotated = plan, bit_plan, rotated, least_rotated
+    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, coding: Coding = UNROTATED):
+        self._plan, self._bit_plan, self._coding = plan, bit_plan, coding
         self._messages: dict[tuple[int, int, int], Messages] = {}
 
     def messages(self, layer: int, purpose: int, dim: int) -> Messages:
@@ -64,7 +75,7 @@ class Codec:
     def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
         plan = self._plan
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-        code = "rotated" if purpose in self._rotated and dim >= self._least_rotated else "affine"
+        code = self._coding.code(purpose, dim)
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
             return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
@@ -235,8 +246,8 @@ def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
 class Codecs:
     """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
 
-    def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
-        self._rotated, self._least_rotated = rotated, least_rotated
+    def __init__(self, coding: Coding):
+        self._coding = coding
         self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
 
     def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
@@ -249,7 +260,7 @@ class Codecs:
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
         self._codecs.move_to_end((bit_plan, drawn))
         if reach not in by_reach:
-            by_reach[reach] = Codec(plan_of(), bit_plan, self._rotated, self._least_rotated)
+            by_reach[reach] = Codec(plan_of(), bit_plan, self._coding)
             if len(self._codecs) > PLANS_KEPT:
                 self._codecs.popitem(last=False)
         return by_reach[reach]
