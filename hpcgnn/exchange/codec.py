@@ -110,7 +110,6 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether all received rows have affine codes of 1 to 8 bits, so that kernels read them from the message."""
         # False without rows: absent halo rows point to the first one, which must exist.
         if any(layout.is_rotated for layout in self.receive_layouts):
             return False
@@ -130,8 +129,7 @@ class Messages:
         return resident(bit_width), resident(payload), resident(parameter)
 
     def is_table_of(self, bit_width: int) -> bool:
-        """Whether the receive buffer is an unpadded table of all halo rows in order, in values of `bit_width` 16 or 32.
-        """
+        """Whether the receive buffer is an unpadded table of all halo rows in order, in values of 16 or 32 bits."""
         return bit_width == self._width_of_table
 
     @cached_property

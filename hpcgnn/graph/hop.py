@@ -92,12 +92,10 @@ class Arrival(Protocol):
         """Return the quantized rows, valid until the next exchange; None where only `finish` can bring them."""
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the halo rows where they arrived, (num_halo, dim), free to overwrite; None where only `finish` works.
-        """
+        """Return the halo rows where they arrived, (num_halo, dim), to overwrite; None where only `finish` works."""
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Write the halo rows to `rows` (num_halo, dim), or add gradients to the inner rows at its start; others stay.
-        """
+        """Write the halo rows to `rows` (num_halo, dim), or add gradients to its first, inner rows; others stay."""
 
 
 class ArrivalInTable(Arrival, Protocol):

@@ -156,9 +156,7 @@ class Controller:
                 "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint; unless `restore_rank` follows, the next epoch is synchronous and solves widths
-        anew.
-        """
+        """Continue from a checkpoint; without `restore_rank` the next epoch is synchronous and solves widths anew."""
         if state.get("trial") and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
             self._drift = Drift.from_dict(state["drift"])
