@@ -38,7 +38,7 @@ from hpcgnn.widths import BIT_WIDTHS
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 NOTHING = np.empty(0, np.uint8)
-PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
+PLANS_KEPT = 4     # layouts of so many bit plans: SYLVIE's base widths return, drawn or solved widths don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
 
 
@@ -48,7 +48,7 @@ class Coding:
 
     full_bits: int = 32                    # 32 or 16, of rows in their storage type
     sum_bits: int = 32                     # 8, 16 or 32, of a value in sums of gradients
-    rotated: frozenset[int] = frozenset()  # purposes whose messages hold rotated codes; the others are affine
+    rotated: frozenset[int] = frozenset()  # purposes with rotated codes; the others are affine
     least_rotated: int = 1                 # least number of columns for rotated codes
 
     def code(self, purpose: int, dim: int) -> str:
@@ -206,7 +206,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
             start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
     if not _may_overflow(rows, key):
         return found
-    # The device finds out whether they do and overwrites the messages, of which nothing else can be bad.
+    # The device finds out and overwrites the messages; nothing else can be wrong with them.
     overflows = torch.isfinite(rows).all().logical_not_()
     for buffer in buffers:
         buffer.masked_fill_(overflows, NAN_BYTE)
@@ -281,7 +281,7 @@ class MessageArena:
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
-            self._receive = NOTHING     # returned, so that the new one may lie where it lay
+            self._receive = NOTHING     # freed, so that the new one may take its place
         send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
         if self.is_passing:
             self._passed_bytes = len(send)

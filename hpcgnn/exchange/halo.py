@@ -295,7 +295,7 @@ class HaloExchange:
             span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
         kind = self._kind if site.is_training else self._evaluation_kind
         traffic = self._traffic_of(site)
-        if site.is_training and self._is_first_step:     # those of all steps are alike
+        if site.is_training and self._is_first_step:     # all steps have the same calls
             self._calls.append(call)
         return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
 

@@ -233,7 +233,6 @@ class PeerEntries:
                    resident(entries.data) if has_weights else None)
 
     def cut(self, matrices: Matrices) -> PeerMatrices:
-        """Cut the matrices of a hop at the owners of the halo rows."""
         whole = replace(matrices.forward, indices=self.indices, entry_scale=self.entry_scale)
         num_inner = len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcgnn.settings import Clash, check_values
 
-# Methods are read for `--help` too, which needs neither MPI nor torch: what runs is imported where it runs.
+# `--help` reads methods without MPI and torch, so what runs is imported where it runs.
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
