@@ -23,6 +23,29 @@ else:
     import tomli as tomllib
 
 
+def read_design(name: str | Path) -> Design:
+    """Read a design by its name or path.
+
+    Raises
+    ------
+    ConfigError      there is none, it can't be read, or a number is missing or negative
+    """
+    path, said = read_named("design", name, FOLDER)
+    if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
+        raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
+    design = dict(said.get("design", {}))
+    missing = {"kind", "bit_width", "clock_ghz", "dram"} - set(design)
+    if missing or set(design) - {"kind", "bit_width", "clock_ghz", "dram"}:
+        raise ConfigError(f"[design] of {path} names {', '.join(design) or 'nothing'}; expected kind, bit_width, "
+                          "clock_ghz and dram")
+    return Design(path.stem, **design, units=said.get("units", {}), buffers=said.get("buffers", {}),
+                  rules=said.get("rules", {})).checked()
+
+
+def design_names() -> list[str]:
+    return names_in(FOLDER)
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
@@ -145,26 +168,3 @@ class Design:
 
 def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
-
-
-def design_names() -> list[str]:
-    return names_in(FOLDER)
-
-
-def read_design(name: str | Path) -> Design:
-    """Read a design by its name or path.
-
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing or negative
-    """
-    path, said = read_named("design", name, FOLDER)
-    if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
-        raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
-    design = dict(said.get("design", {}))
-    missing = {"kind", "bit_width", "clock_ghz", "dram"} - set(design)
-    if missing or set(design) - {"kind", "bit_width", "clock_ghz", "dram"}:
-        raise ConfigError(f"[design] of {path} names {', '.join(design) or 'nothing'}; expected kind, bit_width, "
-                          "clock_ghz and dram")
-    return Design(path.stem, **design, units=said.get("units", {}), buffers=said.get("buffers", {}),
-                  rules=said.get("rules", {})).checked()

@@ -30,6 +30,23 @@ NO_WHOLE_NUMBERS = {"clock_ghz", "scheduling", "mapping"}
 ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 
 
+def read_dram(name: str | Path, **changes: Any) -> Dram:
+    """Read a DRAM by its name or path; `changes` replace numbers of the file.
+
+    Raises
+    ------
+    ConfigError      there is none, it can't be read, or a number is missing, unknown or impossible
+    """
+    path, organization, timings = read_tables(name)
+    for key, value in changes.items():
+        if key not in organization and key not in timings:
+            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
+        (organization if key in organization else timings)[key] = value
+    checked(path, organization, timings)
+    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
+                mapping=tuple(organization["mapping"]), timings=dict(timings))
+
+
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Path of a file and its tables of organization and timings, not yet checked.
 
@@ -192,23 +209,6 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
         groups = dram.num_bank_groups
         return {"run_length": columns * groups, "run_groups": groups, "run_spacing": spacing}
     return {"run_length": 1, "run_groups": 1, "run_spacing": 1}
-
-
-def read_dram(name: str | Path, **changes: Any) -> Dram:
-    """Read a DRAM by its name or path; `changes` replace numbers of the file.
-
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing, unknown or impossible
-    """
-    path, organization, timings = read_tables(name)
-    for key, value in changes.items():
-        if key not in organization and key not in timings:
-            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
-        (organization if key in organization else timings)[key] = value
-    checked(path, organization, timings)
-    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
-                mapping=tuple(organization["mapping"]), timings=dict(timings))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,27 @@ from hpcgnn.errors import ConfigError
 ORDERS = tuple("".join(order) for order in permutations("mkn"))
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """GCNAX's passes: a combination per product, and an aggregation where it has one.
+
+    Raises
+    ------
+    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't hold
+                     a value
+    """
+    check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
+    space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
+    edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
+    input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
+    for index, product in enumerate(workload.products):
+        result = _result_start(design, workload, index)
+        result += space.reserve(result[-1])
+        made += _product_passes(design, workload, product, space, (input_at, edges_at), result)
+        input_at = int(result[0])
+    return made
+
+
 class Tiling(NamedTuple):
     """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix.
 
@@ -340,27 +361,6 @@ class Phase:
     sums: Panels
     own: Panels | None
     result: Panels | np.ndarray
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GCNAX's passes: a combination per product, and an aggregation where it has one.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't hold
-                     a value
-    """
-    check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
-    check_own_columns(design, workload)
-    space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
-    edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
-    input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
-    for index, product in enumerate(workload.products):
-        result = _result_start(design, workload, index)
-        result += space.reserve(result[-1])
-        made += _product_passes(design, workload, product, space, (input_at, edges_at), result)
-        input_at = int(result[0])
-    return made
 
 
 def _value_bytes(design: Design) -> int:

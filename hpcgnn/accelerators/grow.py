@@ -40,6 +40,26 @@ from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 from hpcgnn.partition.condense import ClusteredRows
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """GROW's passes: a combination per product, and an aggregation where it has one.
+
+    Raises
+    ------
+    ConfigError      the design lacks something, or METIS gave up
+    """
+    check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
+                ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
+    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
+    workload = _laid_out(workload, graph)
+    made = []
+    for layer in _layers(design, workload, graph.rows):
+        name = layer.product.name
+        made.append(Pass(f"{name} combination", ("multiply",), partial(combination_blocks, layer)))
+        if layer.product.aggregated_dim:
+            made.append(Pass(f"{name} aggregation", ("multiply",), partial(_aggregation_blocks, layer)))
+    return made
+
+
 @dataclass(frozen=True)
 class Layer:
     """A product with the rows of its graph laid out cluster after cluster.
@@ -163,26 +183,6 @@ def _combined_writes(layer: Layer, plan: CombinationPlan, panel: int, first: int
     address = layer.combined_at + row * layer.num_bytes(layer.product.combined_dim) + before
     return requests_of("combined rows", np.repeat(block, np.diff(layer.block_start[first:last + 1])), address,
                        after - before)
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GROW's passes: a combination per product, and an aggregation where it has one.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, or METIS gave up
-    """
-    check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
-                ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
-    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
-    workload = _laid_out(workload, graph)
-    made = []
-    for layer in _layers(design, workload, graph.rows):
-        name = layer.product.name
-        made.append(Pass(f"{name} combination", ("multiply",), partial(combination_blocks, layer)))
-        if layer.product.aggregated_dim:
-            made.append(Pass(f"{name} aggregation", ("multiply",), partial(_aggregation_blocks, layer)))
-    return made
 
 
 def _laid_out(workload: Workload, graph: Subgraphs) -> Workload:

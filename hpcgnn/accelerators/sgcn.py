@@ -42,6 +42,30 @@ from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 LINE_BYTES = 64     # assumed: of SGCN's cache; slots begin at lines
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """SGCN's passes: one or two per product.
+
+    Raises
+    ------
+    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product adds
+                     other columns than it aggregates
+    """
+    check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
+                ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
+    order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
+    arcs = _arcs(design, workload, space)
+    rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
+    for index, product in enumerate(workload.products):
+        result = _result(design, workload, index, space)
+        if order == "aggregation-first" and product.aggregated_dim and rows is not None:
+            made.append(_aggregation_first(design, array, product, space, arcs, rows, result))
+        else:
+            made += _combination_first(design, array, product, space, arcs, rows, result)
+        rows = result
+    return made
+
+
 @dataclass(frozen=True)
 class SlicedRows:
     """A matrix in DRAM: slice s of row v lies at address[s] + v * stride[s].
@@ -268,30 +292,6 @@ class Combination:
     dim: int
     columns: int
     weights_at: int
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """SGCN's passes: one or two per product.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product adds
-                     other columns than it aggregates
-    """
-    check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
-                ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
-    check_own_columns(design, workload)
-    order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
-    arcs = _arcs(design, workload, space)
-    rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
-    for index, product in enumerate(workload.products):
-        result = _result(design, workload, index, space)
-        if order == "aggregation-first" and product.aggregated_dim and rows is not None:
-            made.append(_aggregation_first(design, array, product, space, arcs, rows, result))
-        else:
-            made += _combination_first(design, array, product, space, arcs, rows, result)
-        rows = result
-    return made
 
 
 def _arcs(design: Design, workload: Workload, space: AddressSpace) -> Names:

@@ -38,6 +38,47 @@ from hpcgnn.planning.sampling import (
 FORMAT = 1
 
 
+def make_plan(source: str, cluster: Cluster, choices: Choices,
+              progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
+    """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
+
+    Raises
+    ------
+    ConfigError         a model or method that can't be planned, more parts than nodes, or no description of the network
+    DatasetError, ShardError      the source can't be read
+    """
+    larger = None if choices.larger is None else parse_sizes(choices.larger)
+    options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
+                            made_classes=choices.make_labels, features="auto", progress=progress)
+    graph = open_graph(source, options)
+    if larger is not None and larger.train:
+        graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(
+            graph.num_nodes, larger, choices.seed)))
+    parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
+    sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+    size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
+                     choices.has_dropout, choices.norm == "layer")
+    methods = [parse_method(name, size) for name in choices.methods]
+    for number in parts:
+        cluster.check_network(number)
+    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers),
+                    cluster.network.ranks_per_node)
+    predictions, seconds = [], {}
+    for number in parts:
+        progress(f"cutting into {number} parts", None)
+        started = time.perf_counter()
+        loads, how = cutter.loads(number)
+        if how == "cut":
+            seconds[number] = time.perf_counter() - started
+        if larger is not None:
+            loads, how = scaled_loads(loads, larger, cutter.sizes), "scaled"
+        progress(f"predicting {number} ranks", None)
+        predictions += [predict(size, loads, method, cluster, how) for method in methods]
+    best, reasons = recommend(predictions)
+    return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
+                _remarks(predictions, graph, larger, cutter.share))
+
+
 def plan_record(plan: Plan) -> dict[str, Any]:
     choices = {name: str(value) if name == "root" and value else value
                for name, value in asdict(plan.choices).items()}
@@ -122,47 +163,6 @@ class Plan:
     best: Prediction
     reasons: list[str]
     remarks: list[str]
-
-
-def make_plan(source: str, cluster: Cluster, choices: Choices,
-              progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
-    """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
-
-    Raises
-    ------
-    ConfigError         a model or method that can't be planned, more parts than nodes, or no description of the network
-    DatasetError, ShardError      the source can't be read
-    """
-    larger = None if choices.larger is None else parse_sizes(choices.larger)
-    options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
-                            made_classes=choices.make_labels, features="auto", progress=progress)
-    graph = open_graph(source, options)
-    if larger is not None and larger.train:
-        graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(
-            graph.num_nodes, larger, choices.seed)))
-    parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
-    sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
-    size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
-                     choices.has_dropout, choices.norm == "layer")
-    methods = [parse_method(name, size) for name in choices.methods]
-    for number in parts:
-        cluster.check_network(number)
-    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers),
-                    cluster.network.ranks_per_node)
-    predictions, seconds = [], {}
-    for number in parts:
-        progress(f"cutting into {number} parts", None)
-        started = time.perf_counter()
-        loads, how = cutter.loads(number)
-        if how == "cut":
-            seconds[number] = time.perf_counter() - started
-        if larger is not None:
-            loads, how = scaled_loads(loads, larger, cutter.sizes), "scaled"
-        progress(f"predicting {number} ranks", None)
-        predictions += [predict(size, loads, method, cluster, how) for method in methods]
-    best, reasons = recommend(predictions)
-    return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
-                _remarks(predictions, graph, larger, cutter.share))
 
 
 class Cutter:

@@ -30,6 +30,28 @@ from hpcgnn.report.summary import values_of
 NumberedRuns = list[tuple[int, Run]]      # with their numbers in the report, which give their colors
 
 
+def charts_of(runs: list[Run]) -> list[Chart]:
+    """Charts that some run has data for."""
+    numbered = list(enumerate(runs))
+    return [chart for make in CHARTS if (chart := make(numbered)) is not None]
+
+
+def remarks_of(runs: list[Run]) -> list[str]:
+    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
+    alone = [run.name for run in runs if run.summary["ranks"] == 1]
+    thinned = [run.name for run in runs if is_thinned(run)]
+    repeated = [run.name for run in runs if len(run.seeds) > 1]
+    remarks = []
+    if alone:
+        remarks.append(f"{_listed(alone)} trained on one rank and sent no messages: charts of messages, ranks and "
+                       "pairs leave " + ("it" if len(alone) == 1 else "them") + " out.")
+    if repeated:
+        remarks.append(f"{_listed(repeated)}: lines are means over seeds, bands one standard deviation.")
+    if thinned:
+        remarks.append(f"{_listed(thinned)}: curves show {MAX_POINTS:,} of the epochs at most, evenly chosen.")
+    return remarks
+
+
 @dataclass(frozen=True)
 class Chart:
     """One figure of the report.
@@ -513,28 +535,6 @@ def _imbalance(values: np.ndarray) -> float:
 
 CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart,
           pairs_chart, seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)
-
-
-def charts_of(runs: list[Run]) -> list[Chart]:
-    """Charts that some run has data for."""
-    numbered = list(enumerate(runs))
-    return [chart for make in CHARTS if (chart := make(numbered)) is not None]
-
-
-def remarks_of(runs: list[Run]) -> list[str]:
-    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
-    alone = [run.name for run in runs if run.summary["ranks"] == 1]
-    thinned = [run.name for run in runs if is_thinned(run)]
-    repeated = [run.name for run in runs if len(run.seeds) > 1]
-    remarks = []
-    if alone:
-        remarks.append(f"{_listed(alone)} trained on one rank and sent no messages: charts of messages, ranks and "
-                       "pairs leave " + ("it" if len(alone) == 1 else "them") + " out.")
-    if repeated:
-        remarks.append(f"{_listed(repeated)}: lines are means over seeds, bands one standard deviation.")
-    if thinned:
-        remarks.append(f"{_listed(thinned)}: curves show {MAX_POINTS:,} of the epochs at most, evenly chosen.")
-    return remarks
 
 
 def _listed(names: list[str]) -> str:
