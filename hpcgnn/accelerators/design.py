@@ -110,27 +110,16 @@ SECTIONS = {"design", "units", "buffers", "rules"}
 
 @dataclass(frozen=True)
 class Design:
-    """An accelerator.
+    """An accelerator."""
 
-    Attributes
-    ----------
-    name : str                           of its file
-    kind : str                           dataflow: mega, hygcn, gcnax, grow or sgcn
-    bit_width : int                      of its values; 0: each row has its own, as the model says
-    dram : str                           name or path, see `hpcgnn.accelerators.dram.read_dram`
-    units : mapping of str to int        number of each unit; operations are counted by these names
-    buffers : mapping of str to float    KB (1,024 bytes); bytes of SRAM are counted by these names
-    rules : mapping                      everything else that the dataflow needs
-    """
-
-    name: str
-    kind: str
-    bit_width: int
+    name: str                       # of its file
+    kind: str                       # dataflow: mega, hygcn, gcnax, grow or sgcn
+    bit_width: int                  # of its values; 0: each row has its own, as the model says
     clock_ghz: float
-    dram: str
-    units: Mapping[str, int]
-    buffers: Mapping[str, float]
-    rules: Mapping[str, Any]
+    dram: str                       # name or path, see `hpcgnn.accelerators.dram.read_dram`
+    units: Mapping[str, int]        # number of each unit; operations are counted by these names
+    buffers: Mapping[str, float]    # KB (1,024 bytes); bytes of SRAM are counted by these names
+    rules: Mapping[str, Any]        # everything else that the dataflow needs
 
     def buffer_bytes(self, name: str) -> int:
         return int(self.buffers[name] * 1024)

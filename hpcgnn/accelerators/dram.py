@@ -117,31 +117,22 @@ NO_REFRESH = 1 << 60        # clocks, longer than any pass
 
 @dataclass(frozen=True)
 class Dram:
-    """Organization of a DRAM, and its timings in DRAM clocks, named as in configurations/dram/hbm1.toml.
-
-    Attributes
-    ----------
-    clock_ghz : float                     two transfers per clock
-    num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
-    channel_bits, burst_length : int      bits of a transfer, transfers of a burst
-    row_bytes : int                       of a row of one bank
-    queue_depth : int                     bursts of a channel that may have commands at the same time
-    scheduling : str                      "first-ready" or "in-order", see `Memory`
-    mapping : tuple of str                address fields above those within a burst, the lowest first
-    """
+    """Organization of a DRAM, and its timings in DRAM clocks, named as in configurations/dram/hbm1.toml."""
 
     name: str
-    clock_ghz: float
+    clock_ghz: float            # two transfers per clock
+    # num_channels, num_bank_groups, banks_per_group, num_rows: powers of two
     num_channels: int
+    # channel_bits, burst_length: bits of a transfer, transfers of a burst
     channel_bits: int
     burst_length: int
     num_bank_groups: int
     banks_per_group: int
     num_rows: int
-    row_bytes: int
-    queue_depth: int
-    scheduling: str
-    mapping: tuple[str, ...]
+    row_bytes: int              # of a row of one bank
+    queue_depth: int            # bursts of a channel that may have commands at the same time
+    scheduling: str             # "first-ready" or "in-order", see `Memory`
+    mapping: tuple[str, ...]    # address fields above those within a burst, the lowest first
     timings: Mapping[str, int]
 
     @property
@@ -213,17 +204,11 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bursts that DRAM moved for requests of one kind.
+    """Bursts that DRAM moved for requests of one kind."""
 
-    Attributes
-    ----------
-    num_bytes : int             of whole bursts
-    requested_bytes : int
-    num_bursts, row_hits, row_misses : int      a miss activates a row
-    """
-
-    num_bytes: int
+    num_bytes: int     # of whole bursts
     requested_bytes: int
+    # num_bursts, row_hits, row_misses: a miss activates a row
     num_bursts: int
     row_hits: int
     row_misses: int

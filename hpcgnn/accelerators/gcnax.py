@@ -62,33 +62,22 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 
 class Tiling(NamedTuple):
-    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix.
+    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix."""
 
-    Attributes
-    ----------
-    order : str                     loops over tiles of rows (m), depth (k) and columns (n), the outermost first
-    rows, depth, columns : int      of a tile
-    """
-
-    order: str
+    order: str    # loops over tiles of rows (m), depth (k) and columns (n), the outermost first
+    # rows, depth, columns: of a tile
     rows: int
     depth: int
     columns: int
 
 
 class Shape(NamedTuple):
-    """Sizes of a product.
-
-    Attributes
-    ----------
-    parts : tuple of int      columns of the dense matrix; a tile lies within one part
-    sparse_bytes : int        of the sparse matrix
-    """
+    """Sizes of a product."""
 
     rows: int
     depth: int
-    parts: tuple[int, ...]
-    sparse_bytes: int
+    parts: tuple[int, ...]    # columns of the dense matrix; a tile lies within one part
+    sparse_bytes: int         # of the sparse matrix
 
 
 def num_panels(shape: Shape, columns: int) -> int:
@@ -305,17 +294,11 @@ def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tupl
 
 @dataclass(frozen=True)
 class Panels:
-    """A matrix in DRAM, by panels of columns.
-
-    Attributes
-    ----------
-    row_bytes : (num_panels,) int64      bytes of a row of a panel
-    address : (num_panels,) int64
-    """
+    """A matrix in DRAM, by panels of columns."""
 
     num_rows: int
-    row_bytes: np.ndarray
-    address: np.ndarray
+    row_bytes: np.ndarray    # (num_panels,) int64, bytes of a row of a panel
+    address: np.ndarray      # (num_panels,) int64
 
     @classmethod
     def reserved(cls, space: AddressSpace, num_rows: int, columns: np.ndarray, bit_width: int) -> Panels:
@@ -335,32 +318,25 @@ class Panels:
 
 @dataclass(frozen=True)
 class Phase:
-    """A sparse matrix times a dense one.
-
-    Attributes
-    ----------
-    columns : (num_panels,) int64       of each panel
-    runs, ends                          tiles of the sparse matrix
-    sparse_at, value_bytes : int        its address, and the bytes of a value with its position
-    dense, sums : Panels                the dense matrix, and sums that leave early
-    own : Panels or None                what sums begin with
-    result : Panels or (num_rows + 1,) int64       dense, or the address of each row and the end
-    """
+    """A sparse matrix times a dense one."""
 
     design: Design
     tiling: Tiling
-    columns: np.ndarray
+    columns: np.ndarray             # (num_panels,) int64, of each panel
+    # runs, ends: tiles of the sparse matrix
     runs: list[Tiles] | ArcTiles
     ends: Ends
+    # sparse_at, value_bytes: its address, and the bytes of a value with its position
     sparse_at: int
     value_bytes: int
     sparse_kind: str
     dense_kind: str
     result_kind: str
+    # dense, sums: the dense matrix, and sums that leave early
     dense: Panels
     sums: Panels
-    own: Panels | None
-    result: Panels | np.ndarray
+    own: Panels | None              # what sums begin with
+    result: Panels | np.ndarray     # dense, or the address of each row and the end
 
 
 def _value_bytes(design: Design) -> int:

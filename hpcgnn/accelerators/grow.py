@@ -62,22 +62,16 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 @dataclass(frozen=True)
 class Layer:
-    """A product with the rows of its graph laid out cluster after cluster.
-
-    Attributes
-    ----------
-    block_start : (num_blocks + 1,) int64          first row of each block, and the number of rows
-    input_start, result_start : (num_rows + 1,) int64      address of each row of X in CSR, and of the result, and the
-                                                           end
-    weights_at, combined_at, edges_at, lists_at : int      addresses of W, XW, edges and the lists of cached rows
-    """
+    """A product with the rows of its graph laid out cluster after cluster."""
 
     design: Design
     graph: ClusteredRows
     product: Product
-    block_start: np.ndarray
+    block_start: np.ndarray    # (num_blocks + 1,) int64, first row of each block, and the number of rows
+    # input_start, result_start: (num_rows + 1,) int64, address of each row of X in CSR, and of the result, and the end
     input_start: np.ndarray
     result_start: np.ndarray
+    # weights_at, combined_at, edges_at, lists_at: addresses of W, XW, edges and the lists of cached rows
     weights_at: int
     combined_at: int
     edges_at: int

@@ -69,17 +69,11 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 
 class Plan(NamedTuple):
-    """Blocks of a phase: an interval of rows, by slices of its columns.
-
-    Attributes
-    ----------
-    slice_start : (num_slices + 1,) int64      first column of each slice, and the number of columns
-    window_rows : int                          rows of a slice in half of the input buffer, at least one
-    """
+    """Blocks of a phase: an interval of rows, by slices of its columns."""
 
     rows_a_block: int
-    slice_start: np.ndarray
-    window_rows: int
+    slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, and the number of columns
+    window_rows: int           # rows of a slice in half of the input buffer, at least one
 
 
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
@@ -102,18 +96,11 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
 
 
 class Windows(NamedTuple):
-    """Runs of rows that are loaded for intervals.
+    """Runs of rows that are loaded for intervals."""
 
-    Attributes
-    ----------
-    interval : (num_windows,) int64     ascending
-    first_row : (num_windows,) int64    ascending within an interval
-    num_rows : (num_windows,) int64     from 1 to the height of a window
-    """
-
-    interval: np.ndarray
-    first_row: np.ndarray
-    num_rows: np.ndarray
+    interval: np.ndarray     # (num_windows,) int64, ascending
+    first_row: np.ndarray    # (num_windows,) int64, ascending within an interval
+    num_rows: np.ndarray     # (num_windows,) int64, from 1 to the height of a window
 
 
 def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height: int) -> Windows:

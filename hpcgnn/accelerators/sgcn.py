@@ -68,21 +68,16 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 @dataclass(frozen=True)
 class SlicedRows:
-    """A matrix in DRAM: slice s of row v lies at address[s] + v * stride[s].
+    """A matrix in DRAM: slice s of row v lies at address[s] + v * stride[s]."""
 
-    Attributes
-    ----------
-    columns, address, stride : (num_slices,) int64
-    counts : FeatureCounts or None     None: all values are stored. Else each slice is in BEICSR: a bitmap and the
-                                       nonzeros in place, in a slot with room for all values (SGCN, Yoo et al., HPCA
-                                       2023)
-    """
-
+    # columns, address, stride: (num_slices,) int64
     columns: np.ndarray
     address: np.ndarray
     stride: np.ndarray
     num_rows: int
     bit_width: int
+    # None: all values are stored. Else each slice is in BEICSR: a bitmap and the nonzeros in place, in a slot with room
+    # for all values (SGCN, Yoo et al., HPCA 2023)
     counts: FeatureCounts | None = None
 
     @property
@@ -140,43 +135,29 @@ def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) 
 
 @dataclass(frozen=True)
 class Names:
-    """A sparse matrix: per row, which rows of another matrix it adds up.
-
-    Attributes
-    ----------
-    start : (num_rows + 1,) int64              names before each row
-    address : (num_rows + 1,) int64            of each row in DRAM, and the end
-    of_rows : callable                         (first, last) → names of rows first to last - 1, (num_names,) integer
-    """
+    """A sparse matrix: per row, which rows of another matrix it adds up."""
 
     kind: str
-    start: np.ndarray
-    address: np.ndarray
-    of_rows: Callable[[int, int], np.ndarray]
+    start: np.ndarray                            # (num_rows + 1,) int64, names before each row
+    address: np.ndarray                          # (num_rows + 1,) int64, of each row in DRAM, and the end
+    of_rows: Callable[[int, int], np.ndarray]    # (first, last) → names of rows first to last - 1, (num_names,) integer
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A sparse matrix times rows.
-
-    Attributes
-    ----------
-    rows, row_kind                    the named rows
-    own : SlicedRows or None          what each row's sum begins with, in slices of `rows` or of the result
-    array : Array or None             multiplies a slice's sums with the slice's rows of W; the results of slices add up
-                                      in DRAM
-    weights_at, sums_at : int         addresses of W and of these results, where there is an array
-    weight_columns, sum_columns : int columns of W and of these results
-    """
+    """A sparse matrix times rows."""
 
     design: Design
     names: Names
+    # rows, row_kind: the named rows
     rows: SlicedRows
     row_kind: str
-    own: SlicedRows | None
+    own: SlicedRows | None        # what each row's sum begins with, in slices of `rows` or of the result
     result: SlicedRows
     result_kind: str
+    # multiplies a slice's sums with the slice's rows of W; the results of slices add up in DRAM
     array: Array | None = None
+    # weights_at, sums_at: addresses of W and of these results, where there is an array
     weights_at: int = 0
     sums_at: int = 0
     weight_columns: int = 0

@@ -44,43 +44,30 @@ def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
 
 @dataclass(frozen=True)
 class StageTiming:
-    """One stage in one pass; busy_cycles and all stalls sum to the cycles of the pass.
-
-    Attributes
-    ----------
-    stalls : mapping of CAUSES to int       cycles in which the stage waits: for its block's reads; for the block to
-                                            leave the stage before it; for the next stage to free a buffer; for writes
-                                            that free the last buffer; after its last block. Of overlapping causes, the
-                                            later end counts
-    """
+    """One stage in one pass; busy_cycles and all stalls sum to the cycles of the pass."""
 
     name: str
     busy_cycles: int
+    # cycles in which the stage waits: for its block's reads; for the block to leave the stage before it; for the next
+    # stage to free a buffer; for writes that free the last buffer; after its last block. Of overlapping causes, the
+    # later end counts
     stalls: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class PassTiming:
-    """One pass.
-
-    Attributes
-    ----------
-    cycles : int                            from the first request to the last byte written
-    ideal_cycles : int                      the same if DRAM answered at once
-    dram_busy_cycles : int                  in which DRAM had a request to serve
-    reads, writes : mapping of str to Traffic      by kind
-    events : mapping of str to int          summed over the blocks
-    """
+    """One pass."""
 
     name: str
     num_blocks: int
-    cycles: int
-    ideal_cycles: int
+    cycles: int                     # from the first request to the last byte written
+    ideal_cycles: int               # the same if DRAM answered at once
     stages: tuple[StageTiming, ...]
-    dram_busy_cycles: int
+    dram_busy_cycles: int           # in which DRAM had a request to serve
+    # reads, writes: by kind
     reads: Mapping[str, Traffic]
     writes: Mapping[str, Traffic]
-    events: Mapping[str, int]
+    events: Mapping[str, int]       # summed over the blocks
 
     @property
     def dram_stall_cycles(self) -> int:

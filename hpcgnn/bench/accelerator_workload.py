@@ -133,17 +133,11 @@ def _value(word: str) -> Any:
 
 @dataclass(frozen=True)
 class DegreeValues:
-    """Mean absolute values of aggregated rows, by in-degree.
-
-    Attributes
-    ----------
-    in_degree : (n,) int64           that occur, ascending
-    mean : (n,) float64              over the columns of all rows with this in-degree
-    """
+    """Mean absolute values of aggregated rows, by in-degree."""
 
     name: str
-    in_degree: np.ndarray
-    mean: np.ndarray
+    in_degree: np.ndarray    # (n,) int64, that occur, ascending
+    mean: np.ndarray         # (n,) float64, over the columns of all rows with this in-degree
 
 
 def values_by_degree(name: str, work: BatchedGraph, model: IntegerModel) -> DegreeValues:

@@ -128,24 +128,16 @@ RunKey = tuple[str, str]    # name of the contestant, precision
 
 @dataclass(frozen=True)
 class EpochBenchmark:
-    """Runs `hpcgnn bench epoch`.
+    """Runs `hpcgnn bench epoch`."""
 
-    Attributes
-    ----------
-    source : Path            .npz archive, or a folder of shards
-    num_ranks : int          0, or ranks of one thread that train besides the one process
-    peers : tuple of str     "dgl", "pyg"; they train in float32
-    repeat : int             rounds; round r trains everything once, with seed r
-    """
-
-    source: Path
+    source: Path              # .npz archive, or a folder of shards
     models: tuple[str, ...]
     precisions: tuple[str, ...]
     threads: int
-    num_ranks: int
-    peers: tuple[str, ...]
+    num_ranks: int            # 0, or ranks of one thread that train besides the one process
+    peers: tuple[str, ...]    # "dgl", "pyg"; they train in float32
     epochs: int
-    repeat: int
+    repeat: int               # rounds; round r trains everything once, with seed r
     hidden: int
     begin: Begin = say_nothing
 

@@ -49,21 +49,15 @@ WITH_VALUES = "with values"                                      # on a device
 
 @dataclass
 class KernelBenchmark(PartedBenchmark):
-    """Runs `hpcgnn bench kernels`.
-
-    Attributes
-    ----------
-    graphs : tuple of str          .npz archives, or drawn:ARCS
-    widths, precisions : tuple     columns and storage of the rows in products
-    width : int                    columns of messages and pointwise work
-    """
+    """Runs `hpcgnn bench kernels`."""
 
     place: Place
-    graphs: tuple[str, ...]
+    graphs: tuple[str, ...]    # .npz archives, or drawn:ARCS
+    # widths, precisions: columns and storage of the rows in products
     widths: tuple[int, ...]
     precisions: tuple[str, ...]
     peers: tuple[str, ...]
-    width: int = WIDTH
+    width: int = WIDTH         # columns of messages and pointwise work
 
     def parts(self) -> Iterator[Part]:
         yield "ceilings", self.place.ceilings

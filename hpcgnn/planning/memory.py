@@ -79,22 +79,14 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 
 @dataclass(frozen=True)
 class RankSize:
-    """What a rank holds and exchanges.
+    """What a rank holds and exchanges."""
 
-    Attributes
-    ----------
-    layers : list of Layer            with this rank's numbers in their arrays
-    num_own : int                     inner rows that other ranks of the node read, where they share rows; else 0
-    message_bytes : callable          Exchange -> bytes sent and received in a training pass
-    full_bytes : callable             Exchange -> the same in an evaluation
-    """
-
-    layers: list[Layer]
+    layers: list[Layer]                                         # with this rank's numbers in their arrays
     num_inner: int
     num_halo: int
-    num_own: int
-    message_bytes: Callable[[Exchange], tuple[float, float]]
-    full_bytes: Callable[[Exchange], tuple[float, float]]
+    num_own: int  # inner rows that other ranks of the node read, where they share rows; else 0
+    message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
+    full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
     is_asynchronous: bool
 
 

@@ -114,16 +114,9 @@ DEFAULT_PARTS = (4, 16, 64, 256, 1024)
 
 @dataclass(frozen=True)
 class Choices:
-    """What is planned; see `hpcgnn plan --help`.
+    """What is planned; see `hpcgnn plan --help`."""
 
-    Attributes
-    ----------
-    parts : list of int or None      None: the parts of the shards, or DEFAULT_PARTS
-    sample : float or None           share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
-    larger : str or None             sizes of a larger graph, see `parse_sizes`
-    """
-
-    parts: list[int] | None
+    parts: list[int] | None        # None: the parts of the shards, or DEFAULT_PARTS
     methods: tuple[str, ...]
     model: str = "sage"
     layers: int = 3
@@ -136,33 +129,25 @@ class Choices:
     symmetrize: bool = False
     root: Path | None = None
     make_labels: int | None = None
-    sample: float | None = None
-    larger: str | None = None
+    sample: float | None = None    # share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
+    larger: str | None = None      # sizes of a larger graph, see `parse_sizes`
     has_dropout: bool = True
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that was predicted.
-
-    Attributes
-    ----------
-    sizes : GraphSizes              of the graph that is planned for
-    predictions : list of Prediction      by parts, then by method
-    cut_seconds : dict              parts -> seconds in which this machine cut the graph
-    remarks : list of str           how good the numbers are
-    """
+    """All that was predicted."""
 
     graph: str
-    sizes: GraphSizes
+    sizes: GraphSizes                # of the graph that is planned for
     size: ModelSize
     cluster: Cluster
     choices: Choices
-    predictions: list[Prediction]
-    cut_seconds: dict[int, float]
+    predictions: list[Prediction]    # by parts, then by method
+    cut_seconds: dict[int, float]    # parts -> seconds in which this machine cut the graph
     best: Prediction
     reasons: list[str]
-    remarks: list[str]
+    remarks: list[str]               # how good the numbers are
 
 
 class Cutter:

@@ -54,23 +54,14 @@ def remarks_of(runs: list[Run]) -> list[str]:
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure of the report.
+    """One figure of the report."""
 
-    Attributes
-    ----------
-    name : str            unique on the page
-    kind : {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}     the script that draws it
-    caption : str         what is drawn, and how it was measured
-    seen : str            what is seen in these runs, or ""
-    data : dict           of lists, numbers and strings, as the script of that kind takes it
-    """
-
-    name: str
+    name: str               # unique on the page
     title: str
-    kind: str
-    caption: str
-    seen: str
-    data: dict[str, Any]
+    kind: str               # {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}, the script that draws it
+    caption: str            # what is drawn, and how it was measured
+    seen: str               # what is seen in these runs, or ""
+    data: dict[str, Any]    # of lists, numbers and strings, as the script of that kind takes it
 
 
 SPLITS = {"test": "test", "val": "validation", "train": "training"}

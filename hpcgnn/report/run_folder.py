@@ -164,25 +164,15 @@ def _is_square(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """One training, finished or not.
+    """One training, finished or not."""
 
-    Attributes
-    ----------
-    name : str                   folder name, made unique among the runs of a report
-    config : dict                resolved settings of config.toml, without its tables
-    provenance : dict            its table of that name: where and with what the run was made
-    records : tuple of dict      lines of metrics.jsonl in order: seed, epoch, loss, ...
-    summary : dict               summary.json over what the records alone tell, so every run has the same keys
-    is_complete : bool           summary.json exists, hence the training ended by itself
-    """
-
-    name: str
+    name: str                              # folder name, made unique among the runs of a report
     path: Path
-    config: dict[str, Any]
-    provenance: dict[str, Any]
-    records: tuple[dict[str, Any], ...]
-    summary: dict[str, Any]
-    is_complete: bool
+    config: dict[str, Any]                 # resolved settings of config.toml, without its tables
+    provenance: dict[str, Any]             # its table of that name: where and with what the run was made
+    records: tuple[dict[str, Any], ...]    # lines of metrics.jsonl in order: seed, epoch, loss, ...
+    summary: dict[str, Any]  # summary.json over what the records alone tell, so every run has the same keys
+    is_complete: bool                      # summary.json exists, hence the training ended by itself
 
     @property
     def seeds(self) -> list[int]:

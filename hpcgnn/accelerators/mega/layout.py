@@ -137,16 +137,10 @@ def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of rows, cut for the widest aggregation of a workload.
+    """The order of rows, cut for the widest aggregation of a workload."""
 
-    Attributes
-    ----------
-    subgraphs : Subgraphs      without the edges that gcod prunes
-    num_rows : int             that a subgraph was asked to have
-    """
-
-    subgraphs: Subgraphs
-    num_rows: int
+    subgraphs: Subgraphs    # without the edges that gcod prunes
+    num_rows: int           # that a subgraph was asked to have
 
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
         """The subgraphs of a layer.
@@ -227,19 +221,13 @@ def joined(parts: list[Requests]) -> Requests:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows one after the other as values and, apart from them, as bitmaps of positions.
+    """Rows one after the other as values and, apart from them, as bitmaps of positions."""
 
-    Attributes
-    ----------
-    width : (num_rows,) int64               bits of a value of a row, as stored
-    value_end : (num_rows + 1,) int64       byte where the values of the rows before end; a package that several rows
-                                            share belongs to the row that opened it
-    position_end : (num_rows + 1,) int64    the same for positions, one bit per column
-    """
-
-    width: np.ndarray
+    width: np.ndarray           # (num_rows,) int64, bits of a value of a row, as stored
+    # (num_rows + 1,) int64, byte where the values of the rows before end; a package that several rows share belongs to
+    # the row that opened it
     value_end: np.ndarray
-    position_end: np.ndarray
+    position_end: np.ndarray    # (num_rows + 1,) int64, the same for positions, one bit per column
 
     @property
     def num_bytes(self) -> int:
