@@ -26,9 +26,7 @@ else:
 def read_design(name: str | Path) -> Design:
     """Read a design by its name or path.
 
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing or negative
+    Raises ConfigError where there is none, it can't be read, or a number is missing or negative.
     """
     path, said = read_named("design", name, FOLDER)
     if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
@@ -53,9 +51,7 @@ def names_in(folder: Path) -> list[str]:
 def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Path and contents of a TOML file; `kind` says in error messages what the file describes.
 
-    Raises
-    ------
-    ConfigError      there is no such file, or it can't be read
+    Raises ConfigError where there is no such file, or it can't be read.
     """
     path = folder / f"{name}.toml" if str(name) in names_in(folder) else Path(name)
     try:

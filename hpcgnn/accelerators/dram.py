@@ -33,9 +33,7 @@ ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 def read_dram(name: str | Path, **changes: Any) -> Dram:
     """Read a DRAM by its name or path; `changes` replace numbers of the file.
 
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing, unknown or impossible
+    Raises ConfigError where there is none, it can't be read, or a number is missing, unknown or impossible.
     """
     path, organization, timings = read_tables(name)
     for key, value in changes.items():
@@ -50,9 +48,7 @@ def read_dram(name: str | Path, **changes: Any) -> Dram:
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Path of a file and its tables of organization and timings, not yet checked.
 
-    Raises
-    ------
-    ConfigError      there is no such file, it can't be read, or names are missing or unknown
+    Raises ConfigError where there is no such file, it can't be read, or names are missing or unknown.
     """
     path, said = read_named("DRAM", name, FOLDER)
     for section, names in (("dram", FIELDS), ("timings", TIMINGS)):

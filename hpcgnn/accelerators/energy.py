@@ -100,9 +100,7 @@ def operation_pj(design: Design, unit: str) -> float:
     MEGA's units: Table IV at full activity, without leakage. Lanes of other designs: a multiply-add at the design's
     width.
 
-    Raises
-    ------
-    ConfigError      no such unit, or a width without a published energy
+    Raises ConfigError for no such unit, or a width without a published energy.
     """
     if design.kind == "mega":
         if unit not in constants()["units"]:

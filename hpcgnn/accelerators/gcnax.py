@@ -43,10 +43,8 @@ ORDERS = tuple("".join(order) for order in permutations("mkn"))
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """GCNAX's passes: a combination per product, and an aggregation where it has one.
 
-    Raises
-    ------
-    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't hold
-                     a value
+    Raises ConfigError where the design lacks something, a product adds other columns than it aggregates, or a buffer
+    can't hold a value.
     """
     check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
     check_own_columns(design, workload)
@@ -127,9 +125,7 @@ def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
     only the largest tile for each number of columns is compared; among equals, the first with the most columns is
     taken.
 
-    Raises
-    ------
-    ConfigError      not even one value fits into half of a buffer
+    Raises ConfigError where not even one value fits into half of a buffer.
     """
     best, least = [], np.inf
     for columns in range(max(part for shape in shapes for part in shape.parts), 0, -1):

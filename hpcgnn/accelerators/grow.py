@@ -43,9 +43,7 @@ from hpcgnn.partition.condense import ClusteredRows
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """GROW's passes: a combination per product, and an aggregation where it has one.
 
-    Raises
-    ------
-    ConfigError      the design lacks something, or METIS gave up
+    Raises ConfigError where the design lacks something, or METIS gave up.
     """
     check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
                 ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))

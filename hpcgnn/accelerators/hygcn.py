@@ -39,9 +39,7 @@ COLUMNS_A_STEP = 8      # slices begin at whole bytes, whatever the width of a v
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """HyGCN's passes: one per product, or two with A(XW).
 
-    Raises
-    ------
-    ConfigError      the design lacks something, its units don't fit together, or its order is unknown
+    Raises ConfigError where the design lacks something, its units don't fit together, or its order is unknown.
     """
     check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
                 ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))

@@ -45,10 +45,8 @@ LINE_BYTES = 64     # assumed: of SGCN's cache; slots begin at lines
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """SGCN's passes: one or two per product.
 
-    Raises
-    ------
-    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product adds
-                     other columns than it aggregates
+    Raises ConfigError where the design lacks something, its units don't fit together, its order is unknown, or a
+    product adds other columns than it aggregates.
     """
     check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
                 ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))

@@ -29,9 +29,7 @@ def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
     those in front of it; the channels of DRAM work on them independently. `clock_ghz` is the accelerator's, at least
     0.001.
 
-    Raises
-    ------
-    ConfigError      a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`
+    Raises ConfigError where a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`.
     """
     if not 0.001 <= clock_ghz <= 100:
         raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")

@@ -38,9 +38,7 @@ OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph
 class Rules:
     """The rules of a MEGA design, in the units that its parts compute in.
 
-    Raises
-    ------
-    ConfigError      a unit, buffer or rule is missing or impossible
+    Raises ConfigError where a unit, buffer or rule is missing or impossible.
     """
 
     design: Design
@@ -166,9 +164,7 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
 
     Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless.
 
-    Raises
-    ------
-    ConfigError      the buffers hold no row, or METIS gave up
+    Raises ConfigError where the buffers hold no row, or METIS gave up.
     """
     num_rows = min((rows_a_subgraph(product.aggregated_dim, rules) for product in workload.products
                     if product.aggregated_dim), default=max(workload.num_nodes, 1))
@@ -237,9 +233,7 @@ class StoredRows:
 def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
     """Store rows as the rule `storage` says.
 
-    Raises
-    ------
-    ConfigError                             values have more than 8 bits or, where there are any, none
+    Raises ConfigError where values have more than 8 bits or, where there are any, none.
 
     Reference: MEGA, §V-B; Fig. 19 for the bitmap format, which stores all values at the largest width.
     """

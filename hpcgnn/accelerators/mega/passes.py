@@ -53,9 +53,7 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
     X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer where half of it holds all of
     X, else it is written to DRAM and read again; the sums of the last product are written as they are.
 
-    Raises
-    ------
-    ConfigError      the design lacks a number, its buffers hold no row, or values have more than 8 bits
+    Raises ConfigError where the design lacks a number, its buffers hold no row, or values have more than 8 bits.
 
     Reference: MEGA, section V, Table IV.
     """
