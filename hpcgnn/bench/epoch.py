@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpcgnn.bench.child import call_in_child
-from hpcgnn.bench.environment import allocator_name, find_tcmalloc, thread_environment, with_tcmalloc
+from hpcgnn.bench.environment import allocator_name, call_in_child, find_tcmalloc, thread_environment, with_tcmalloc
 from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
 from hpcgnn.errors import ConfigError, TrainingError
 from hpcgnn.run.output import size_text, time_text

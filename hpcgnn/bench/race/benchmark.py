@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcgnn.bench.child import call_in_child
-from hpcgnn.bench.environment import find_tcmalloc
+from hpcgnn.bench.environment import call_in_child, find_tcmalloc
 from hpcgnn.bench.epoch import hpcgnn_command, run
 from hpcgnn.bench.race.contestants import Contestant, Ours, Peer, RaceSettings
 from hpcgnn.bench.race.curve import Settings, Trial, fastest
