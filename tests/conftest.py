@@ -81,13 +81,14 @@ def open_part():
     from hpcgnn.exchange.bits import UniformBits
     from hpcgnn.exchange.halo import HaloExchange
     from hpcgnn.exchange.plan import ExchangePlan
+    from hpcgnn.exchange.sender import Wire
     from hpcgnn.graph.local_graph import LocalGraph
     from hpcgnn.partition.build import build_partition
 
     def open_one(comm, dataset, owner, bit_plan=None, algorithm="ring"):
         part = build_partition(dataset, owner, comm.rank, comm.size)
         plan = ExchangePlan.build(part)
-        exchange = HaloExchange(comm, plan, bit_plan or UniformBits(32), algorithm)
+        exchange = HaloExchange(comm, plan, bit_plan or UniformBits(32), Wire(algorithm))
         features = exchange.input_rows(torch.from_numpy(part.features))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features, exchange)

@@ -11,6 +11,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.exchange.sender import Wire
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.partition.build import build_partition
 
@@ -55,8 +56,8 @@ def open_weighted(comm, dataset, owner, weight, num_hops=None, bits=32, remateri
     part, reach = weigh_part(build_partition(dataset, owner, comm.rank, comm.size), dataset, weight), None
     if num_hops is not None:
         part, reach = nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), num_hops))
-    exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(bits), reach=reach,
-                            rematerializes=rematerializes)
+    exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(bits), Wire(by_peer=rematerializes),
+                            reach=reach)
     features = exchange.input_rows(torch.from_numpy(part.features))
     graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                        features, exchange, reach.num_within if reach else None, edge_weight=part.edge_weight,

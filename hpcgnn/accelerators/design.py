@@ -23,6 +23,27 @@ else:
     import tomli as tomllib
 
 
+def read_design(name: str | Path) -> Design:
+    """Read a design by its name or path.
+
+    Raises ConfigError where there is none, it can't be read, or a number is missing or negative.
+    """
+    path, said = read_named("design", name, FOLDER)
+    if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
+        raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
+    design = dict(said.get("design", {}))
+    missing = {"kind", "bit_width", "clock_ghz", "dram"} - set(design)
+    if missing or set(design) - {"kind", "bit_width", "clock_ghz", "dram"}:
+        raise ConfigError(f"[design] of {path} names {', '.join(design) or 'nothing'}; expected kind, bit_width, "
+                          "clock_ghz and dram")
+    return Design(path.stem, **design, units=said.get("units", {}), buffers=said.get("buffers", {}),
+                  rules=said.get("rules", {})).checked()
+
+
+def design_names() -> list[str]:
+    return names_in(FOLDER)
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
@@ -30,9 +51,7 @@ def names_in(folder: Path) -> list[str]:
 def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Path and contents of a TOML file; `kind` says in error messages what the file describes.
 
-    Raises
-    ------
-    ConfigError      there is no such file, or it can't be read
+    Raises ConfigError where there is no such file, or it can't be read.
     """
     path = folder / f"{name}.toml" if str(name) in names_in(folder) else Path(name)
     try:
@@ -87,27 +106,16 @@ SECTIONS = {"design", "units", "buffers", "rules"}
 
 @dataclass(frozen=True)
 class Design:
-    """An accelerator.
+    """An accelerator."""
 
-    Attributes
-    ----------
-    name : str                           of its file
-    kind : str                           dataflow: mega, hygcn, gcnax, grow or sgcn
-    bit_width : int                      of its values; 0: each row has its own, as the model says
-    dram : str                           name or path, see `hpcgnn.accelerators.dram.read_dram`
-    units : mapping of str to int        number of each unit; operations are counted by these names
-    buffers : mapping of str to float    KB (1,024 bytes); bytes of SRAM are counted by these names
-    rules : mapping                      everything else that the dataflow needs
-    """
-
-    name: str
-    kind: str
-    bit_width: int
+    name: str                       # of its file
+    kind: str                       # dataflow: mega, hygcn, gcnax, grow or sgcn
+    bit_width: int                  # of its values; 0: each row has its own, as the model says
     clock_ghz: float
-    dram: str
-    units: Mapping[str, int]
-    buffers: Mapping[str, float]
-    rules: Mapping[str, Any]
+    dram: str                       # name or path, see `hpcgnn.accelerators.dram.read_dram`
+    units: Mapping[str, int]        # number of each unit; operations are counted by these names
+    buffers: Mapping[str, float]    # KB (1,024 bytes); bytes of SRAM are counted by these names
+    rules: Mapping[str, Any]        # everything else that the dataflow needs
 
     def buffer_bytes(self, name: str) -> int:
         return int(self.buffers[name] * 1024)
@@ -145,26 +153,3 @@ class Design:
 
 def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
-
-
-def design_names() -> list[str]:
-    return names_in(FOLDER)
-
-
-def read_design(name: str | Path) -> Design:
-    """Read a design by its name or path.
-
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing or negative
-    """
-    path, said = read_named("design", name, FOLDER)
-    if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
-        raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
-    design = dict(said.get("design", {}))
-    missing = {"kind", "bit_width", "clock_ghz", "dram"} - set(design)
-    if missing or set(design) - {"kind", "bit_width", "clock_ghz", "dram"}:
-        raise ConfigError(f"[design] of {path} names {', '.join(design) or 'nothing'}; expected kind, bit_width, "
-                          "clock_ghz and dram")
-    return Design(path.stem, **design, units=said.get("units", {}), buffers=said.get("buffers", {}),
-                  rules=said.get("rules", {})).checked()

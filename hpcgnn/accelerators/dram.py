@@ -30,12 +30,25 @@ NO_WHOLE_NUMBERS = {"clock_ghz", "scheduling", "mapping"}
 ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 
 
+def read_dram(name: str | Path, **changes: Any) -> Dram:
+    """Read a DRAM by its name or path; `changes` replace numbers of the file.
+
+    Raises ConfigError where there is none, it can't be read, or a number is missing, unknown or impossible.
+    """
+    path, organization, timings = read_tables(name)
+    for key, value in changes.items():
+        if key not in organization and key not in timings:
+            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
+        (organization if key in organization else timings)[key] = value
+    checked(path, organization, timings)
+    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
+                mapping=tuple(organization["mapping"]), timings=dict(timings))
+
+
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Path of a file and its tables of organization and timings, not yet checked.
 
-    Raises
-    ------
-    ConfigError      there is no such file, it can't be read, or names are missing or unknown
+    Raises ConfigError where there is no such file, it can't be read, or names are missing or unknown.
     """
     path, said = read_named("DRAM", name, FOLDER)
     for section, names in (("dram", FIELDS), ("timings", TIMINGS)):
@@ -100,31 +113,22 @@ NO_REFRESH = 1 << 60        # clocks, longer than any pass
 
 @dataclass(frozen=True)
 class Dram:
-    """Organization of a DRAM, and its timings in DRAM clocks, named as in configurations/dram/hbm1.toml.
-
-    Attributes
-    ----------
-    clock_ghz : float                     two transfers per clock
-    num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
-    channel_bits, burst_length : int      bits of a transfer, transfers of a burst
-    row_bytes : int                       of a row of one bank
-    queue_depth : int                     bursts of a channel that may have commands at the same time
-    scheduling : str                      "first-ready" or "in-order", see `Memory`
-    mapping : tuple of str                address fields above those within a burst, the lowest first
-    """
+    """Organization of a DRAM, and its timings in DRAM clocks, named as in configurations/dram/hbm1.toml."""
 
     name: str
-    clock_ghz: float
+    clock_ghz: float            # two transfers per clock
+    # num_channels, num_bank_groups, banks_per_group, num_rows: powers of two
     num_channels: int
+    # channel_bits, burst_length: bits of a transfer, transfers of a burst
     channel_bits: int
     burst_length: int
     num_bank_groups: int
     banks_per_group: int
     num_rows: int
-    row_bytes: int
-    queue_depth: int
-    scheduling: str
-    mapping: tuple[str, ...]
+    row_bytes: int              # of a row of one bank
+    queue_depth: int            # bursts of a channel that may have commands at the same time
+    scheduling: str             # "first-ready" or "in-order", see `Memory`
+    mapping: tuple[str, ...]    # address fields above those within a burst, the lowest first
     timings: Mapping[str, int]
 
     @property
@@ -194,36 +198,13 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
     return {"run_length": 1, "run_groups": 1, "run_spacing": 1}
 
 
-def read_dram(name: str | Path, **changes: Any) -> Dram:
-    """Read a DRAM by its name or path; `changes` replace numbers of the file.
-
-    Raises
-    ------
-    ConfigError      there is none, it can't be read, or a number is missing, unknown or impossible
-    """
-    path, organization, timings = read_tables(name)
-    for key, value in changes.items():
-        if key not in organization and key not in timings:
-            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
-        (organization if key in organization else timings)[key] = value
-    checked(path, organization, timings)
-    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
-                mapping=tuple(organization["mapping"]), timings=dict(timings))
-
-
 @dataclass(frozen=True)
 class Traffic:
-    """Bursts that DRAM moved for requests of one kind.
+    """Bursts that DRAM moved for requests of one kind."""
 
-    Attributes
-    ----------
-    num_bytes : int             of whole bursts
-    requested_bytes : int
-    num_bursts, row_hits, row_misses : int      a miss activates a row
-    """
-
-    num_bytes: int
+    num_bytes: int     # of whole bursts
     requested_bytes: int
+    # num_bursts, row_hits, row_misses: a miss activates a row
     num_bursts: int
     row_hits: int
     row_misses: int

@@ -28,6 +28,34 @@ PJ = 1e-12
 TRANSFERS = ("read:", "write:")
 
 
+def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles: int) -> Energy:
+    """Price what a run has counted.
+
+    Parameters
+    ----------
+    events : dict         see `hpcgnn.accelerators.schedule.Blocks`
+    dram_bytes : int      of all bursts
+
+    Raises
+    ------
+    ConfigError      an event names a buffer or unit that the design does not have
+    """
+    sram = processing = 0.0
+    for name, count in events.items():
+        if name.startswith(TRANSFERS):
+            buffer = name.partition(":")[2]
+            if buffer not in design.buffers:
+                raise ConfigError(f"{design.name} has no buffer {buffer}; it has {', '.join(design.buffers)}")
+            sram += count * sram_pj_per_byte(design.buffers[buffer]) * PJ
+        else:
+            processing += count * operation_pj(design, name) * PJ
+    seconds = cycles / (design.clock_ghz * 1e9)
+    if design.kind == "mega":
+        processing += cycles * operation_pj(design, "others") * PJ
+    return Energy(8 * dram_bytes * constants()["dram"]["pj_per_bit"] * PJ, sram, processing,
+                  leakage_mw(design) * 1e-3 * seconds)
+
+
 @dataclass(frozen=True)
 class Energy:
     """Joules, in the four parts of MEGA's Fig. 18."""
@@ -72,9 +100,7 @@ def operation_pj(design: Design, unit: str) -> float:
     MEGA's units: Table IV at full activity, without leakage. Lanes of other designs: a multiply-add at the design's
     width.
 
-    Raises
-    ------
-    ConfigError      no such unit, or a width without a published energy
+    Raises ConfigError for no such unit, or a width without a published energy.
     """
     if design.kind == "mega":
         if unit not in constants()["units"]:
@@ -100,31 +126,3 @@ def leakage_mw(design: Design) -> float:
     kb = sum(entry["kb"] for entry in table["buffers"].values())
     of_units = sum(entry["power_mw"] for entry in table["units"].values())
     return table["leakage"]["share"] * (of_units + of_buffers / kb * sum(design.buffers.values()))
-
-
-def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles: int) -> Energy:
-    """Price what a run has counted.
-
-    Parameters
-    ----------
-    events : dict         see `hpcgnn.accelerators.schedule.Blocks`
-    dram_bytes : int      of all bursts
-
-    Raises
-    ------
-    ConfigError      an event names a buffer or unit that the design does not have
-    """
-    sram = processing = 0.0
-    for name, count in events.items():
-        if name.startswith(TRANSFERS):
-            buffer = name.partition(":")[2]
-            if buffer not in design.buffers:
-                raise ConfigError(f"{design.name} has no buffer {buffer}; it has {', '.join(design.buffers)}")
-            sram += count * sram_pj_per_byte(design.buffers[buffer]) * PJ
-        else:
-            processing += count * operation_pj(design, name) * PJ
-    seconds = cycles / (design.clock_ghz * 1e9)
-    if design.kind == "mega":
-        processing += cycles * operation_pj(design, "others") * PJ
-    return Energy(8 * dram_bytes * constants()["dram"]["pj_per_bit"] * PJ, sram, processing,
-                  leakage_mw(design) * 1e-3 * seconds)

@@ -40,34 +40,42 @@ from hpcgnn.errors import ConfigError
 ORDERS = tuple("".join(order) for order in permutations("mkn"))
 
 
-class Tiling(NamedTuple):
-    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix.
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """GCNAX's passes: a combination per product, and an aggregation where it has one.
 
-    Attributes
-    ----------
-    order : str                     loops over tiles of rows (m), depth (k) and columns (n), the outermost first
-    rows, depth, columns : int      of a tile
+    Raises ConfigError where the design lacks something, a product adds other columns than it aggregates, or a buffer
+    can't hold a value.
     """
+    check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
+    space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
+    edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
+    input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
+    for index, product in enumerate(workload.products):
+        result = _result_start(design, workload, index)
+        result += space.reserve(result[-1])
+        made += _product_passes(design, workload, product, space, (input_at, edges_at), result)
+        input_at = int(result[0])
+    return made
 
-    order: str
+
+class Tiling(NamedTuple):
+    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix."""
+
+    order: str    # loops over tiles of rows (m), depth (k) and columns (n), the outermost first
+    # rows, depth, columns: of a tile
     rows: int
     depth: int
     columns: int
 
 
 class Shape(NamedTuple):
-    """Sizes of a product.
-
-    Attributes
-    ----------
-    parts : tuple of int      columns of the dense matrix; a tile lies within one part
-    sparse_bytes : int        of the sparse matrix
-    """
+    """Sizes of a product."""
 
     rows: int
     depth: int
-    parts: tuple[int, ...]
-    sparse_bytes: int
+    parts: tuple[int, ...]    # columns of the dense matrix; a tile lies within one part
+    sparse_bytes: int         # of the sparse matrix
 
 
 def num_panels(shape: Shape, columns: int) -> int:
@@ -117,9 +125,7 @@ def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
     only the largest tile for each number of columns is compared; among equals, the first with the most columns is
     taken.
 
-    Raises
-    ------
-    ConfigError      not even one value fits into half of a buffer
+    Raises ConfigError where not even one value fits into half of a buffer.
     """
     best, least = [], np.inf
     for columns in range(max(part for shape in shapes for part in shape.parts), 0, -1):
@@ -284,17 +290,11 @@ def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tupl
 
 @dataclass(frozen=True)
 class Panels:
-    """A matrix in DRAM, by panels of columns.
-
-    Attributes
-    ----------
-    row_bytes : (num_panels,) int64      bytes of a row of a panel
-    address : (num_panels,) int64
-    """
+    """A matrix in DRAM, by panels of columns."""
 
     num_rows: int
-    row_bytes: np.ndarray
-    address: np.ndarray
+    row_bytes: np.ndarray    # (num_panels,) int64, bytes of a row of a panel
+    address: np.ndarray      # (num_panels,) int64
 
     @classmethod
     def reserved(cls, space: AddressSpace, num_rows: int, columns: np.ndarray, bit_width: int) -> Panels:
@@ -314,53 +314,25 @@ class Panels:
 
 @dataclass(frozen=True)
 class Phase:
-    """A sparse matrix times a dense one.
-
-    Attributes
-    ----------
-    columns : (num_panels,) int64       of each panel
-    runs, ends                          tiles of the sparse matrix
-    sparse_at, value_bytes : int        its address, and the bytes of a value with its position
-    dense, sums : Panels                the dense matrix, and sums that leave early
-    own : Panels or None                what sums begin with
-    result : Panels or (num_rows + 1,) int64       dense, or the address of each row and the end
-    """
+    """A sparse matrix times a dense one."""
 
     design: Design
     tiling: Tiling
-    columns: np.ndarray
+    columns: np.ndarray             # (num_panels,) int64, of each panel
+    # runs, ends: tiles of the sparse matrix
     runs: list[Tiles] | ArcTiles
     ends: Ends
+    # sparse_at, value_bytes: its address, and the bytes of a value with its position
     sparse_at: int
     value_bytes: int
     sparse_kind: str
     dense_kind: str
     result_kind: str
+    # dense, sums: the dense matrix, and sums that leave early
     dense: Panels
     sums: Panels
-    own: Panels | None
-    result: Panels | np.ndarray
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GCNAX's passes: a combination per product, and an aggregation where it has one.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't hold
-                     a value
-    """
-    check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
-    check_own_columns(design, workload)
-    space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
-    edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
-    input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
-    for index, product in enumerate(workload.products):
-        result = _result_start(design, workload, index)
-        result += space.reserve(result[-1])
-        made += _product_passes(design, workload, product, space, (input_at, edges_at), result)
-        input_at = int(result[0])
-    return made
+    own: Panels | None              # what sums begin with
+    result: Panels | np.ndarray     # dense, or the address of each row and the end
 
 
 def _value_bytes(design: Design) -> int:

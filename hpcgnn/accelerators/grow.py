@@ -40,24 +40,36 @@ from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 from hpcgnn.partition.condense import ClusteredRows
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """GROW's passes: a combination per product, and an aggregation where it has one.
+
+    Raises ConfigError where the design lacks something, or METIS gave up.
+    """
+    check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
+                ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
+    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
+    workload = _laid_out(workload, graph)
+    made = []
+    for layer in _layers(design, workload, graph.rows):
+        name = layer.product.name
+        made.append(Pass(f"{name} combination", ("multiply",), partial(combination_blocks, layer)))
+        if layer.product.aggregated_dim:
+            made.append(Pass(f"{name} aggregation", ("multiply",), partial(_aggregation_blocks, layer)))
+    return made
+
+
 @dataclass(frozen=True)
 class Layer:
-    """A product with the rows of its graph laid out cluster after cluster.
-
-    Attributes
-    ----------
-    block_start : (num_blocks + 1,) int64          first row of each block, and the number of rows
-    input_start, result_start : (num_rows + 1,) int64      address of each row of X in CSR, and of the result, and the
-                                                           end
-    weights_at, combined_at, edges_at, lists_at : int      addresses of W, XW, edges and the lists of cached rows
-    """
+    """A product with the rows of its graph laid out cluster after cluster."""
 
     design: Design
     graph: ClusteredRows
     product: Product
-    block_start: np.ndarray
+    block_start: np.ndarray    # (num_blocks + 1,) int64, first row of each block, and the number of rows
+    # input_start, result_start: (num_rows + 1,) int64, address of each row of X in CSR, and of the result, and the end
     input_start: np.ndarray
     result_start: np.ndarray
+    # weights_at, combined_at, edges_at, lists_at: addresses of W, XW, edges and the lists of cached rows
     weights_at: int
     combined_at: int
     edges_at: int
@@ -163,26 +175,6 @@ def _combined_writes(layer: Layer, plan: CombinationPlan, panel: int, first: int
     address = layer.combined_at + row * layer.num_bytes(layer.product.combined_dim) + before
     return requests_of("combined rows", np.repeat(block, np.diff(layer.block_start[first:last + 1])), address,
                        after - before)
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GROW's passes: a combination per product, and an aggregation where it has one.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, or METIS gave up
-    """
-    check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
-                ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
-    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
-    workload = _laid_out(workload, graph)
-    made = []
-    for layer in _layers(design, workload, graph.rows):
-        name = layer.product.name
-        made.append(Pass(f"{name} combination", ("multiply",), partial(combination_blocks, layer)))
-        if layer.product.aggregated_dim:
-            made.append(Pass(f"{name} aggregation", ("multiply",), partial(_aggregation_blocks, layer)))
-    return made
 
 
 def _laid_out(workload: Workload, graph: Subgraphs) -> Workload:

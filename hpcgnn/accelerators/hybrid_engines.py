@@ -35,9 +35,7 @@ class Array:
 def array_of(design: Design) -> Array:
     """The systolic array of a design: units.mac multipliers in rules.systolic_rows rows.
 
-    Raises
-    ------
-    ConfigError      they don't fill whole rows
+    Raises ConfigError where they don't fill whole rows.
     """
     rows, num_multipliers = design.rules["systolic_rows"], design.units["mac"]
     if rows < 1 or num_multipliers % rows:

@@ -36,18 +36,42 @@ from hpcgnn.accelerators.workload import Product, Workload
 COLUMNS_A_STEP = 8      # slices begin at whole bytes, whatever the width of a value
 
 
-class Plan(NamedTuple):
-    """Blocks of a phase: an interval of rows, by slices of its columns.
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """HyGCN's passes: one per product, or two with A(XW).
 
-    Attributes
-    ----------
-    slice_start : (num_slices + 1,) int64      first column of each slice, and the number of columns
-    window_rows : int                          rows of a slice in half of the input buffer, at least one
+    Raises ConfigError where the design lacks something, its units don't fit together, or its order is unknown.
     """
+    check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
+                ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
+    order, array = checked_order(design), array_of(design)
+    space, made = AddressSpace(), []
+    edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))
+    input_at = space.reserve(_matrix_bytes(design, workload, workload.products[0].rows.dim))
+    for index, product in enumerate(workload.products):
+        dims = [result_dim(product)] + [after.rows.dim for after in workload.products[index + 1:index + 2]]
+        weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
+        result_at = space.reserve(_matrix_bytes(design, workload, max(dims)))
+        layer = Layer(design, workload, product, input_at, weights_at, edges_at, result_at)
+        if product.aggregated_dim and order == "combination-first":
+            made += _combination_first(layer, array, space)
+        elif product.aggregated_dim:
+            plan = plan_of(design, product.rows.dim, product.combined_dim, array.rows)
+            made.append(Pass(f"{product.name} aggregation, combination", ("aggregation", "combination"),
+                             partial(_interval_blocks, layer, plan, array), buffered_until=0))
+        else:
+            made.append(Pass(f"{product.name} combination", ("combination",),
+                             partial(_combination_blocks, layer, array, ((result_at, product.combined_dim),),
+                                     "output rows")))
+        input_at = result_at
+    return made
+
+
+class Plan(NamedTuple):
+    """Blocks of a phase: an interval of rows, by slices of its columns."""
 
     rows_a_block: int
-    slice_start: np.ndarray
-    window_rows: int
+    slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, and the number of columns
+    window_rows: int           # rows of a slice in half of the input buffer, at least one
 
 
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
@@ -70,18 +94,11 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
 
 
 class Windows(NamedTuple):
-    """Runs of rows that are loaded for intervals.
+    """Runs of rows that are loaded for intervals."""
 
-    Attributes
-    ----------
-    interval : (num_windows,) int64     ascending
-    first_row : (num_windows,) int64    ascending within an interval
-    num_rows : (num_windows,) int64     from 1 to the height of a window
-    """
-
-    interval: np.ndarray
-    first_row: np.ndarray
-    num_rows: np.ndarray
+    interval: np.ndarray     # (num_windows,) int64, ascending
+    first_row: np.ndarray    # (num_windows,) int64, ascending within an interval
+    num_rows: np.ndarray     # (num_windows,) int64, from 1 to the height of a window
 
 
 def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height: int) -> Windows:
@@ -199,38 +216,6 @@ def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray,
     index = np.arange(len(block)) % (len(slice_start) - 1)
     needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
     return requests_of("weights", block, layer.weights_at + slice_at[index], np.diff(slice_at)[index] * needed)
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """HyGCN's passes: one per product, or two with A(XW).
-
-    Raises
-    ------
-    ConfigError      the design lacks something, its units don't fit together, or its order is unknown
-    """
-    check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
-                ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
-    order, array = checked_order(design), array_of(design)
-    space, made = AddressSpace(), []
-    edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))
-    input_at = space.reserve(_matrix_bytes(design, workload, workload.products[0].rows.dim))
-    for index, product in enumerate(workload.products):
-        dims = [result_dim(product)] + [after.rows.dim for after in workload.products[index + 1:index + 2]]
-        weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
-        result_at = space.reserve(_matrix_bytes(design, workload, max(dims)))
-        layer = Layer(design, workload, product, input_at, weights_at, edges_at, result_at)
-        if product.aggregated_dim and order == "combination-first":
-            made += _combination_first(layer, array, space)
-        elif product.aggregated_dim:
-            plan = plan_of(design, product.rows.dim, product.combined_dim, array.rows)
-            made.append(Pass(f"{product.name} aggregation, combination", ("aggregation", "combination"),
-                             partial(_interval_blocks, layer, plan, array), buffered_until=0))
-        else:
-            made.append(Pass(f"{product.name} combination", ("combination",),
-                             partial(_combination_blocks, layer, array, ((result_at, product.combined_dim),),
-                                     "output rows")))
-        input_at = result_at
-    return made
 
 
 def _matrix_bytes(design: Design, workload: Workload, dim: int) -> int:

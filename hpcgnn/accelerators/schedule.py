@@ -19,41 +19,25 @@ KIND = {name: index for index, name in enumerate(KINDS)}
 
 
 class Requests(NamedTuple):
-    """Requests to DRAM, in the order in which they are made.
+    """Requests to DRAM, in the order in which they are made."""
 
-    Attributes
-    ----------
-    block : (n,) int32         number of the block within its Blocks; not descending
-    address : (n,) int64       of the first byte
-    num_bytes : (n,) int64     at least 1, contiguous
-    kind : (n,) uint8          an index of KINDS
-    """
-
-    block: np.ndarray
-    address: np.ndarray
-    num_bytes: np.ndarray
-    kind: np.ndarray
+    block: np.ndarray        # (n,) int32, number of the block within its Blocks; not descending
+    address: np.ndarray      # (n,) int64, of the first byte
+    num_bytes: np.ndarray    # (n,) int64, at least 1, contiguous
+    kind: np.ndarray         # (n,) uint8, an index of KINDS
 
 
 NO_REQUESTS = Requests(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
 
 
 class Blocks(NamedTuple):
-    """Consecutive blocks of a pass. A pass may yield many of these, so that memory stays bounded.
+    """Consecutive blocks of a pass. A pass may yield many of these, so that memory stays bounded."""
 
-    Attributes
-    ----------
-    cycles : (num_blocks, num_stages) int64    for which a block occupies each stage
-    reads : Requests                           served before the block enters the first stage
-    writes : Requests                          made when the block has left the last stage
-    events : mapping of str to int             "read:BUFFER" and "write:BUFFER" in bytes, by names of the design's
-                                               [buffers]; operations by names of its [units]. The timeline counts DRAM's
-                                               bytes
-    """
-
-    cycles: np.ndarray
-    reads: Requests
-    writes: Requests
+    cycles: np.ndarray           # (num_blocks, num_stages) int64, for which a block occupies each stage
+    reads: Requests              # served before the block enters the first stage
+    writes: Requests             # made when the block has left the last stage
+    # "read:BUFFER" and "write:BUFFER" in bytes, by names of the design's [buffers]; operations by names of its [units].
+    # The timeline counts DRAM's bytes
     events: Mapping[str, int]
 
 
@@ -62,20 +46,12 @@ class Pass:
     """Blocks that overlap: while one computes, the reads of the next one fill the other half of the buffers.
 
     A pass begins when all writes of the pass before it are done.
-
-    Attributes
-    ----------
-    name : str                            of the product and the phase
-    stages : tuple of str                 units that a block passes through, in this order
-    blocks : callable                     returns a new iterator over Blocks
-    buffered_until : int                  the stage that frees a block's half of the buffers when it ends; -1: the last
-                                          one
     """
 
-    name: str
-    stages: tuple[str, ...]
-    blocks: Callable[[], Iterator[Blocks]]
-    buffered_until: int = -1
+    name: str                                 # of the product and the phase
+    stages: tuple[str, ...]                   # units that a block passes through, in this order
+    blocks: Callable[[], Iterator[Blocks]]    # returns a new iterator over Blocks
+    buffered_until: int = -1  # the stage that frees a block's half of the buffers when it ends; -1: the last one
 
 
 class AddressSpace:

@@ -42,23 +42,40 @@ from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 LINE_BYTES = 64     # assumed: of SGCN's cache; slots begin at lines
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """SGCN's passes: one or two per product.
+
+    Raises ConfigError where the design lacks something, its units don't fit together, its order is unknown, or a
+    product adds other columns than it aggregates.
+    """
+    check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
+                ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
+    order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
+    arcs = _arcs(design, workload, space)
+    rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
+    for index, product in enumerate(workload.products):
+        result = _result(design, workload, index, space)
+        if order == "aggregation-first" and product.aggregated_dim and rows is not None:
+            made.append(_aggregation_first(design, array, product, space, arcs, rows, result))
+        else:
+            made += _combination_first(design, array, product, space, arcs, rows, result)
+        rows = result
+    return made
+
+
 @dataclass(frozen=True)
 class SlicedRows:
-    """A matrix in DRAM: slice s of row v lies at address[s] + v * stride[s].
+    """A matrix in DRAM: slice s of row v lies at address[s] + v * stride[s]."""
 
-    Attributes
-    ----------
-    columns, address, stride : (num_slices,) int64
-    counts : FeatureCounts or None     None: all values are stored. Else each slice is in BEICSR: a bitmap and the
-                                       nonzeros in place, in a slot with room for all values (SGCN, Yoo et al., HPCA
-                                       2023)
-    """
-
+    # columns, address, stride: (num_slices,) int64
     columns: np.ndarray
     address: np.ndarray
     stride: np.ndarray
     num_rows: int
     bit_width: int
+    # None: all values are stored. Else each slice is in BEICSR: a bitmap and the nonzeros in place, in a slot with room
+    # for all values (SGCN, Yoo et al., HPCA 2023)
     counts: FeatureCounts | None = None
 
     @property
@@ -116,43 +133,29 @@ def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) 
 
 @dataclass(frozen=True)
 class Names:
-    """A sparse matrix: per row, which rows of another matrix it adds up.
-
-    Attributes
-    ----------
-    start : (num_rows + 1,) int64              names before each row
-    address : (num_rows + 1,) int64            of each row in DRAM, and the end
-    of_rows : callable                         (first, last) → names of rows first to last - 1, (num_names,) integer
-    """
+    """A sparse matrix: per row, which rows of another matrix it adds up."""
 
     kind: str
-    start: np.ndarray
-    address: np.ndarray
-    of_rows: Callable[[int, int], np.ndarray]
+    start: np.ndarray                            # (num_rows + 1,) int64, names before each row
+    address: np.ndarray                          # (num_rows + 1,) int64, of each row in DRAM, and the end
+    of_rows: Callable[[int, int], np.ndarray]    # (first, last) → names of rows first to last - 1, (num_names,) integer
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A sparse matrix times rows.
-
-    Attributes
-    ----------
-    rows, row_kind                    the named rows
-    own : SlicedRows or None          what each row's sum begins with, in slices of `rows` or of the result
-    array : Array or None             multiplies a slice's sums with the slice's rows of W; the results of slices add up
-                                      in DRAM
-    weights_at, sums_at : int         addresses of W and of these results, where there is an array
-    weight_columns, sum_columns : int columns of W and of these results
-    """
+    """A sparse matrix times rows."""
 
     design: Design
     names: Names
+    # rows, row_kind: the named rows
     rows: SlicedRows
     row_kind: str
-    own: SlicedRows | None
+    own: SlicedRows | None        # what each row's sum begins with, in slices of `rows` or of the result
     result: SlicedRows
     result_kind: str
+    # multiplies a slice's sums with the slice's rows of W; the results of slices add up in DRAM
     array: Array | None = None
+    # weights_at, sums_at: addresses of W and of these results, where there is an array
     weights_at: int = 0
     sums_at: int = 0
     weight_columns: int = 0
@@ -268,30 +271,6 @@ class Combination:
     dim: int
     columns: int
     weights_at: int
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """SGCN's passes: one or two per product.
-
-    Raises
-    ------
-    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product adds
-                     other columns than it aggregates
-    """
-    check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
-                ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
-    check_own_columns(design, workload)
-    order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
-    arcs = _arcs(design, workload, space)
-    rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
-    for index, product in enumerate(workload.products):
-        result = _result(design, workload, index, space)
-        if order == "aggregation-first" and product.aggregated_dim and rows is not None:
-            made.append(_aggregation_first(design, array, product, space, arcs, rows, result))
-        else:
-            made += _combination_first(design, array, product, space, arcs, rows, result)
-        rows = result
-    return made
 
 
 def _arcs(design: Design, workload: Workload, space: AddressSpace) -> Names:

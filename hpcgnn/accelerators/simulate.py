@@ -38,9 +38,7 @@ class Outcome:
 def simulate(design: Design, workload: Workload, changes: Mapping[str, Any] | None = None) -> Outcome:
     """Run a workload on a design, with the numbers in `changes` replaced.
 
-    Raises
-    ------
-    ConfigError      an unknown dataflow, or a design that can't hold the workload
+    Raises ConfigError for an unknown dataflow, or a design that can't hold the workload.
 
     Reference: MEGA, section VI; this repeats its comparison (Fig. 14 to 22).
     """

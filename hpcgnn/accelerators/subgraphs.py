@@ -18,17 +18,10 @@ MOST_KEPT = 16
 
 @dataclass(frozen=True)
 class Subgraphs:
-    """A graph with its nodes laid out subgraph after subgraph.
+    """A graph with its nodes laid out subgraph after subgraph."""
 
-    Attributes
-    ----------
-    order : (num_nodes,) int64       row i of the layout is node order[i]
-    rows : ClusteredRows             edges by destination, both ends in rows of the layout, a row's edges in the graph's
-                                     order
-    """
-
-    order: np.ndarray
-    rows: ClusteredRows
+    order: np.ndarray      # (num_nodes,) int64, row i of the layout is node order[i]
+    rows: ClusteredRows    # edges by destination, both ends in rows of the layout, a row's edges in the graph's order
 
 
 class KeptClusters:

@@ -20,45 +20,52 @@ from hpcgnn.errors import ConfigError
 CAUSES = ("dram reads", "upstream", "downstream", "dram writes", "drain")
 
 
+def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
+    """Time passes one after the other, beginning with closed banks.
+
+    Each buffer has two halves. The reads of block b are made when block b - 2 has left the stage `buffered_until`; a
+    stage starts when its input is there and the next stage has taken block b - 2; the last stage waits for the writes
+    of block b - 2. Requests are made in the order reads(0), reads(1), writes(0), reads(2), writes(1), ..., none before
+    those in front of it; the channels of DRAM work on them independently. `clock_ghz` is the accelerator's, at least
+    0.001.
+
+    Raises ConfigError where a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`.
+    """
+    if not 0.001 <= clock_ghz <= 100:
+        raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
+    timed, memory, begin = [], Memory(dram), 0
+    for each in passes:
+        timed.append(_PassClock(each, memory, clock_ghz, begin).run())
+        begin += timed[-1].cycles
+    return Timing(clock_ghz, dram.name, tuple(timed))
+
+
 @dataclass(frozen=True)
 class StageTiming:
-    """One stage in one pass; busy_cycles and all stalls sum to the cycles of the pass.
-
-    Attributes
-    ----------
-    stalls : mapping of CAUSES to int       cycles in which the stage waits: for its block's reads; for the block to
-                                            leave the stage before it; for the next stage to free a buffer; for writes
-                                            that free the last buffer; after its last block. Of overlapping causes, the
-                                            later end counts
-    """
+    """One stage in one pass; busy_cycles and all stalls sum to the cycles of the pass."""
 
     name: str
     busy_cycles: int
+    # cycles in which the stage waits: for its block's reads; for the block to leave the stage before it; for the next
+    # stage to free a buffer; for writes that free the last buffer; after its last block. Of overlapping causes, the
+    # later end counts
     stalls: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class PassTiming:
-    """One pass.
-
-    Attributes
-    ----------
-    cycles : int                            from the first request to the last byte written
-    ideal_cycles : int                      the same if DRAM answered at once
-    dram_busy_cycles : int                  in which DRAM had a request to serve
-    reads, writes : mapping of str to Traffic      by kind
-    events : mapping of str to int          summed over the blocks
-    """
+    """One pass."""
 
     name: str
     num_blocks: int
-    cycles: int
-    ideal_cycles: int
+    cycles: int                     # from the first request to the last byte written
+    ideal_cycles: int               # the same if DRAM answered at once
     stages: tuple[StageTiming, ...]
-    dram_busy_cycles: int
+    dram_busy_cycles: int           # in which DRAM had a request to serve
+    # reads, writes: by kind
     reads: Mapping[str, Traffic]
     writes: Mapping[str, Traffic]
-    events: Mapping[str, int]
+    events: Mapping[str, int]       # summed over the blocks
 
     @property
     def dram_stall_cycles(self) -> int:
@@ -109,28 +116,6 @@ class Timing:
             for side in (each.reads, each.writes):
                 total.update({kind: traffic.num_bytes for kind, traffic in side.items()})
         return dict(total)
-
-
-def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
-    """Time passes one after the other, beginning with closed banks.
-
-    Each buffer has two halves. The reads of block b are made when block b - 2 has left the stage `buffered_until`; a
-    stage starts when its input is there and the next stage has taken block b - 2; the last stage waits for the writes
-    of block b - 2. Requests are made in the order reads(0), reads(1), writes(0), reads(2), writes(1), ..., none before
-    those in front of it; the channels of DRAM work on them independently. `clock_ghz` is the accelerator's, at least
-    0.001.
-
-    Raises
-    ------
-    ConfigError      a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`
-    """
-    if not 0.001 <= clock_ghz <= 100:
-        raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
-    timed, memory, begin = [], Memory(dram), 0
-    for each in passes:
-        timed.append(_PassClock(each, memory, clock_ghz, begin).run())
-        begin += timed[-1].cycles
-    return Timing(clock_ghz, dram.name, tuple(timed))
 
 
 class _PassClock:

@@ -16,19 +16,13 @@ NUM_SLICES = 4          # of a row's columns, as MEGA's four Combination Tiles t
 
 @dataclass(frozen=True)
 class FeatureCounts:
-    """A matrix of features, as counts.
+    """A matrix of features, as counts."""
 
-    Attributes
-    ----------
-    nonzeros : (num_rows, NUM_SLICES) int32    per slice; slice s has the columns s * slice_dim to min((s + 1) *
-                                               slice_dim, dim) - 1
-    bit_width : (num_rows,) uint8              of the row's values
-    dim : int                                  columns
-    """
-
+    # (num_rows, NUM_SLICES) int32, per slice; slice s has the columns s * slice_dim to min((s + 1) * slice_dim, dim) -
+    # 1
     nonzeros: np.ndarray
-    bit_width: np.ndarray
-    dim: int
+    bit_width: np.ndarray    # (num_rows,) uint8, of the row's values
+    dim: int                 # columns
 
     def __post_init__(self) -> None:
         num_rows = len(self.bit_width)
@@ -60,20 +54,13 @@ class FeatureCounts:
 
 @dataclass(frozen=True)
 class Product:
-    """One combination X W, and the aggregation of its first columns.
-
-    Attributes
-    ----------
-    rows : FeatureCounts                 X
-    combined_dim : int                   columns of W
-    aggregated_dim : int                 of these, how many are summed over the edges: all in GCN and in the first
-                                         product of GIN; none in its second product; in GraphSage the first half, while
-                                         the second half is added to the row it came from
-    """
+    """One combination X W, and the aggregation of its first columns."""
 
     name: str
-    rows: FeatureCounts
-    combined_dim: int
+    rows: FeatureCounts    # X
+    combined_dim: int      # columns of W
+    # of these, how many are summed over the edges: all in GCN and in the first product of GIN; none in its second
+    # product; in GraphSage the first half, while the second half is added to the row it came from
     aggregated_dim: int
 
     def __post_init__(self) -> None:
@@ -83,21 +70,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Workload:
-    """An inference.
+    """An inference."""
 
-    Attributes
-    ----------
-    name : str                           of the graph and the model
-    indptr : (num_nodes + 1,) int64      edges by destination
-    indices : (num_edges,) int32         sources, ascending within a row; with self-loops where the model has them (GCN,
-                                         GIN)
-    products : tuple of Product          in the order of the inference; each has num_nodes rows
-    """
-
-    name: str
-    indptr: np.ndarray
+    name: str                        # of the graph and the model
+    indptr: np.ndarray               # (num_nodes + 1,) int64, edges by destination
+    # (num_edges,) int32, sources, ascending within a row; with self-loops where the model has them (GCN, GIN)
     indices: np.ndarray
-    products: tuple[Product, ...]
+    products: tuple[Product, ...]    # in the order of the inference; each has num_nodes rows
 
     def __post_init__(self) -> None:
         if any(product.rows.num_rows != self.num_nodes for product in self.products) or not self.products:

@@ -36,6 +36,47 @@ from hpcgnn.lowbit.package import PackagedRows
 MOST_POINTS = 64      # of a sweep
 
 
+def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
+    """Yield the workload of each trained model, and of gcn, gin and sage for each graph without a model.
+
+    Parameters
+    ----------
+    sources : tuple of str      .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph
+                                with ":gcn", ":gin" or ":sage" behind it gets this model only
+    seen : list                 is filled with a trained model's values by in-degree
+
+    Raises
+    ------
+    ConfigError      a model without its graph among the sources, or of an unsupported kind; an unknown name
+    """
+    waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
+    for path, model in waiting.items():
+        check_kinds(path, model)
+    for said in (one for one in sources if not one.endswith(".h5")):
+        source, _, kind = said.rpartition(":")
+        source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
+        if source.startswith(DRAWN):
+            yield from drawn_workloads(source.removeprefix(DRAWN), kinds)
+            continue
+        if not _has_labels(source):
+            for kind in kinds:
+                yield topology_workload(read_topology(Path(source)), kind)
+            continue
+        dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
+        fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
+        work = BatchedGraph.whole(dataset) if fitting else None
+        for path in fitting:
+            model = waiting.pop(path)
+            seen.append(values_by_degree(path.stem, work, model))
+            yield trained_workload(work, model, path.stem)
+        if not fitting:
+            for kind in kinds:
+                yield untrained_workload(dataset, kind)
+    for path, model in waiting.items():
+        raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
+                          "name its archive too")
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Values that one number of the first design takes in turn.
@@ -92,17 +133,11 @@ def _value(word: str) -> Any:
 
 @dataclass(frozen=True)
 class DegreeValues:
-    """Mean absolute values of aggregated rows, by in-degree.
-
-    Attributes
-    ----------
-    in_degree : (n,) int64           that occur, ascending
-    mean : (n,) float64              over the columns of all rows with this in-degree
-    """
+    """Mean absolute values of aggregated rows, by in-degree."""
 
     name: str
-    in_degree: np.ndarray
-    mean: np.ndarray
+    in_degree: np.ndarray    # (n,) int64, that occur, ascending
+    mean: np.ndarray         # (n,) float64, over the columns of all rows with this in-degree
 
 
 def values_by_degree(name: str, work: BatchedGraph, model: IntegerModel) -> DegreeValues:
@@ -166,47 +201,6 @@ DRAWN_GRAPHS = {
     # ogbn-products has 2,449,029 nodes and 61,859,140 edges in one direction.
     "products": DrawnGraph(2_449_029, 123_718_280, 100, 47, 1.0),
 }
-
-
-def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
-    """Yield the workload of each trained model, and of gcn, gin and sage for each graph without a model.
-
-    Parameters
-    ----------
-    sources : tuple of str      .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph
-                                with ":gcn", ":gin" or ":sage" behind it gets this model only
-    seen : list                 is filled with a trained model's values by in-degree
-
-    Raises
-    ------
-    ConfigError      a model without its graph among the sources, or of an unsupported kind; an unknown name
-    """
-    waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
-    for path, model in waiting.items():
-        check_kinds(path, model)
-    for said in (one for one in sources if not one.endswith(".h5")):
-        source, _, kind = said.rpartition(":")
-        source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
-        if source.startswith(DRAWN):
-            yield from drawn_workloads(source.removeprefix(DRAWN), kinds)
-            continue
-        if not _has_labels(source):
-            for kind in kinds:
-                yield topology_workload(read_topology(Path(source)), kind)
-            continue
-        dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
-        fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
-        work = BatchedGraph.whole(dataset) if fitting else None
-        for path in fitting:
-            model = waiting.pop(path)
-            seen.append(values_by_degree(path.stem, work, model))
-            yield trained_workload(work, model, path.stem)
-        if not fitting:
-            for kind in kinds:
-                yield untrained_workload(dataset, kind)
-    for path, model in waiting.items():
-        raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
-                          "name its archive too")
 
 
 def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Workload:

@@ -43,21 +43,15 @@ PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28
 
 @dataclass
 class BitsBenchmark(PartedBenchmark):
-    """Runs `hpcgnn bench bits`.
-
-    Attributes
-    ----------
-    graphs : tuple of str                 .npz archives or drawn:ARCS, which METIS cuts into clusters
-    sizes, dims : tuple of int            rows of a square adjacency, and columns of the features
-    widths : tuple of int                 bits of the features
-    """
+    """Runs `hpcgnn bench bits`."""
 
     place: Place
-    graphs: tuple[str, ...]
+    graphs: tuple[str, ...]             # .npz archives or drawn:ARCS, which METIS cuts into clusters
     num_clusters: int
+    # sizes, dims: rows of a square adjacency, and columns of the features
     sizes: tuple[int, ...] = SIZES
     dims: tuple[int, ...] = DIMS
-    widths: tuple[int, ...] = WIDTHS
+    widths: tuple[int, ...] = WIDTHS    # bits of the features
 
     def parts(self) -> Iterator[Part]:
         yield "ceilings", self.place.bit_ceilings

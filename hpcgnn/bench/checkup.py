@@ -30,20 +30,12 @@ from hpcgnn.ops.simd import best_level, multiplies_bfloat16, simd_level
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was seen of this machine.
+    """One thing that was seen of this machine."""
 
-    Attributes
-    ----------
-    subject : str              MPI, cores, Slurm, …
-    seen : str                 a phrase
-    remedy : str               what to change, one sentence; "" if all is well
-    is_broken : bool           hpcgnn can't train on several ranks, or at all, before that is changed
-    """
-
-    subject: str
-    seen: str
-    remedy: str = ""
-    is_broken: bool = False
+    subject: str               # MPI, cores, Slurm, …
+    seen: str                  # a phrase
+    remedy: str = ""           # what to change, one sentence; "" if all is well
+    is_broken: bool = False    # hpcgnn can't train on several ranks, or at all, before that is changed
 
 
 def lines_of(findings: Iterable[Finding]) -> Iterator[str]:

@@ -18,17 +18,11 @@ CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # on
 
 @dataclass(frozen=True)
 class Chip:
-    """The GPU, as far as a launch or a figure depends on it.
-
-    Attributes
-    ----------
-    capability : (int, int)        compute capability
-    num_processors : int           streaming multiprocessors
-    """
+    """The GPU, as far as a launch or a figure depends on it."""
 
     name: str
-    capability: tuple[int, int]
-    num_processors: int
+    capability: tuple[int, int]    # (int, int), compute capability
+    num_processors: int            # streaming multiprocessors
     memory_bytes: int
     l2_bytes: int
 

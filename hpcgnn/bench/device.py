@@ -41,16 +41,12 @@ class DevicePlace(Place):
 
     Before each repetition, memory beyond the L2 cache is written for as long as Python queues the work. The cache then
     holds nothing that the work reads, and the seconds are the device's, without the launch.
-
-    Attributes
-    ----------
-    num_rounds : int     products per warp of the ceiling of bits
     """
 
     name: str = "cuda"
     stream_bytes: int = 1 << 30
     num_rows: int = 400_000
-    num_rounds: int = 4096
+    num_rounds: int = 4096    # products per warp of the ceiling of bits
     chip: Chip = field(default_factory=Chip.current)
 
     wide_float = torch.float16

@@ -70,23 +70,15 @@ def shuffled(graph: Topology, seed: int) -> Topology:
 
 @dataclass(frozen=True)
 class DramBenchmark:
-    """Runs `hpcgnn bench dram`.
-
-    Attributes
-    ----------
-    row_bytes : int                of a row that is read
-    pruned_share : float           share of the edges, see `pruned_traffic`
-    widths : tuple of int          columns of the fp32 rows to time; empty: nothing is timed
-    seed : int                     of METIS
-    """
+    """Runs `hpcgnn bench dram`."""
 
     place: HostPlace
     graph: Topology
     buffer: Buffer
-    pruned_share: float
-    widths: tuple[int, ...]
-    row_bytes: int = -(-DIM * BITS // 8)
-    seed: int = SEED
+    pruned_share: float                     # share of the edges, see `pruned_traffic`
+    widths: tuple[int, ...]                 # columns of the fp32 rows to time; empty: nothing is timed
+    row_bytes: int = -(-DIM * BITS // 8)    # of a row that is read
+    seed: int = SEED                        # of METIS
 
     @cached_property
     def arcs(self) -> scipy.sparse.csr_matrix:

@@ -1,6 +1,7 @@
 """The environment of a measurement: threads, waiting, allocator.
 
-It must be set before NumPy and torch load, so this file imports neither.
+It must be set before NumPy and torch load, so this file imports neither. `call_in_child` calls what needs them in a new
+process: the caller stays small, because a child's peak memory begins with its parent's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import ctypes.util
 import os
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
 
 from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
 
@@ -69,3 +73,16 @@ def run_in(environment: Mapping[str, str], program: tuple[str, ...] = ("-m", "hp
 def set_environment(environment: Mapping[str, str]) -> None:
     """Set the variables in this process, before its libraries are loaded."""
     os.environ.update(environment)
+
+
+def call_in_child(threads: int, function: str, *arguments: Any) -> Any:
+    """Call a function of epoch_work by its name, with `threads` threads."""
+    environment = with_kept_memory(thread_environment(threads))
+    with ProcessPoolExecutor(1, get_context("spawn"), set_environment, (environment,)) as pool:
+        return pool.submit(_call_work, function, *arguments).result()
+
+
+def _call_work(function: str, *arguments: Any) -> Any:
+    from hpcgnn.bench import epoch_work
+
+    return getattr(epoch_work, function)(*arguments)

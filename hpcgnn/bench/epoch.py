@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpcgnn.bench.child import call_in_child
-from hpcgnn.bench.environment import allocator_name, find_tcmalloc, thread_environment, with_tcmalloc
+from hpcgnn.bench.environment import allocator_name, call_in_child, find_tcmalloc, thread_environment, with_tcmalloc
 from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
 from hpcgnn.errors import ConfigError, TrainingError
 from hpcgnn.run.output import size_text, time_text
@@ -128,24 +127,16 @@ RunKey = tuple[str, str]    # name of the contestant, precision
 
 @dataclass(frozen=True)
 class EpochBenchmark:
-    """Runs `hpcgnn bench epoch`.
+    """Runs `hpcgnn bench epoch`."""
 
-    Attributes
-    ----------
-    source : Path            .npz archive, or a folder of shards
-    num_ranks : int          0, or ranks of one thread that train besides the one process
-    peers : tuple of str     "dgl", "pyg"; they train in float32
-    repeat : int             rounds; round r trains everything once, with seed r
-    """
-
-    source: Path
+    source: Path              # .npz archive, or a folder of shards
     models: tuple[str, ...]
     precisions: tuple[str, ...]
     threads: int
-    num_ranks: int
-    peers: tuple[str, ...]
+    num_ranks: int            # 0, or ranks of one thread that train besides the one process
+    peers: tuple[str, ...]    # "dgl", "pyg"; they train in float32
     epochs: int
-    repeat: int
+    repeat: int               # rounds; round r trains everything once, with seed r
     hidden: int
     begin: Begin = say_nothing
 

@@ -55,28 +55,19 @@ RANKS_TOLERANCE = 1e-3      # of ranks whose dropout draws the same; their sums 
 
 @dataclass
 class InProcessEpochs(PartedBenchmark):
-    """Runs `hpcgnn bench epoch` in one process.
-
-    Attributes
-    ----------
-    comm : MPI communicator of one rank
-    source : str                  .npz archive, folder of shards of one part, or drawn:ARCS,NODES
-    precisions : tuple of str     of "fp32", "tf32", "bf16"
-    has_peer, compiles : bool     PyTorch Geometric takes part; also under torch.compile, after all else
-    epochs : int                  timed epochs of each precision
-    ranks : int                   0, or ranks that train on the same device in their own processes, beside one rank
-    """
+    """Runs `hpcgnn bench epoch` in one process."""
 
     comm: MPI.Comm
-    source: str
+    source: str                    # .npz archive, folder of shards of one part, or drawn:ARCS,NODES
     device: str
     models: tuple[str, ...]
-    precisions: tuple[str, ...]
+    precisions: tuple[str, ...]    # of "fp32", "tf32", "bf16"
+    # has_peer, compiles: PyTorch Geometric takes part; also under torch.compile, after all else
     has_peer: bool = False
     compiles: bool = False
-    epochs: int = 10
+    epochs: int = 10               # timed epochs of each precision
     hidden: int = 256
-    ranks: int = 0
+    ranks: int = 0                 # 0, or ranks that train on the same device in their own processes, beside one rank
     begin: Begin = say_nothing
     _sessions: dict[str, Session] = field(default_factory=dict, init=False)
     _baseline: dict[str, int] = field(default_factory=dict, init=False)
@@ -283,21 +274,14 @@ class InProcessEpochs(PartedBenchmark):
 
 @dataclass(frozen=True)
 class Ours:
-    """Result of one training of ours.
-
-    Attributes
-    ----------
-    weights : dict           at the start, on the host
-    dims : list of int       columns of input, hidden layers and output
-    epoch_seconds : dict     by phase, from metrics.jsonl
-    """
+    """Result of one training of ours."""
 
     case: str
     clock: PhaseClock
-    weights: dict[str, torch.Tensor]
-    dims: list[int]
+    weights: dict[str, torch.Tensor]         # at the start, on the host
+    dims: list[int]                          # columns of input, hidden layers and output
     peak_bytes: int
-    epoch_seconds: dict[str, list[float]]
+    epoch_seconds: dict[str, list[float]]    # by phase, from metrics.jsonl
 
     def remarks(self) -> list[str]:
         """What the profile says, in one sentence."""

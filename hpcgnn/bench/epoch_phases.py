@@ -33,23 +33,17 @@ class Phase:
 
 @dataclass
 class PhaseClock:
-    """Times epochs, and moves from one phase to the next between them.
-
-    Attributes
-    ----------
-    set_dropout : callable(float)     sets the probability in the model
-    seconds, losses : dict            of each phase's epochs, by name
-    profile : dict                    of PROFILED, see `profile_record`; has only `fault` where torch's profiler fails
-    peak_bytes : int                  of the device's memory from the first epoch to the profile; 0 on the host
-    """
+    """Times epochs, and moves from one phase to the next between them."""
 
     phases: tuple[Phase, ...]
     device: str
-    set_dropout: Callable[[float], None]
+    set_dropout: Callable[[float], None]                             # sets the probability in the model
+    # seconds, losses: of each phase's epochs, by name
     seconds: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[str, list[float]] = field(default_factory=dict)
+    # of PROFILED, see `profile_record`; has only `fault` where torch's profiler fails
     profile: dict[str, Any] = field(default_factory=dict)
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # of the device's memory from the first epoch to the profile; 0 on the host
     _number: int = -1
     _left: int = 0
     _profiler: Any = None

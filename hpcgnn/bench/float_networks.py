@@ -97,23 +97,18 @@ STORED, NORMS = ("weight", "bias", "second", "second_bias", "own"), ("norm_weigh
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """A convolution of the stack; gin has a second map, sage one of the row itself.
-
-    Attributes
-    ----------
-    weight, bias : (mapped_dim, in_dim) float32, (mapped_dim,)
-    own : (mapped_dim, in_dim) float32 or None
-    second, second_bias : (out_dim, mapped_dim) float32 or None
-    norm_weight, norm_bias : (out_dim,) float32 or None      of the LayerNorm behind it
-    """
+    """A convolution of the stack; gin has a second map, sage one of the row itself."""
 
     kind: str
+    # weight, bias: (mapped_dim, in_dim) float32, (mapped_dim,)
     weight: torch.Tensor
     bias: torch.Tensor
+    # second, second_bias: (out_dim, mapped_dim) float32 or None
     second: torch.Tensor | None = None
     second_bias: torch.Tensor | None = None
     epsilon: float = 0.0
-    own: torch.Tensor | None = None
+    own: torch.Tensor | None = None            # (mapped_dim, in_dim) float32 or None
+    # norm_weight, norm_bias: (out_dim,) float32 or None, of the LayerNorm behind it
     norm_weight: torch.Tensor | None = None
     norm_bias: torch.Tensor | None = None
     norm_eps: float = 1e-5

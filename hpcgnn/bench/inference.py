@@ -34,25 +34,15 @@ BATCH_SIZE = 16     # clusters a batch, as QGTC's
 
 @dataclass(frozen=True)
 class InferenceBenchmark:
-    """Runs `hpcgnn bench inference`.
-
-    Attributes
-    ----------
-    sources : tuple of Path        .npz archives
-    trained : tuple of Path        model files, each of the graph of one archive; with any, nothing is drawn
-    models : tuple of str          of HIDDEN, to draw
-    bits : tuple of int            of drawn features, weights and sums
-    num_clusters : int             0 takes the graph as a whole
-    peers : tuple of str           dgl, torch; on a device torch
-    """
+    """Runs `hpcgnn bench inference`."""
 
     place: Place
-    sources: tuple[Path, ...]
-    trained: tuple[Path, ...]
-    models: tuple[str, ...]
-    bits: tuple[int, ...]
-    num_clusters: int
-    peers: tuple[str, ...]
+    sources: tuple[Path, ...]    # .npz archives
+    trained: tuple[Path, ...]    # model files, each of the graph of one archive; with any, nothing is drawn
+    models: tuple[str, ...]      # of HIDDEN, to draw
+    bits: tuple[int, ...]        # of drawn features, weights and sums
+    num_clusters: int            # 0 takes the graph as a whole
+    peers: tuple[str, ...]       # dgl, torch; on a device torch
     batch_size: int = BATCH_SIZE
 
     def measure(self) -> Iterator[Measurement]:

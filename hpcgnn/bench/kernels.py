@@ -1,20 +1,26 @@
-"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training beside them and peers."""
+"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training beside them and peers.
+
+Products are SpMM, the mean of in-neighbors' rows, and SDDMM, products of edges' ends; their ceiling is a gather of the
+same rows. Peers of products are in `peers/spmm.py`; on a device the peer is cuSPARSE, called by torch.sparse.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.peers.torch_messages import TorchMessage
-from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, open_topology
-from hpcgnn.bench.products import measure_products
+from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers, weights_of_arcs
+from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, admit, open_topology
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.dense import map_rows, weight_gradient
@@ -37,25 +43,21 @@ KEY = CounterKey(0, 0, FORWARD, 0)
 PACKING = {"affine": "quantize + pack", "rotated": "rotate + pack"}
 UNPACKING = {"affine": "unpack + dequantize", "rotated": "unpack + rotate"}
 FUSED = "norm + ReLU + dropout"
+OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants where rows are narrower
+WITH_VALUES = "with values"                                      # on a device
 
 
 @dataclass
 class KernelBenchmark(PartedBenchmark):
-    """Runs `hpcgnn bench kernels`.
-
-    Attributes
-    ----------
-    graphs : tuple of str          .npz archives, or drawn:ARCS
-    widths, precisions : tuple     columns and storage of the rows in products
-    width : int                    columns of messages and pointwise work
-    """
+    """Runs `hpcgnn bench kernels`."""
 
     place: Place
-    graphs: tuple[str, ...]
+    graphs: tuple[str, ...]    # .npz archives, or drawn:ARCS
+    # widths, precisions: columns and storage of the rows in products
     widths: tuple[int, ...]
     precisions: tuple[str, ...]
     peers: tuple[str, ...]
-    width: int = WIDTH
+    width: int = WIDTH         # columns of messages and pointwise work
 
     def parts(self) -> Iterator[Part]:
         yield "ceilings", self.place.ceilings
@@ -132,6 +134,37 @@ def filling(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: 
     return partial(start_quantizing, rows, index, node_id, layout, key, message, first_bad)
 
 
+class TorchMessage:
+    """Rows (n, dim) float32 as codes of 1, 2, 4 or 8 bits, packed by shifts, with each row's minimum and step."""
+
+    def __init__(self, rows: torch.Tensor, bits: int):
+        self.bits, self.dim = bits, rows.shape[1]
+        self.low = rows.amin(1, keepdim=True)
+        self.step = (rows.amax(1, keepdim=True) - self.low) / (2**bits - 1)
+        scaled = (rows - self.low) / self.step
+        codes = torch.floor(scaled + torch.rand_like(scaled)).clamp_(0, 2**bits - 1).to(torch.uint8)
+        self.payload = self._pack(codes)
+
+    def _pack(self, codes: torch.Tensor) -> torch.Tensor:
+        if self.bits == 8:
+            return codes
+        per_byte = 8 // self.bits
+        groups = F.pad(codes, (0, -self.dim % per_byte)).view(len(codes), -1, per_byte)
+        packed = groups[..., 0].clone()
+        for position in range(1, per_byte):
+            packed |= groups[..., position] << position * self.bits
+        return packed
+
+    def unpack(self) -> torch.Tensor:
+        """The dequantized rows, (n, dim) float32."""
+        codes = self.payload
+        if self.bits < 8:
+            shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=codes.device)
+            codes = codes.unsqueeze(-1) >> shifts & 2**self.bits - 1
+            codes = codes.view(len(codes), -1)[:, :self.dim]
+        return self.low + self.step * codes.float()
+
+
 def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:
     """LayerNorm + ReLU + dropout forward and backward, and dropout alone. Rates count each matrix once."""
     num_rows, dtype, key = place.num_rows, PRECISION[precision], CounterKey(0, 0, DROPOUT, 0)
@@ -166,3 +199,63 @@ def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str
 
 def _backward(out: torch.Tensor, inputs: tuple[torch.Tensor, ...], gradient: torch.Tensor) -> Work:
     return partial(torch.autograd.grad, out, inputs, gradient, retain_graph=True)
+
+
+def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...],
+                     peers: tuple[str, ...]) -> Iterator[Measurement]:
+    """Measure both products at each precision and width. Rates count each edge's row as read once."""
+    matrix = from_csr(graph.indptr, graph.indices, graph.num_nodes, row_scale=graph.inverse_degree)
+    for precision in precisions:
+        means, sampled = (make(graph, precision, peers, place.name) for make in (mean_peers, sampled_peers))
+        for width in widths:
+            yield measure_mean(place, graph, matrix, width, precision, means)
+        for width in widths:
+            yield measure_sampled(place, graph, matrix, width, precision, sampled)
+
+
+def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
+                 products: dict) -> Measurement:
+    """Measure SpMM; beside it our float32 and, on a device, HalfGNN's half arithmetic and edge weights as cuSPARSE
+    reads them.
+
+    Parameters
+    ----------
+    products : dict name → function of the rows, or None where a peer has none in this precision
+    """
+    rows = place.random_rows(graph.num_nodes, width, PRECISION[precision])
+    peers, remarks = admit({peer: partial(product, rows) for peer, product in products.items() if product is not None},
+                           f"spmm in {precision}")
+    remarks += [f"{peer} has no {precision} product" for peer, product in products.items() if product is None]
+    contestants: Contestants = {CEILING: place.gathering(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
+    if place.is_device:
+        # cuSPARSE reads a weight of every arc; a mean needs none, which is our choice.
+        weighted = replace(matrix, row_scale=None, entry_scale=weights_of_arcs(graph))
+        contestants[WITH_VALUES] = partial(multiply, weighted, rows)
+    if precision != "fp32":
+        contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
+        contestants[HALF_ARITHMETIC] = (
+            partial(multiply, replace(matrix, has_half_sums=True), rows) if place.is_device else None)
+    return place.measure("spmm", _case(graph, width, precision), _gigabytes(graph, rows), "GB/s", contestants | peers,
+                         remarks)
+
+
+def measure_sampled(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
+                    products: dict) -> Measurement:
+    """Measure SDDMM over the graph's edges with one head; `products` are functions of both ends' rows."""
+    left, right = (place.random_rows(graph.num_nodes, width, PRECISION[precision], seed) for seed in (0, 1))
+    peers, remarks = admit({peer: partial(product, left, right) for peer, product in products.items()},
+                           f"sddmm in {precision}")
+    contestants: Contestants = {CEILING: place.gathering(right, graph.indices),
+                                OURS: partial(sampled_products, matrix, left, right, 1)}
+    if precision != "fp32":
+        contestants[OURS_FP32] = partial(sampled_products, matrix, left.float(), right.float(), 1)
+    return place.measure("sddmm", _case(graph, width, precision), _gigabytes(graph, right), "GB/s",
+                         contestants | peers, remarks)
+
+
+def _case(graph: Topology, width: int, precision: str) -> str:
+    return f"{graph.name} x{width} {precision}"
+
+
+def _gigabytes(graph: Topology, rows: torch.Tensor) -> float:
+    return graph.num_edges * rows.shape[1] * rows.itemsize / 1e9

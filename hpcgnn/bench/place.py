@@ -28,26 +28,17 @@ Contestants = dict[str, Work | float | None]
 
 @dataclass(frozen=True)
 class Place(ABC):
-    """Times contestants in one place.
-
-    Attributes
-    ----------
-    name : str               torch's name of the place
-    stream_bytes : int       length of the streams of its ceilings
-    num_rows : int           rows of a message and of pointwise work, beyond every cache
-    wide_float : torch.dtype in which peers multiply codes, beside int8
-    is_device : bool         kernels of hpcgnn.ops.cuda run here
-    begin : Begin            is told each piece of work before it is timed
-    """
+    """Times contestants in one place."""
 
     effort: Effort
-    name: str
-    stream_bytes: int
-    num_rows: int
+    name: str                                                               # torch's name of the place
+    stream_bytes: int                                                       # length of the streams of its ceilings
+    num_rows: int  # rows of a message and of pointwise work, beyond every cache
+    # is told each piece of work before it is timed
     begin: Begin = field(default=say_nothing, compare=False, repr=False)
 
     wide_float: ClassVar[torch.dtype]
-    is_device: ClassVar[bool]
+    is_device: ClassVar[bool]                                               # kernels of hpcgnn.ops.cuda run here
 
     @abstractmethod
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:

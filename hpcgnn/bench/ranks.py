@@ -134,19 +134,13 @@ class SimulatedRank:
 
 @dataclass(frozen=True)
 class RanksBenchmark:
-    """Runs `hpcgnn bench ranks`.
+    """Runs `hpcgnn bench ranks`."""
 
-    Attributes
-    ----------
-    num_ranks, num_neighbors : tuple of int      are combined; a rank has at most all others as neighbors
-    rows : int                                   sent to each neighbor, and received from it
-    repeat : int                                 repetitions of each work
-    """
-
+    # num_ranks, num_neighbors: are combined; a rank has at most all others as neighbors
     num_ranks: tuple[int, ...] = NUM_RANKS
     num_neighbors: tuple[int, ...] = NUM_NEIGHBORS
-    rows: int = ROWS
-    repeat: int = 5
+    rows: int = ROWS                          # sent to each neighbor, and received from it
+    repeat: int = 5                           # repetitions of each work
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:

@@ -30,20 +30,13 @@ WIDEST = 1000
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Everything of one `hpcgnn bench`.
+    """Everything of one `hpcgnn bench`."""
 
-    Attributes
-    ----------
-    kind : str                   name of the subcommand
-    machine : dict               see `describe_machine`, taken before the first measurement; on a GPU also its chip and
-                                 CUDA
-    failures : list of str       parts that could not be measured, with the reason
-    """
-
-    kind: str
+    kind: str                                            # name of the subcommand
+    # see `describe_machine`, taken before the first measurement; on a GPU also its chip and CUDA
     machine: dict[str, Any]
     measurements: list[Measurement] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)    # parts that could not be measured, with the reason
 
     def remarks(self) -> list[str]:
         """Sentences for the reader: machine, load and allocator, what a peer can't do, what failed."""

@@ -30,25 +30,17 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """Seconds of one piece of work.
+    """Seconds of one piece of work."""
 
-    Attributes
-    ----------
-    group, case : str                     kernel, and what it was run on
-    amount : float                        work in 1e9 units: GB moved or GFLOP; in 1e12, TOP
-    unit : str                            "GB/s", "GFLOP/s", "GOP/s" or "TOP/s"; "s" shows the seconds themselves
-    seconds : dict name -> list of float  every repetition of every contestant: hpcgnn, ceiling and peers
-    remarks : list of str                 what a reader must know, e.g. a peer that can't do this
-    details : dict                        further entries of bench.json
-    """
-
+    # group, case: kernel, and what it was run on
     group: str
     case: str
-    amount: float
-    unit: str
+    amount: float                                            # work in 1e9 units: GB moved or GFLOP; in 1e12, TOP
+    unit: str  # "GB/s", "GFLOP/s", "GOP/s" or "TOP/s"; "s" shows the seconds themselves
+    # dict name -> list of float, every repetition of every contestant: hpcgnn, ceiling and peers
     seconds: dict[str, list[float]]
-    remarks: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)         # what a reader must know, e.g. a peer that can't do this
+    details: dict[str, Any] = field(default_factory=dict)    # further entries of bench.json
 
     def median(self, name: str = OURS) -> float:
         return statistics.median(self.seconds[name])

@@ -92,8 +92,8 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
     """Measure products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
 
-    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, whose batches are multiplied too; with
-    --device cuda on a GPU.
+    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, and their batches are multiplied too. With
+    --device cuda all runs on a GPU.
     """
     machine, place = open_place("bits", shared, shared.threads or 1)
     check_graphs(graphs)
@@ -231,7 +231,7 @@ def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
 @command.command("packages")
 @click.pass_obj
 def packages(shared: Shared) -> None:
-    """Encode and decode Adaptive-Packages: GB of dense rows a second, and the size of each format."""
+    """Encode and decode Adaptive-Packages: GB of dense rows per second, and the size of each format."""
     machine, place = open_place("packages", shared, shared.threads or 1)
     from hpcgnn.bench.packages import PackageBenchmark
 
@@ -284,10 +284,10 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
     """Time passes over batches on integers, by bit tiles and by gathering, or over whole graphs, and in floats.
 
-    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
-    it was made on, whose archive must be named too. torch as a peer is its sparse product with linear maps in float32,
-    and with those that it quantizes to int8 dynamically. With --device cuda everything lies on a GPU, torch is the one
-    peer, in float32 and float16, and batches are timed with copies to and from the GPU too.
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model answers for the graph that it
+    was made on, and the graph's archive must be named too. torch as a peer is its sparse product with linear maps in
+    float32, and in dynamically quantized int8. With --device cuda everything lies on a GPU, torch is the only peer, in
+    float32 and float16, and batches are also timed with copies to and from the GPU.
     """
     peers = parse_peers(peer, ("dgl", "torch") if shared.device == "cpu" else ("torch",))
     models = parse_choices("--model", model, ("gcn", "gin", "sage"))
@@ -356,10 +356,10 @@ def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: 
 def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: str | None) -> None:
     """Model cycles, DRAM and energy of inferences on MEGA's accelerator, HyGCN, GCNAX, GROW and SGCN.
 
-    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
-    it was made on, whose archive must be named too. A graph without a model gets GCN, GIN and SAGE of two layers with
-    assumed widths, or one of them (GRAPH.npz:gcn); drawn:nell, drawn:reddit and drawn:products are drawn as large as
-    these. --out gets accelerator.json and accelerator.png.
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model answers for the graph that it
+    was made on, and the graph's archive must be named too. A graph without a model gets GCN, GIN and SAGE of two layers
+    with assumed widths, or one of them (GRAPH.npz:gcn); drawn:nell, drawn:reddit and drawn:products are drawn as large
+    as these. --out gets accelerator.json and accelerator.png.
     """
     from hpcgnn.cli.accelerator import model_accelerators
 

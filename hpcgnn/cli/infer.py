@@ -38,7 +38,7 @@ BITS = click.IntRange(2, 8)
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
               "is written without.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
-    """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank a part.
+    """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank per part.
 
     MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first. Float models of its shape
     are timed too then, in float32 and bfloat16.

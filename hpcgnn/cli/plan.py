@@ -49,7 +49,7 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
     """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.
 
     SOURCE is a source graph as hpcgnn preprocess takes it, which is cut into each number of parts, or a folder of
-    shards, whose own parts' plan is exact in rows and bytes.
+    shards; the plan of its own parts is exact in rows and bytes.
     """
     if measure is not None:
         if source is not None or cluster is not None:

@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 1800.0
 @click.option("--embeddings", is_flag=True, help="Also write the rows that the last layer reads.")
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool) -> None:
-    """Answer for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank a part.
+    """Answer for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """

@@ -96,7 +96,7 @@ class PartitionerChoice(click.Choice):
 @click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
 @click.pass_context
 def command(context: click.Context, source: str, out: Path, **flags: Any) -> None:
-    """Convert the graph SOURCE into HDF5 shards, one a rank of the training. Under mpirun, ranks share the work.
+    """Convert the graph SOURCE into HDF5 shards, one for each rank of the training. Under mpirun, ranks share the work.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
     graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet or

@@ -25,7 +25,7 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
-    rank a part: every step is the one of least squared error. A run that was trained in clusters is calibrated, and
+    rank per part: every step is the one of least squared error. A run that was trained in clusters is calibrated, and
     scored before and after, on the arcs that it was trained on.
     """
     # MPI is started, and the threads shared out, before torch is imported.

@@ -98,7 +98,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
               help="Resume on another graph, split or features than before.")
 def command(shards: Path, preset: str | None, config_file: Path | None, assignments: tuple[str, ...],
             out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
-    """Train a model on the graph in SHARDS, one MPI rank a part.
+    """Train a model on the graph in SHARDS, one MPI rank per part.
 
     Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank
     that gets SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP or SIGQUIT has all write a checkpoint and end with

@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
-MAX_DRAWS = 4    # a row, for one of few widths; times 1024 layers they fit a key
+MAX_DRAWS = 4    # per row; times 1024 layers they fit a key
 
 
 class BitPlan(Protocol):

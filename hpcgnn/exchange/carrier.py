@@ -70,7 +70,7 @@ class Flight:
         self.incoming = [Message(self, number, peers[place], receive[place])
                          for number, (_, place) in enumerate(rounds) if len(receive[place])]
         self._left = [num_pieces(send[destination]) + num_pieces(receive[source]) for destination, source in rounds]
-        self._num_over = 0      # rounds, the first ones, of which no piece is left
+        self._num_over = 0      # rounds at the start with no piece left
         self.num_left = sum(self._left)
         if self.num_left:
             traffic.depart()
@@ -81,7 +81,7 @@ class Flight:
         self.num_left -= 1
         if not self.num_left:
             self._traffic.arrive()
-            self.outgoing, self.incoming = [], []     # which hold their memory, and this flight in a ring
+            self.outgoing, self.incoming = [], []     # else they keep their memory, and this flight in a cycle
 
     def poll(self) -> bool:
         """Let pieces of all flights move, where no thread does it; whether this flight has arrived."""
@@ -113,7 +113,7 @@ class Flight:
 class _Outgoing:
     def __init__(self, comm: MPI.Comm):
         self._comm, self._first, self._num_unanswered, self.most = comm, 0, 0, LEAST_SENT
-        self._messages: deque[Message] = deque()      # of the first one, all from byte `_first` on is left
+        self._messages: deque[Message] = deque()      # bytes before `_first` of the first one have left
         self._requests: list[MPI.Request] = []
         self._posted: list[tuple[Message | None, float]] = []     # beside each request; None is an answer
 

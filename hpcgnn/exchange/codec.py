@@ -38,20 +38,31 @@ from hpcgnn.widths import BIT_WIDTHS
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 NOTHING = np.empty(0, np.uint8)
-PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
+PLANS_KEPT = 4     # layouts of so many bit plans: SYLVIE's base widths return, drawn or solved widths don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
 
 
+@dataclass(frozen=True)
+class Coding:
+    """How values are coded where no plan of widths says it."""
+
+    full_bits: int = 32                    # 32 or 16, of rows in their storage type
+    sum_bits: int = 32                     # 8, 16 or 32, of a value in sums of gradients
+    rotated: frozenset[int] = frozenset()  # purposes with rotated codes; the others are affine
+    least_rotated: int = 1                 # least number of columns for rotated codes
+
+    def code(self, purpose: int, dim: int) -> str:
+        return "rotated" if purpose in self.rotated and dim >= self.least_rotated else "affine"
+
+
+UNROTATED = Coding()
+
+
 class Codec:
-    """Lays out the exchanges of one plan under one bit plan.
+    """Lays out the exchanges of one plan under one bit plan."""
 
-    rotated : purposes whose messages hold rotated codes; the others are affine
-    least_rotated : least number of columns for rotated codes
-    """
-
-    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
-                 least_rotated: int = 1):
-        self._plan, self._bit_plan, self._rotated, self._least_rotated = plan, bit_plan, rotated, least_rotated
+    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, coding: Coding = UNROTATED):
+        self._plan, self._bit_plan, self._coding = plan, bit_plan, coding
         self._messages: dict[tuple[int, int, int], Messages] = {}
 
     def messages(self, layer: int, purpose: int, dim: int) -> Messages:
@@ -64,7 +75,7 @@ class Codec:
     def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
         plan = self._plan
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-        code = "rotated" if purpose in self._rotated and dim >= self._least_rotated else "affine"
+        code = self._coding.code(purpose, dim)
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
             return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
@@ -99,7 +110,6 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether all received rows have affine codes of 1 to 8 bits, so that kernels read them from the message."""
         # False without rows: absent halo rows point to the first one, which must exist.
         if any(layout.is_rotated for layout in self.receive_layouts):
             return False
@@ -119,8 +129,7 @@ class Messages:
         return resident(bit_width), resident(payload), resident(parameter)
 
     def is_table_of(self, bit_width: int) -> bool:
-        """Whether the receive buffer is an unpadded table of all halo rows in order, in values of `bit_width` 16 or 32.
-        """
+        """Whether the receive buffer is an unpadded table of all halo rows in order, in values of 16 or 32 bits."""
         return bit_width == self._width_of_table
 
     @cached_property
@@ -197,7 +206,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
             start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
     if not _may_overflow(rows, key):
         return found
-    # The device finds out whether they do and overwrites the messages, of which nothing else can be bad.
+    # The device finds out and overwrites the messages; nothing else can be wrong with them.
     overflows = torch.isfinite(rows).all().logical_not_()
     for buffer in buffers:
         buffer.masked_fill_(overflows, NAN_BYTE)
@@ -235,8 +244,8 @@ def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
 class Codecs:
     """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
 
-    def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
-        self._rotated, self._least_rotated = rotated, least_rotated
+    def __init__(self, coding: Coding):
+        self._coding = coding
         self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
 
     def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
@@ -249,7 +258,7 @@ class Codecs:
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
         self._codecs.move_to_end((bit_plan, drawn))
         if reach not in by_reach:
-            by_reach[reach] = Codec(plan_of(), bit_plan, self._rotated, self._least_rotated)
+            by_reach[reach] = Codec(plan_of(), bit_plan, self._coding)
             if len(self._codecs) > PLANS_KEPT:
                 self._codecs.popitem(last=False)
         return by_reach[reach]
@@ -272,7 +281,7 @@ class MessageArena:
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
-            self._receive = NOTHING     # returned, so that the new one may lie where it lay
+            self._receive = NOTHING     # freed, so that the new one may take its place
         send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
         if self.is_passing:
             self._passed_bytes = len(send)

@@ -52,8 +52,7 @@ class Delivery(Protocol):
         """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
 
     def post_all(self) -> None:
-        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB (32-bit counts).
-        """
+        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB."""
 
     def poll(self) -> bool:
         """Make progress; whether all that was begun has arrived."""

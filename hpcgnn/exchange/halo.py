@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
-from hpcgnn.exchange.codec import Codec, Codecs, MessageArena, Messages, key_of_sender
+from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, Messages, key_of_sender
 from hpcgnn.exchange.compute_node import ComputeNode, SharedFetch, SharedGradients, SharedRows
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
@@ -35,12 +35,10 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.pre_aggregation import OutgoingRows, SummedGradients
 from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
-from hpcgnn.exchange.ring import Link
-from hpcgnn.exchange.sender import Outgoing, Sender
+from hpcgnn.exchange.sender import HOST_RING, Outgoing, Sender, Wire
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
@@ -58,52 +56,52 @@ class Call(NamedTuple):
     number: int | None
 
 
+@dataclass(frozen=True)
+class Savings:
+    """Ways to send fewer rows."""
+
+    node: ComputeNode | None = None        # ranks that share the rows that come to one of them
+    outgoing: OutgoingRows | None = None   # what is sent where some rows are sums; None: inner rows
+    inputs: HaloExchange | None = None     # brings the input rows where sums are sent
+
+
+NO_SAVINGS = Savings()
+
+
 class HaloExchange:
     """All exchanges of one rank.
 
     Parameters
     ----------
     comm : MPI communicator with one rank per part
-    plan : ExchangePlan                         which rows go where
-    bit_plan : BitPlan                          widths of training messages until the first `begin_epoch`
-    algorithm : {"ring", "alltoallv"}
-    full_bits : {32, 16}                        width of rows in their storage type
-    reach : Reach or None                       rows that training passes may leave out
-    kind : ExchangeKind or None                 None: fresh rows
-    rematerializes : bool                       whether halo rows arrive peer by peer, and again in the backward pass
-    transport : Transport                       memory of messages and their way to MPI
-    link : Link or None                         imitates a slower network
-    pipeline : {"thread", "polling", "whole"}   how messages of asynchronous epochs travel, see `Sender`
-    rotated, least_rotated                      purposes and least columns of rotated codes, see `Codec`
-    sum_bits : {8, 16, 32}                      bits of a value in sums of gradients
-    node : ComputeNode or None                  ranks that share rows; None: no sharing
-    outgoing : OutgoingRows or None             what is sent where some rows are sums; None: inner rows
-    inputs : HaloExchange or None               brings the input rows where `plan` sends sums
+    plan : ExchangePlan                which rows go where
+    bit_plan : BitPlan                 widths of training messages until the first `begin_epoch`
+    wire : Wire                        how messages travel
+    coding : Coding                    bits and codes beside the bit plan
+    reach : Reach or None              rows that training passes may leave out
+    kind : ExchangeKind or None        None: fresh rows
 
     Attributes
     ----------
     training, evaluation, setup : Traffic
-    last_sent : dict                            rank -> bytes sent to it in the last training epoch
-    last_costs : dict                           seconds and bytes of that epoch on this rank, by name
+    last_sent : dict                   rank -> bytes sent to it in the last training epoch
+    last_costs : dict                  seconds and bytes of that epoch on this rank, by name
     """
 
-    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
-                 full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
-                 rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None,
-                 pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1,
-                 sum_bits: int = 32, node: ComputeNode | None = None, outgoing: OutgoingRows | None = None,
-                 inputs: HaloExchange | None = None):
-        self._outgoing, self._inputs = outgoing, inputs
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, wire: Wire = HOST_RING,
+                 coding: Coding = UNROTATED, reach: Reach | None = None, kind: ExchangeKind | None = None,
+                 savings: Savings = NO_SAVINGS):
+        self._outgoing, self._inputs = savings.outgoing, savings.inputs
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
-        self._sender = Sender(comm, plan, algorithm, transport, link or Link(), pipeline)
+        self._sender, self._coding = Sender(comm, plan, wire), coding
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
-        self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs(rotated, least_rotated)
-        self._rotated, self._least_rotated = rotated, least_rotated
-        self._sums = QuantizedSums(comm, sum_bits) if sum_bits < FLOAT_BITS else None
-        self.halo_spans = halo_spans_of(plan) if rematerializes else None
+        self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
+        self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS else None
+        self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
+        node = savings.node
         self._shared = None if node is None else SharedRows(node, partial(self._sender.meet, node.comm))
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
-        self.setup = self._sender.setup if inputs is None else inputs.setup
+        self.setup = self._sender.setup if savings.inputs is None else savings.inputs.setup
         self.last_sent: dict[int, int] = {}
         self.last_costs: dict[str, float] = {}
         self._calls: list[Call] = []
@@ -297,7 +295,7 @@ class HaloExchange:
             span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
         kind = self._kind if site.is_training else self._evaluation_kind
         traffic = self._traffic_of(site)
-        if site.is_training and self._is_first_step:     # those of all steps are alike
+        if site.is_training and self._is_first_step:     # all steps have the same calls
             self._calls.append(call)
         return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
 
@@ -331,7 +329,7 @@ class HaloExchange:
         for call in self._calls:
             site = replace(call.site, epoch=epoch)
             if site.reach not in codecs:
-                codecs[site.reach] = Codec(self._travelling(site), bit_plan, self._rotated, self._least_rotated)
+                codecs[site.reach] = Codec(self._travelling(site), bit_plan, self._coding)
             messages = self._messages(codecs[site.reach], call)
             total += messages.payload_bytes + messages.parameter_bytes
         return total
@@ -344,7 +342,6 @@ class HaloExchange:
             return self._full_codec
         if self._step_plan is not None:
             if site.reach not in self._step_codecs:
-                self._step_codecs[site.reach] = Codec(self._step_plan(site.reach), self._bit_plan, self._rotated,
-                                                      self._least_rotated)
+                self._step_codecs[site.reach] = Codec(self._step_plan(site.reach), self._bit_plan, self._coding)
             return self._step_codecs[site.reach]
         return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))

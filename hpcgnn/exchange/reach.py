@@ -93,8 +93,7 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
 
 
 def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Collective: send the number of each halo row, (num_halo,), to its owner; return what arrived per boundary list.
-    """
+    """Collective: send the number of each halo row, (num_halo,), to its owner; return what arrived per peer."""
     told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)
     swap(comm, plan.peers, [halo[rows.index] for rows in plan.halo], told)
     return told

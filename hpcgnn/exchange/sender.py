@@ -22,7 +22,7 @@ from hpcgnn.exchange.plan import ExchangePlan, Rounds
 from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link, Transfer
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transport import Transport
+from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.run.watchdog import HERE
@@ -53,14 +53,23 @@ class Outgoing:
         return self.key.layer, self.key.purpose, self.messages.dim
 
 
+@dataclass(frozen=True)
+class Wire:
+    """How messages travel."""
+
+    algorithm: str = "ring"           # or "alltoallv"
+    transport: Transport = HOST       # memory of messages and their way to MPI
+    link: Link | None = None          # imitates a slower network
+    # asynchronous messages: in pieces moved by a thread ("thread") or between blocks of rows ("polling"), or "whole"
+    pipeline: str = "thread"
+    by_peer: bool = False             # halo rows arrive peer by peer, and again in the backward pass
+
+
+HOST_RING = Wire()
+
+
 class Sender:
     """Send the messages of one rank and count them.
-
-    Parameters
-    ----------
-    algorithm : {"ring", "alltoallv"}
-    pipeline : {"thread", "polling", "whole"}
-        how asynchronous messages travel: in pieces moved by a thread, in pieces moved between blocks of rows, or whole
 
     Attributes
     ----------
@@ -69,14 +78,13 @@ class Sender:
     tracer : Tracer                            notes the ranges of training's rows
     """
 
-    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, algorithm: str, transport: Transport, link: Link,
-                 pipeline: str = "thread"):
-        self.comm, self.plan, self.transport = comm, plan, transport
-        self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport, is_passing=True)
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, wire: Wire):
+        self.comm, self.plan, self.transport = comm, plan, wire.transport
+        self._algorithm, self._link, self._pipeline = EXCHANGES[wire.algorithm], wire.link or Link(), wire.pipeline
+        self._arena = MessageArena(wire.transport, is_passing=True)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
-        self.tracer = Tracer(transport.streams, plan.peers)
+        self.tracer = Tracer(wire.transport.streams, plan.peers)
         self.carrier: Carrier | None = None
-        self._pipeline = pipeline
 
     @property
     def arena_bytes(self) -> int:

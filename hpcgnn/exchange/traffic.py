@@ -104,7 +104,7 @@ class Traffic:
 
     @classmethod
     def of_state(cls, state: State) -> Traffic:
-        state = {"shared_bytes": 0, **state}      # which earlier versions did not have
+        state = {"shared_bytes": 0, **state}      # earlier versions had none
         sums = {name: state[name] if name == "width_rows" else type(getattr(cls, name))(state[name]) for name in SUMS}
         return cls(**sums, staleness=int(state["staleness"]), sent_by_peer=dict(state["sent_by_peer"].tolist()))
 

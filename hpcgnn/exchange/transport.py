@@ -30,7 +30,7 @@ CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA of MPICH's 
 SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU", "MV2_USE_CUDA", "MVP_USE_CUDA", "MVP_ENABLE_GPU")
 PROOF_BYTES = (64, 1 << 20)                  # one below the eager limit of every MPI, one above it
 PROOF_TAG, PROOF_SECONDS = 32002, 30.0
-_unfinished: list[tuple] = []                # memory of messages that never came, which MPI may still write to
+_unfinished: list[tuple] = []                # MPI may still write to messages that never came
 logger = logging.getLogger(__name__)
 
 

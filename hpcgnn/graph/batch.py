@@ -44,7 +44,6 @@ class Batch:
 
     @property
     def fresh_halo(self) -> np.ndarray:
-        """Local numbers of the halo rows that other ranks compute in this step."""
         return self.far[:self.num_fresh]
 
 

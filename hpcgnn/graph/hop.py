@@ -92,12 +92,10 @@ class Arrival(Protocol):
         """Return the quantized rows, valid until the next exchange; None where only `finish` can bring them."""
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the halo rows where they arrived, (num_halo, dim), free to overwrite; None where only `finish` works.
-        """
+        """Return the halo rows where they arrived, (num_halo, dim), to overwrite; None where only `finish` works."""
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Write the halo rows to `rows` (num_halo, dim), or add gradients to the inner rows at its start; others stay.
-        """
+        """Write the halo rows to `rows` (num_halo, dim), or add gradients to its first, inner rows; others stay."""
 
 
 class ArrivalInTable(Arrival, Protocol):
@@ -235,7 +233,6 @@ class PeerEntries:
                    resident(entries.data) if has_weights else None)
 
     def cut(self, matrices: Matrices) -> PeerMatrices:
-        """Cut the matrices of a hop at the owners of the halo rows."""
         whole = replace(matrices.forward, indices=self.indices, entry_scale=self.entry_scale)
         num_inner = len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]

@@ -49,7 +49,7 @@ from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation,
 from hpcgnn.ops.row_codes import RowStore
 from hpcgnn.ops.spans import spans
 
-HopShape = tuple[bool, str, int, int, int, int]      # over the input's arcs, reduction, and the rows of a `Hop`
+HopShape = tuple[bool, str, int, int, int, int]      # is_input, reduction, num_in, num_out, back_in, back_out
 
 
 @dataclass
@@ -188,12 +188,10 @@ class LocalGraph:
 
     @property
     def reads_history(self) -> bool:
-        """Whether halo rows may be constants without a gradient; layers then exchange rows before they map them."""
         return self._exchange.reads_history
 
     @property
     def drops_first(self) -> bool:
-        """Whether dropout precedes the exchange."""
         # In steps, rows of the history are read again and again, and would be masked each time; sums are of masked
         # rows.
         return self.is_alone or self.reads_history or self.sends_sums
@@ -256,7 +254,6 @@ class LocalGraph:
         return self._inner_degree
 
     def row_factor(self, reduction: str) -> torch.Tensor | None:
-        """Return `degree_factor` of the inner rows, (num_inner,) float32."""
         if reduction not in self._row_factors:
             factor = degree_factor(self.degree[:self.num_inner], reduction)
             self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
@@ -395,7 +392,6 @@ class LocalGraph:
 
     def next_site(self, reach: int | None = None, is_scaled: bool = True,
                   reduction: str | None = None) -> ExchangeSite:
-        """Count one exchange."""
         current = self._pass
         layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
         return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled,
@@ -479,7 +475,6 @@ class LocalGraph:
         return aggregate
 
     def matrix(self, reduction: str) -> SparseRows:
-        """Return the matrix by which all inner rows sum inner and halo rows; see `aggregate`."""
         return self._reductions.matrices(reduction)[0]
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float,
@@ -487,7 +482,6 @@ class LocalGraph:
         """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch has it; else None."""
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """Per halo row, sum the squared coefficients by which inner rows add it, (num_halo,) float32."""
         return self._far_reductions.halo_squares(reduction)
 
     def _reductions_over(self, arcs: FarArcs) -> Reductions:

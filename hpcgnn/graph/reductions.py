@@ -59,7 +59,7 @@ class Reductions:
     def _build(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in REDUCTIONS:
             raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
-        # Both matrices hold the same arrays, of which a device keeps one copy.
+        # Both matrices hold the same arrays, so a device keeps one copy.
         factor = degree_factor(self._degree, reduction)
         row_scale = None if factor is None else resident(factor[:self._num_inner])
         column_scale = resident(factor) if reduction == "gcn" else None

@@ -169,7 +169,6 @@ def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
 
 
 def of_codes(lines: BitLines, packing: str, codes: CodeRange) -> BitTensor:
-    """Return the codes that a product wrote, with their scale."""
     device = lines.words.device
     step, low = (torch.tensor([value], dtype=torch.float32, device=device) for value in (codes.step, codes.low))
     return BitTensor(lines, packing, step, zero_point_of(CodeRange(codes.bit_width, low, step, codes.offset)))

@@ -49,7 +49,6 @@ class FixedWidthRows:
     positions: tuple[np.ndarray, ...]
 
     def codes(self) -> np.ndarray:
-        """Decode all rows, (num_rows, dim) uint8, or int8 where signed."""
         values = _from_fields(unpack(self.values, self.bit_width, self.num_values), self.bit_width, self.form)
         codes = np.zeros(self.shape, self.form.dtype)
         codes[_READERS[self.name](self)] = values
@@ -63,25 +62,16 @@ def pack(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """Return the numbers that `pack` packed, (count,) int64."""
     bits = np.unpackbits(packed, count=count * width, bitorder="little").reshape(count, width)
     return bits.astype(np.int64) @ (1 << np.arange(width, dtype=np.int64))
 
 
 def address_bits(count: int) -> int:
-    """Return the number of bits of numbers below `count`."""
     return max(int(count) - 1, 0).bit_length()
 
 
 def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageFormat) -> FixedWidthRows:
-    """Store all rows at one width.
-
-    Parameters
-    ----------
-    name : {"dense", "bitmap", "csr", "coo"}
-    codes : (num_rows, dim) uint8, or int8 where form is signed
-    bit_width : int           holds every code
-    """
+    """Store codes (num_rows, dim), uint8 or signed int8, in the format `name`, all rows at one width."""
     row, column = np.nonzero(codes)
     values = codes.reshape(-1) if name == DENSE else codes[row, column]
     ends = np.searchsorted(row, np.arange(len(codes) + 1))
@@ -103,13 +93,9 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
 
 
 def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
-    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize.
+    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize; KernelError for bad packages.
 
     "ideal" counts only non-zero values at their rows' widths. Packages count every stored bit, index and padding too.
-
-    Raises
-    ------
-    KernelError                             a package is malformed
     """
     width, count = packed.bit_width().astype(np.int64), POPCOUNT[packed.bitmap()].sum(axis=1)
     stored = packed.stored_bits

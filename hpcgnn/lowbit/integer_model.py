@@ -53,7 +53,6 @@ class RowScale:
         return (np.int32(1) << (self.bit_width.astype(np.int32) - self.is_signed)) - 1
 
     def entry(self, in_degree: np.ndarray) -> np.ndarray:
-        """Return the table entry of each in-degree."""
         return np.minimum(in_degree, len(self.step) - 1)
 
 
@@ -97,7 +96,6 @@ class IntegerMap:
 
     @property
     def num_bits(self) -> int:
-        """Stored bits of the codes."""
         return self.codes.size * self.scale.bit_width
 
 
@@ -112,8 +110,6 @@ class Normalization:
 
 @dataclass(frozen=True)
 class IntegerConvolution:
-    """One convolution; the module docstring has its formula."""
-
     kind: str                            # {"gcn", "sage", "gin", "gat"}
     rows: RowScale                       # of its input
     neighbor: IntegerMap                 # applied to rows that are aggregated; gin's first map
@@ -158,7 +154,6 @@ class IntegerModel:
 
     @property
     def weight_bits(self) -> int:
-        """Stored bits of all weights, without steps and biases."""
         return sum(one.num_bits for convolution in self.convolutions for one in convolution.maps)
 
 

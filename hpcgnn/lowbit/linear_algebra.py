@@ -17,47 +17,6 @@ from hpcgnn.lowbit.scale import OFFSETS, step_of
 from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling, multiply_bits
 
 
-class ProductSide(Protocol):
-    """One side of a product: a BitTensor or a BitTiles."""
-
-    num_lines: int
-    step: torch.Tensor | None
-    zero_point: torch.Tensor | None
-    code_sums: torch.Tensor
-    device: torch.device
-
-
-def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
-                 relu: bool, is_by_row: bool = False) -> Rescaling:
-    """Return how integer sums of left times right become values.
-
-    gain and bias are (columns,) float32, or (rows,) with is_by_row; KernelError for another shape or type.
-    """
-    num_scaled = left.num_lines if is_by_row else right.num_lines
-    for name, vector in (("gain", gain), ("bias", bias)):
-        if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):
-            raise KernelError(f"a product of {num_scaled} columns needs a {name} of as many float32 values, "
-                              f"found {vector.dtype} of shape {tuple(vector.shape)}")
-    return Rescaling(_line_values(left, right), _line_values(right, left), gain, bias, is_by_row, relu)
-
-
-def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
-    """Return the codes of a known range."""
-    step, low = step_of(low, high, bit_width, rounding)
-    if len(step) != 1:
-        raise KernelError(f"the codes of a product have one range, found {len(step)}")
-    return CodeRange(bit_width, low.item(), step.item(), OFFSETS[rounding])
-
-
-def _line_values(side: ProductSide, other: ProductSide) -> LineValues:
-    device = side.device
-    step = torch.ones(1, device=device) if side.step is None else side.step
-    zero_point = torch.zeros(1, device=device) if side.zero_point is None else side.zero_point
-    # Sums of codes matter only beside a zero point of the other side.
-    sums = torch.zeros(1, device=device) if other.zero_point is None else step * side.code_sums
-    return LineValues(*(part.expand(side.num_lines).contiguous() for part in (step, zero_point, sums)))
-
-
 def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     """Multiply codes by codes.
 
@@ -142,3 +101,41 @@ def _check_packings(a: BitTensor, b: BitTensor) -> None:
     if a.packing != "column" or b.packing != "row":
         raise KernelError(f"a product takes a left side packed by 'column' and a right side packed by 'row', "
                           f"found {a.packing!r} and {b.packing!r}")
+
+
+class ProductSide(Protocol):
+    num_lines: int
+    step: torch.Tensor | None
+    zero_point: torch.Tensor | None
+    code_sums: torch.Tensor
+    device: torch.device
+
+
+def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
+                 relu: bool, is_by_row: bool = False) -> Rescaling:
+    """Return how integer sums of left times right become values.
+
+    gain and bias are (columns,) float32, or (rows,) with is_by_row; KernelError for another shape or type.
+    """
+    num_scaled = left.num_lines if is_by_row else right.num_lines
+    for name, vector in (("gain", gain), ("bias", bias)):
+        if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):
+            raise KernelError(f"a product of {num_scaled} columns needs a {name} of as many float32 values, "
+                              f"found {vector.dtype} of shape {tuple(vector.shape)}")
+    return Rescaling(_line_values(left, right), _line_values(right, left), gain, bias, is_by_row, relu)
+
+
+def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
+    step, low = step_of(low, high, bit_width, rounding)
+    if len(step) != 1:
+        raise KernelError(f"the codes of a product have one range, found {len(step)}")
+    return CodeRange(bit_width, low.item(), step.item(), OFFSETS[rounding])
+
+
+def _line_values(side: ProductSide, other: ProductSide) -> LineValues:
+    device = side.device
+    step = torch.ones(1, device=device) if side.step is None else side.step
+    zero_point = torch.zeros(1, device=device) if side.zero_point is None else side.zero_point
+    # Sums of codes matter only beside a zero point of the other side.
+    sums = torch.zeros(1, device=device) if other.zero_point is None else step * side.code_sums
+    return LineValues(*(part.expand(side.num_lines).contiguous() for part in (step, zero_point, sums)))

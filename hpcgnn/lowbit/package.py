@@ -20,57 +20,6 @@ from hpcgnn.errors import KernelError
 
 SLACK_BYTES = 16   # that the kernels may set to zero after what they write
 
-
-@dataclass
-class PositionWriter:
-    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
-
-    `interval` rows share a block, which starts where an index entry points.
-    """
-
-    dim: int
-    interval: int
-
-    def __post_init__(self) -> None:
-        self._waiting = np.empty((0, -(-self.dim // 8)), np.uint8)
-        self._num_bits = 0
-        self._positions, self._index = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-
-    def append(self, bitmap: np.ndarray) -> None:
-        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8; bits past the last column are zero."""
-        rows = np.concatenate([self._waiting, bitmap]) if len(self._waiting) else bitmap
-        num_whole = len(rows) // self.interval * self.interval
-        self._num_bits, self._positions, self._index = self._written(rows[:num_whole], self._positions)
-        self._waiting = rows[num_whole:].copy()
-
-    def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the number of bits, (ceil(bits / 8),) uint8 positions, and each block's first bit, (num_blocks,)
-        int64.
-        """
-        # Into a copy: the last block may get more rows, and is then written again.
-        num_bits, positions, index = self._written(self._waiting, self._positions.copy())
-        return num_bits, positions[:-(-num_bits // 8)], index
-
-    def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        num_blocks = -(-len(rows) // self.interval)
-        counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
-        count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)
-        num_bits = self._num_bits + kernels.plan_positions(rows, self.dim, self.interval, counts, gap_bits, count_width)
-        positions = grown(positions, num_bits // 8 + SLACK_BYTES)
-        kernels.write_positions(rows, self.dim, self.interval, counts, gap_bits, count_width, self._num_bits, positions,
-                                index)
-        return num_bits, positions, np.concatenate([self._index, index])
-
-
-def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """Return `array` with at least `size` entries, zero after its own."""
-    if size <= len(array):
-        return array
-    larger = np.zeros(max(size, 2 * len(array)), array.dtype)
-    larger[:len(array)] = array
-    return larger
-
-
 HEADER_BITS = 5
 MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
@@ -95,6 +44,8 @@ FAULTS = {
     12: "its list of columns is longer than that of the others would be",
     WASTED_BITS: "positions take more bits than they need",
 }
+
+INTERVAL = 64
 
 
 @dataclass(frozen=True)
@@ -162,18 +113,13 @@ class PackagedRows:
 
     @property
     def stored_bits(self) -> dict[str, int]:
-        """Stored bits of packages, positions and index, padding to bytes included."""
         return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
     def codes(self, first: int = 0, last: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to (last - first, dim) uint8, or int8 where signed.
+        """Decode rows [first, last) to (last - first, dim) uint8, or int8 where signed, into `out` if given.
 
-        `out`, of that shape and type in C order, is written and returned if given.
-
-        Raises
-        ------
-        KernelError      the packages of these rows are malformed, or out does not fit
+        Raises KernelError for malformed packages, or an `out` that does not fit.
         """
         first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), self.format.dtype) if out is None else out
@@ -183,13 +129,10 @@ class PackagedRows:
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to float32, each multiplied by its scale, (last - first,) float32.
+        """Decode rows [first, last) to float32, multiplied by their scales (last - first,) float32, into `out` if
+        given.
 
-        `out`, (last - first, dim) in C order, is written and returned if given.
-
-        Raises
-        ------
-        KernelError      the packages of these rows are malformed, or scale or out do not fit
+        Raises KernelError for malformed packages, or a scale or `out` that does not fit.
         """
         first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), np.float32) if out is None else out
@@ -201,9 +144,7 @@ class PackagedRows:
     def chosen(self, node: np.ndarray) -> np.ndarray:
         """Decode the rows `node`, (n,) int64 in any order, to (n, dim) codes.
 
-        Raises
-        ------
-        KernelError      there is no such row, or the packages around one are malformed
+        Raises KernelError for a row that is not there, or malformed packages.
         """
         node = np.ascontiguousarray(node, np.int64)
         if node.size and (node.min() < 0 or node.max() >= self.num_rows):
@@ -220,12 +161,7 @@ class PackagedRows:
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
     def bitmap(self) -> np.ndarray:
-        """Return (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set if column j is not zero.
-
-        Raises
-        ------
-        KernelError      positions are malformed
-        """
+        """Return (num_rows, ceil(dim / 8)) uint8, with bit j % 8 of byte j // 8 set for a non-zero column j."""
         bitmap = np.empty((self.num_rows, -(-self.dim // 8)), np.uint8)
         self.refuse(*kernels.read_bitmaps(self.source, 0, self.num_rows, bitmap))
         return bitmap
@@ -239,9 +175,7 @@ class PackagedRows:
     def check(self) -> PackagedRows:
         """Read all rows and return self, which then equals PackageWriter's output for these rows, bit by bit.
 
-        Raises
-        ------
-        KernelError      some package, position or index entry is malformed, or takes more bits than it needs
+        Raises KernelError for a package, position or index entry that is malformed, or takes more bits than it needs.
         """
         self._decode(0, self.num_rows)
         writer = PositionWriter(self.dim, self.interval)
@@ -259,7 +193,6 @@ class PackagedRows:
 
     @property
     def source(self) -> tuple:
-        """The stream as arguments of the kernels."""
         arrays = (self.stream, self.positions, self.index_bit, self.index_values, self.index_position)
         return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.num_rows, self.dim, self.num_bits,
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
@@ -280,15 +213,6 @@ class PackagedRows:
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")
-
-
-def _check_array(name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
-                          f"expected contiguous {dtype} of shape {shape}")
-
-
-INTERVAL = 64
 
 
 @dataclass
@@ -314,16 +238,10 @@ class PackageWriter:
         self._positions = PositionWriter(self.dim, self.interval)
 
     def append(self, codes: np.ndarray, bit_width: np.ndarray) -> None:
-        """Encode the next rows.
+        """Encode the next rows: codes (num_rows, dim), uint8 or signed int8, at bit widths (num_rows,) of 1 to 8.
 
-        Parameters
-        ----------
-        codes : (num_rows, dim) uint8, or int8 where signed
-        bit_width : (num_rows,) int, 1 .. 8
-
-        Raises
-        ------
-        KernelError      shapes or types do not fit, a width is out of range, or a code needs more than its row's width
+        Raises KernelError for shapes, types or widths that do not fit, and for a code that needs more than its row's
+        width.
         """
         codes, width = self._checked(codes, bit_width)
         counts = np.zeros(len(codes), np.int32)
@@ -366,7 +284,60 @@ class PackageWriter:
 
 
 def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackagedRows:
-    """Encode all rows at once; see `PackageWriter.append`."""
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()
+
+
+@dataclass
+class PositionWriter:
+    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
+
+    `interval` rows share a block, which starts where an index entry points.
+    """
+
+    dim: int
+    interval: int
+
+    def __post_init__(self) -> None:
+        self._waiting = np.empty((0, -(-self.dim // 8)), np.uint8)
+        self._num_bits = 0
+        self._positions, self._index = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+
+    def append(self, bitmap: np.ndarray) -> None:
+        """Encode the next rows, (num_rows, ceil(dim / 8)) uint8; bits past the last column are zero."""
+        rows = np.concatenate([self._waiting, bitmap]) if len(self._waiting) else bitmap
+        num_whole = len(rows) // self.interval * self.interval
+        self._num_bits, self._positions, self._index = self._written(rows[:num_whole], self._positions)
+        self._waiting = rows[num_whole:].copy()
+
+    def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return the number of bits, the positions as bytes, and each block's first bit, (num_blocks,) int64."""
+        # Into a copy: the last block may get more rows, and is then written again.
+        num_bits, positions, index = self._written(self._waiting, self._positions.copy())
+        return num_bits, positions[:-(-num_bits // 8)], index
+
+    def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+        num_blocks = -(-len(rows) // self.interval)
+        counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
+        count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)
+        num_bits = self._num_bits + kernels.plan_positions(rows, self.dim, self.interval, counts, gap_bits, count_width)
+        positions = grown(positions, num_bits // 8 + SLACK_BYTES)
+        kernels.write_positions(rows, self.dim, self.interval, counts, gap_bits, count_width, self._num_bits, positions,
+                                index)
+        return num_bits, positions, np.concatenate([self._index, index])
+
+
+def grown(array: np.ndarray, size: int) -> np.ndarray:
+    """Return `array` with at least `size` entries, zero after its own."""
+    if size <= len(array):
+        return array
+    larger = np.zeros(max(size, 2 * len(array)), array.dtype)
+    larger[:len(array)] = array
+    return larger
+
+
+def _check_array(name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
+                          f"expected contiguous {dtype} of shape {shape}")

@@ -19,16 +19,9 @@ SMALLEST_STEP = torch.finfo(torch.float32).tiny    # a constant line has no rang
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Return steps and lows of a float32 matrix, one for all or, with a line_axis, per line.
+    """Return steps and lows of a float32 matrix, one for all or, along `line_axis` (0 or 1), one per line.
 
-    Parameters
-    ----------
-    line_axis : {0, 1} or None       axis along which a line's values lie
-    low, high, rounding              see `hpcgnn.lowbit.to_bit`
-
-    Raises
-    ------
-    KernelError                      non-finite values, or an invalid range
+    low, high and rounding are as in `hpcgnn.lowbit.to_bit`. Raises KernelError for non-finite values or a bad range.
     """
     check_bit_width(bit_width)
     found_low, found_high = _extremes(values, line_axis)
@@ -43,9 +36,7 @@ def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: in
             rounding: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return step and low as float32 vectors.
 
-    Raises
-    ------
-    KernelError                      high below low, an infinite or undefined range, or an unknown rounding
+    Raises KernelError for high below low, an infinite or undefined range, or an unknown rounding.
     """
     if rounding not in OFFSETS:
         raise KernelError(f"rounding is {rounding!r}; expected one of {', '.join(OFFSETS)}")

@@ -93,7 +93,6 @@ class BitTiles:
 
     @cached_property
     def num_zero_tiles(self) -> int:
-        """Number of tiles of zeros in the whole matrix."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 
@@ -124,8 +123,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
                        bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                        reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_bits`, but the values of the codes: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`.
-    """
+    """Sum as `aggregate_bits`, but values: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`."""
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
     return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
 
@@ -134,9 +132,7 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
                      high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                      bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                      reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_to_float`, then quantize and pack by column for the next product; options as in
-    `bit_mm_to_bit`.
-    """
+    """Sum as `aggregate_to_float`, then quantize and pack by column; options as in `bit_mm_to_bit`."""
     if low is None or high is None:
         values = aggregate_to_float(tiles, features, gain=gain, bias=bias, relu=relu, jump=jump, reuse=reuse)
         return values._replace(result=to_bit(values.result, bit_width, low=low, high=high, rounding=rounding))

@@ -33,11 +33,9 @@ def find_method(name: str) -> type[Method]:
 
 
 def name_of(method: Method) -> str:
-    """Return the name by which `find_method` finds a method's class."""
     cls = type(method)
     return cls.name if METHODS.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def users_of(setting: str) -> list[str]:
-    """Return the names of the methods that have a setting."""
     return [name for name, method in METHODS.items() if setting in {own.name for own in fields(method)}]

@@ -36,12 +36,11 @@ class SharedAssigner:
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, widths: tuple[int, ...], lam: float):
         self._reductions, self._widths, self._lam = RankReductions(comm), widths, lam
         distance = distances(plan)
-        # Nothing is sent to oneself, so it does not matter in which round.
+        # Nothing goes to the rank itself, so its round does not matter.
         self._round = round_of(np.maximum(distance, 1), plan.num_ranks)
         self._num_rounds = 1 + int(round_of(np.array([max(1, plan.num_ranks - 1)]), plan.num_ranks)[0])
 
     def assign(self, told: list[Told], links: LinkModel, mean_bits: float | None) -> list[list[np.ndarray]]:
-        """Collective: return widths of this rank's groups by exchange and peer; see `Solver.solve`."""
         problems = [one.problem(self._round, links, self._widths) for one in told]
         if mean_bits is None:
             answers = [solve_together(problem, self._lam, self._num_messages(problem), self._reductions)
@@ -66,7 +65,6 @@ class GatheredAssigner:
         self._has_warned = False
 
     def assign(self, told: list[Told], links: LinkModel, mean_bits: float | None) -> list[list[np.ndarray]]:
-        """Collective: return widths of this rank's groups by exchange and peer; see `Solver.solve`."""
         gathered, answers = self._comm.gather((told, links, self._distance)), None
         if gathered is not None:
             problems = [self._problem(number, gathered) for number in range(len(told))]
@@ -128,7 +126,6 @@ class Told:
         )
 
     def by_peer(self, widths: np.ndarray) -> list[np.ndarray]:
-        """Split the widths of all groups by peer."""
         return np.split(widths, np.cumsum([len(beta) for beta in self.beta])[:-1])
 
 
@@ -185,7 +182,6 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float |
 
 
 def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
-    """Return the widths of every problem with the least variance at a mean number of bits per value."""
     return [solve_budget(problem, mean_bits) for problem in problems]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from hpcgnn.methods.greedy import ROUNDING, Steps, build_steps, check_budget, choice_of, fill, spend
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, inverse_span, scaled
 
-MAX_ROUNDS = 64       # whose seconds are told apart
+MAX_ROUNDS = 64       # with seconds of their own; more share them
 NUM_HALVINGS = 40
 NUM_NEAR = 8          # candidates on each side of the best seconds of a round in which steps could be cut
 NUM_BUDGET_HALVINGS = 48
@@ -54,7 +54,7 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
         best, bound = _cut_anywhere(steps, common, weight, rate, reductions)
         taken = _cheapest(problem, steps, _ends_near(steps, best, common, reductions), common, weight, rate, reductions)
         choice = choice_of(steps, taken, problem.num_groups)
-    longest = reductions.max(longest_of(problem, problem.pair_seconds(choice), len(num_messages)))
+    longest = reductions.max(problem.longest(problem.pair_seconds(choice), len(num_messages)))
     variance = scaled(float(reductions.sum(np.array([problem.variance(choice)]))[0]), common.variance_range)
     seconds = scaled(float(common.num_messages @ longest), common.seconds_range)
     offset = weight * common.variance_range[0] + rate * common.seconds_range[0]
@@ -79,11 +79,10 @@ class Common:
 
     @classmethod
     def find(cls, problem: Problem, num_messages: np.ndarray, reductions: Reductions) -> Common:
-        """Collective: combine what the ranks know."""
         first, num_rounds = np.zeros(problem.num_groups, np.int64), len(num_messages)
         least, most = reductions.max(np.stack([
-            longest_of(problem, problem.pair_seconds(first), num_rounds),
-            longest_of(problem, problem.pair_seconds(first + len(problem.widths) - 1), num_rounds)]))
+            problem.longest(problem.pair_seconds(first), num_rounds),
+            problem.longest(problem.pair_seconds(first + len(problem.widths) - 1), num_rounds)]))
         low, high = reductions.sum(np.array(problem.variance_range)).tolist()
         return cls(num_messages, least, most, (low, high))
 
@@ -131,24 +130,13 @@ def _cheapest(problem: Problem, steps: Steps, candidates: np.ndarray, common: Co
     num_rounds, taken, gains, seconds = candidates.shape[1], [], [], []
     for longest in candidates:
         prefix = steps.end <= longest[steps.ring_round]
-        chosen = fill(steps, prefix, longest[problem.pair_round] - _spent(steps, prefix, smallest))
+        chosen = fill(steps, prefix, longest[problem.pair_round] - steps.pair_seconds(prefix, smallest))
         taken.append(chosen)
         gains.append(np.bincount(steps.ring_round[chosen], steps.gain[chosen], num_rounds))
-        seconds.append(longest_of(problem, _spent(steps, chosen, smallest), num_rounds))
+        seconds.append(problem.longest(steps.pair_seconds(chosen, smallest), num_rounds))
     cost = (rate * common.num_messages * reductions.max(np.array(seconds))
             - weight * reductions.sum(np.array(gains)))
     return np.array(taken)[cost.argmin(axis=0)[steps.ring_round], np.arange(len(steps))]
-
-
-def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
-
-
-def longest_of(problem: Problem, seconds: np.ndarray, num_rounds: int) -> np.ndarray:
-    """Return (num_rounds,) float64, the longest of a rank's (num_pairs,) seconds in each round."""
-    longest = np.zeros(num_rounds)
-    np.maximum.at(longest, problem.pair_round, seconds)
-    return longest
 
 
 def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
@@ -193,7 +181,7 @@ def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, r
 def _steps_within(problem: Problem, mean_bits: float, num_rounds: int, reductions: Reductions) -> Steps:
     smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
     allowed = smallest + (mean_bits / problem.widths[0] - 1) * (smallest - problem.used_gamma)
-    longest = reductions.max(longest_of(problem, allowed, num_rounds)) * ROUNDING
+    longest = reductions.max(problem.longest(allowed, num_rounds)) * ROUNDING
     steps = build_steps(problem)
     steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
     return steps.where(spend(steps, smallest, longest[problem.pair_round], np.inf))

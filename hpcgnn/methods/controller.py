@@ -112,7 +112,7 @@ class Controller:
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
         """The cheapest and the most expensive width plan this epoch may use."""
-        if not hasattr(self._policy, "bounds"):     # one of one's own need not say
+        if not hasattr(self._policy, "bounds"):     # a user's own policy need not have it
             return (self._policy.bit_plan(seed, epoch, self.base),)
         return self._policy.bounds(seed, epoch)
 
@@ -145,7 +145,6 @@ class Controller:
         self._step_count = self._steps.judge(self._step_count, is_best)
 
     def forget(self) -> None:
-        """Start anew, for another training."""
         self._policy.forget()
         self._begin()
 
@@ -156,9 +155,7 @@ class Controller:
                 "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint; unless `restore_rank` follows, the next epoch is synchronous and solves widths
-        anew.
-        """
+        """Continue from a checkpoint; without `restore_rank` the next epoch is synchronous and solves widths anew."""
         if state.get("trial") and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
             self._drift = Drift.from_dict(state["drift"])
@@ -186,7 +183,6 @@ class Controller:
         return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
 
     def forget_rank(self) -> None:
-        """Forget what `restore_rank` read."""
         self._has_rows = False
         self._policy.forget()
 

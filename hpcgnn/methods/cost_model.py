@@ -36,7 +36,7 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     num_bytes : (samples,) int64
     seconds : (samples,) float64
     """
-    from scipy.optimize import nnls  # a fifth of a second, for which only a measurement waits
+    from scipy.optimize import nnls  # takes a fifth of a second, only when links are measured
 
     sizes, which = np.unique(num_bytes, return_inverse=True)
     typical = np.array([np.median(seconds[which == place]) for place in range(len(sizes))])
@@ -47,7 +47,7 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
         return float(typical[0] / sizes[0]), 0.0
     largest = float(sizes[-1])
     columns = np.stack([sizes / largest, np.ones(len(sizes))], axis=1) / typical[:, None]
-    # The columns differ by the seconds' magnitude only together, so one factor brings both near 1.
+    # Both columns scale with the seconds, so one factor brings both near 1.
     scale = np.median(typical)
     (per_largest, once), _ = nnls(columns * scale, np.ones(len(sizes)))
     return float(per_largest * scale / largest), float(once * scale)

@@ -39,7 +39,7 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
         weight, rate = problem.weights(lam)
         steps = build_steps(problem)
         smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
-        least = _longest(problem, smallest)
+        least = problem.longest(smallest, problem.num_rounds)
         bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
                  + _relaxed(steps, least, weight, rate))
         taken = _best_steps(problem, steps, smallest, least, weight, rate)
@@ -100,14 +100,16 @@ class Steps:
         return len(self.group)
 
     def where(self, which: np.ndarray | slice) -> Steps:
-        """Return some of the steps, in order."""
         return Steps(*(getattr(self, one.name)[which] for one in fields(self)))
 
     def rounds(self) -> Iterator[tuple[int, Steps]]:
-        """Yield the steps of each ring round that has any."""
         numbers, starts = np.unique(self.ring_round, return_index=True)
         for number, (low, high) in zip(numbers, itertools.pairwise([*starts, len(self)]), strict=True):
             yield int(number), self.where(slice(low, high))
+
+    def pair_seconds(self, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+        """Return (num_pairs,) float64, seconds of each pair's message after the taken steps."""
+        return smallest + np.bincount(self.pair[taken], self.seconds[taken], len(smallest))
 
     def fraction(self, seconds: np.ndarray | float) -> np.ndarray:
         """Return (num_steps,) float64, the share of each step that its pair can afford if steps were divisible."""
@@ -117,7 +119,6 @@ class Steps:
 
 
 def build_steps(problem: Problem) -> Steps:
-    """Return all steps with a positive gain."""
     gains = -np.diff(problem.group_variance, axis=1)
     added_bits = problem.num_values[:, None] * np.diff(problem.widths)
     group, level = np.nonzero(gains > 0)
@@ -159,9 +160,9 @@ def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.
     best_cost, best = np.full(len(least), np.inf), np.zeros(len(steps), bool)
     for longest in _candidates(steps, least, weight, rate):
         prefix = steps.end <= longest[steps.ring_round]
-        room = longest[problem.pair_round] - _spent(steps, prefix, smallest)
+        room = longest[problem.pair_round] - steps.pair_seconds(prefix, smallest)
         taken = fill(steps, prefix, room)
-        seconds = _longest(problem, _spent(steps, taken, smallest))
+        seconds = problem.longest(steps.pair_seconds(taken, smallest), problem.num_rounds)
         gain = np.bincount(steps.ring_round[taken], steps.gain[taken], len(least))
         cost = rate * seconds - weight * gain
         better = cost < best_cost
@@ -208,19 +209,8 @@ def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
     return taken
 
 
-def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
-
-
 def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
-    """Return (num_groups,) int64, the index of the width that the taken steps lead to."""
     return np.bincount(steps.group[taken], minlength=num_groups)
-
-
-def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
-    longest = np.zeros(problem.num_rounds)
-    np.maximum.at(longest, problem.pair_round, seconds)
-    return longest
 
 
 def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
@@ -259,7 +249,6 @@ def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: flo
 
 
 def check_budget(problem: Problem, mean_bits: float) -> None:
-    """Raise ConfigError if a budget is below the smallest width."""
     if not mean_bits >= problem.widths[0]:
         raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
                           "raise it or add a smaller width")

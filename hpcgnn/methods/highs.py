@@ -58,7 +58,7 @@ def _limit_of_round(time_limit: float | None, started: float) -> dict[str, float
 
 def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, limit: dict[str, float],
                  gap: float) -> tuple[np.ndarray, float]:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # a fifth of a second, for which only a solver waits
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a fifth of a second, only where it solves
 
     num_widths = len(problem.widths)
     num_binaries = len(groups) * num_widths

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcgnn.settings import Clash, check_values
 
-# Methods are read for `--help` too, which needs neither MPI nor torch: what runs is imported where it runs.
+# `--help` reads methods without MPI and torch, so what runs is imported where it runs.
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
@@ -100,7 +100,6 @@ class Method(ABC):
 
     @property
     def folder_suffix(self) -> str:
-        """Part of a run folder's name."""
         return ""
 
     @abstractmethod
@@ -126,9 +125,9 @@ class Method(ABC):
         return "affine"
 
     def starts_wide(self, context: MethodContext) -> bool:
-        """Whether training begins at the largest base width. With attention it does, since its weights form first,
-        unless rows are rotated, which have small errors at the smallest width too.
-        """
+        """Whether training begins at the largest base width."""
+        # Weights of attention form first and need exact rows; rotated rows have small errors at the smallest width
+        # too.
         return context.attends and not context.rotates
 
     def fixed_bits(self, storage_bits: int) -> int | None:

@@ -243,8 +243,7 @@ def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return the widths of a comma-separated list: ascending ones of 1, 2, 4, 8, or any single one; else ConfigError.
-    """
+    """Return the widths of a comma-separated list: ascending ones of 1, 2, 4, 8, or any single one."""
     words = [word.strip() for word in text.split(",")]
     known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
     widths = tuple(known[word] for word in words if word in known)

@@ -66,12 +66,10 @@ class Problem:
 
     @cached_property
     def variance_range(self) -> tuple[float, float]:
-        """Variance at all-largest and at all-smallest widths."""
         return float(self.group_variance[:, -1].sum()), float(self.group_variance[:, 0].sum())
 
     @cached_property
     def seconds_range(self) -> tuple[float, float]:
-        """Seconds at all-smallest and at all-largest widths."""
         first = np.zeros(self.num_groups, np.int64)
         return self.seconds(first), self.seconds(first + len(self.widths) - 1)
 
@@ -82,9 +80,13 @@ class Problem:
 
     def seconds(self, choice: np.ndarray) -> float:
         """Return the seconds of the longest pair of each ring round, summed over the rounds."""
-        longest = np.zeros(self.num_rounds)
-        np.maximum.at(longest, self.pair_round, self.pair_seconds(choice))
-        return float(longest.sum())
+        return float(self.longest(self.pair_seconds(choice), self.num_rounds).sum())
+
+    def longest(self, seconds: np.ndarray, num_rounds: int) -> np.ndarray:
+        """Return (num_rounds,) float64, the longest of (num_pairs,) seconds in each ring round."""
+        longest = np.zeros(num_rounds)
+        np.maximum.at(longest, self.pair_round, seconds)
+        return longest
 
     def variance(self, choice: np.ndarray) -> float:
         """Return the variance that the messages bring to the layer's gradients, up to a constant factor."""
@@ -112,13 +114,11 @@ def variance_factors(widths: tuple[int, ...], code: str = "affine") -> np.ndarra
 
 
 def inverse_span(low_high: tuple[float, float]) -> float:
-    """Return 1 / (high - low); 0 if they are equal, so that a constant term has no weight."""
     low, high = low_high
     return 1 / (high - low) if high > low else 0.0
 
 
 def scaled(value: float, low_high: tuple[float, float]) -> float:
-    """Return `value` scaled to 0 at low and 1 at high; 0 if they are equal."""
     return (value - low_high[0]) * inverse_span(low_high)
 
 

@@ -203,14 +203,12 @@ def group_rows(beta: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarra
 
 
 def group_sums(beta: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> np.ndarray:
-    """Return (num_groups,) float64, the sum of beta over each group's rows."""
     if len(group_start) == 1:
         return np.zeros(0)
     return np.add.reduceat(beta[order].astype(np.float64), group_start[:-1])
 
 
 def row_widths(widths: np.ndarray, order: np.ndarray, group_start: np.ndarray) -> np.ndarray:
-    """Return (num_rows,) uint8, each row's width from those of its groups."""
     rows = np.empty(len(order), np.uint8)
     rows[order] = np.repeat(widths, np.diff(group_start))
     return rows

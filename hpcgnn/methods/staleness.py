@@ -15,7 +15,7 @@ from typing import Any
 Site = tuple[int, int]          # layer, purpose
 Sums = tuple[float, float, float, float]
 MEMORY = 0.8                    # weight of the past in the running sums
-DEVIATIONS = 2.0                # of the estimate, within which motion is believed to lie
+DEVIATIONS = 2.0                # standard deviations from the estimate up to which motion is believed
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-WINDOW = 5              # epochs whose mean loss is compared with that of as many before
+WINDOW = 5              # epochs; its mean loss is compared with the window before
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
 PATIENCE = 10           # evaluations of steps of clusters without a better score; more is learning by heart
 FEWER = 4               # times fewer steps then
-LEAST_GAIN = 1.5        # times the arcs that steps of clusters hold beside those of rows dealt out one by one
-# While rows are dealt out one by one, from one epoch to the next: of the loss, and of the first epoch's loss, next to
-# which the loss of a graph that is learned by heart goes on falling by any share of itself.
+LEAST_GAIN = 1.5        # least ratio of edges inside steps of clusters to edges inside steps of rows
+# With steps of single rows, the least fall per epoch, relative to the loss and to the first epoch's loss: on a graph
+# that is learned by heart the loss keeps falling relative to itself.
 LEAST_EARLY_FALL, LEAST_OF_FIRST = 0.02, 0.01
 LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
@@ -87,7 +87,6 @@ class StepCount:
     num_worse: int = 0              # evaluations since the best one
 
     def observe(self, loss: float) -> StepCount:
-        """Return the state after one more epoch: a mean loss that stands still means fewer steps."""
         losses = (*self.losses, loss)[-2 * WINDOW:]
         if self.count == 1 or len(losses) < 2 * WINDOW:
             return replace(self, losses=losses, is_turn=False)

@@ -62,7 +62,6 @@ class Descent:
 
     @property
     def ldr(self) -> float | None:
-        """Rate of descent of the newest epoch, loss per second; None before two epochs."""
         return self.rates[-1] if self.rates else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +73,6 @@ class Descent:
 
 
 def can_tell(descent: Descent, window: int, test: str) -> bool:
-    """Whether there are enough losses for `is_slowing`."""
     return len(descent.mean_losses) > 2 * window if test == "relative" else len(descent.rates) > window
 
 

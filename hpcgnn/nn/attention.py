@@ -19,11 +19,8 @@ class GATConvolution(nn.Module):
 
     alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). An edge weight multiplies
     alpha after the softmax; v's own weight is 1. `combine` "concatenate" gives each head out_dim / heads columns
-    (hidden layers), "average" gives each head out_dim columns and takes the mean (last layer).
-
-    Raises
-    ------
-    ConfigError      concatenated heads that don't divide out_dim; an unknown `combine`
+    (hidden layers), "average" gives each head out_dim columns and takes the mean (last layer). Raises ConfigError for
+    heads that don't divide out_dim, and another `combine`.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(6). Deviation: no dropout of alpha, since draws would need two
     global node ids.
@@ -56,9 +53,7 @@ class GATConvolution(nn.Module):
         return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; scores, weights and sums are
-        float32.
-        """
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
         return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:

@@ -82,9 +82,7 @@ def build_model(shape: ModelShape) -> nn.Module:
     The model has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its number of aggregations, or
     None if every pass needs all rows; and `first_layer_parameters()`.
 
-    Raises
-    ------
-    ConfigError      an unknown model or jump; heads that can't share hidden_dim; wrong arguments for a user's model
+    Raises ConfigError for an unknown model or jump, heads that can't share hidden_dim, or wrong arguments.
     """
     model = find_model(shape.model)
     if shape.model in MODELS:

@@ -31,319 +31,7 @@ from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
 from hpcgnn.ops.spans import blocks, short_blocks
 from hpcgnn.ops.streams import streams_of
 
-
-def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
-         before: tuple[torch.Tensor | None, ...] = ()) -> None:
-    """Save rows for the backward pass of a torch.autograd.Function, as `graph` stores them (None: unchanged).
-
-    rows : (n, dim) each, of the first n inner nodes, or None
-    before : tensors or None        inputs of an activation, kept unchanged
-    """
-    ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
-    ctx.save_for_backward(*(values if store is None else store.encode(values)
-                            for values, store in zip(rows, ctx.stores, strict=True)), *before)
-
-
-class KeptRows:
-    """What `keep` saved, taken over by the backward pass; each part can be freed once read."""
-
-    def __init__(self, ctx) -> None:
-        saved, self._stores = ctx.saved_tensors, ctx.stores
-        self._values = list(saved[:len(self._stores)])
-        self.before = saved[len(self._stores):]
-        ctx.maybe_clear_saved_tensors()
-
-    def weight_gradient(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the first n rows kept at
-        `place`.
-        """
-        values, store = self._values[place], self._stores[place]
-        if store is None:
-            return weight_gradient(gradient, values[:len(gradient)])
-        # Codes are decoded block by block, so the whole rows never exist.
-        total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
-        for span, rows in store.decode(values):
-            part = gradient[span]
-            total += weight_gradient(part, rows[:len(part)])
-        return total
-
-    def give_back(self, place: int) -> None:
-        """Free the rows at `place`."""
-        self._values[place] = None
-
-
 Gradients = tuple[torch.Tensor | None, ...]
-
-
-@dataclass
-class Neighborhood:
-    """One convolution's place in a pass: activates, masks, sends and sums its rows."""
-
-    graph: LocalGraph
-    hop: Hop
-    is_input: bool                                # rows are the constant input
-    is_dropped: bool                              # rows are dropped out already
-    reduction: str
-    probability: float                            # of the dropout that comes first
-    activation: Activation | None = None          # applied before that dropout
-    before: tuple[torch.Tensor | None, ...] = ()  # inputs of the activation, for backward
-
-    def __post_init__(self) -> None:
-        self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
-        self.has_backward = torch.is_grad_enabled()      # inside a torch.autograd.Function it never is
-        self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(
-            self.hop.reach, reduction=self.reduction)
-        if self.key is not None and not self.is_input and self.graph.sends_sums:
-            raise KernelError("rows that are sent as sums are masked before; see LocalGraph.dropped_to_send")
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the aggregate is the same in every epoch."""
-        return self.is_input and self.key is None
-
-    @property
-    def redraws_input(self) -> bool:
-        """Whether backward masks the input again instead of keeping it, to save memory."""
-        return self.is_input and self.graph.stored_bits is not None
-
-    @property
-    def makes_again(self) -> bool:
-        """Whether backward recomputes the rows from the activation's inputs."""
-        return self.activation is not None and self.graph.stored_bits is None
-
-    def activated(self, h: torch.Tensor) -> torch.Tensor:
-        """Return activated rows; the activation's inputs go to `before`."""
-        if self.activation is None:
-            return h
-        self.activation = self.graph.stored(self.activation, h)
-        rows, self.before = self.activation.forward(h)
-        return rows
-
-    def take_before(self) -> tuple[torch.Tensor | None, ...]:
-        """Return `before` and forget it here."""
-        before, self.before = self.before, ()
-        return before
-
-    def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (start, masked rows) block by block: slices of `near`, or computed one at a time if `near` is None.
-
-        In the second case `before` is set at the end.
-        """
-        if near is not None:
-            yield from ((start, near[start:stop]) for start, stop in self._spans(near))
-            return
-        moments = []
-        for start, rows, of_block in self._made_of(h):
-            moments.append(of_block)
-            yield start, rows
-        self.before = h, torch.cat(moments)
-
-    def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first blocks of `near_blocks` once more, from the activation's inputs or the input rows."""
-        h = self.graph.x if self.activation is None else before[0]
-        return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
-
-    def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
-        """Turn gradients of activated rows into those of its inputs, in place; return gradients of its weight and bias.
-        """
-        return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
-
-    def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
-        """Return the gradients of the activation's inputs, weight and bias; the first overwrites the inputs block by
-        block.
-
-        gradient_of : function      start, stop -> gradient of the masked rows start .. stop, a new tensor
-        """
-        rows, moments = before
-        of_rows, of_norm = rows.detach() if rows.device.type == "cpu" else torch.empty_like(rows), []
-        for start, stop in self._spans(rows):
-            made = self._drop_in_place(gradient_of(start, stop), start, stop)
-            kept = rows[start:stop], moments[start:stop]
-            of_norm.append(self._activation_of(start, stop).backward(made, kept, of_rows[start:stop]))
-        sums = (None if parts[0] is None else torch.stack(parts).sum(0) for parts in zip(*of_norm, strict=True))
-        return of_rows, *sums
-
-    def mapped(self) -> Neighborhood:
-        """Return a copy for rows that were activated and masked before they were mapped."""
-        unmasked = copy.copy(self)
-        unmasked.key = unmasked.activation = None
-        return unmasked
-
-    def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
-        return self._drop(h, 0, len(h))
-
-    def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
-        """Mask the gradients of inner rows in place."""
-        return self._drop_in_place(of_rows, 0, len(of_rows))
-
-    @property
-    def is_by_peer(self) -> bool:
-        return self.hop.by_peer is not None
-
-    def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows, of all peers or one, as their owners do."""
-        return self._drop(h, *self._halo_places(h, peer))
-
-    def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows, or the first gradients of them, in place."""
-        return self._drop_in_place(h, *self._halo_places(h, peer))
-
-    def input_halo(self) -> torch.Tensor:
-        """Return the masked halo rows of the input, which every rank holds."""
-        return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
-
-    def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each peer and the masked input rows that it owns; peers without rows are skipped."""
-        for peer, (start, stop) in enumerate(self.graph.halo_spans):
-            if start < stop:
-                inner = self.graph.num_inner
-                yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
-
-    def aggregate(self, h: torch.Tensor, wants_rows: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: return A(mask h) and the masked inner rows mask h, h activated first.
-
-        h is (hop.num_in, dim), and the results are (hop.num_out, dim) and (hop.num_in, dim). The second may be empty if
-        the caller wants no rows.
-
-        Reference: AdaQP, Section 3.4.
-        """
-        if self.is_by_peer:
-            return self._aggregate_by_peer(h)
-        matrix = self.hop.matrices.forward
-        if self.is_input:
-            of_epoch = None if self.key is None else self.graph.masked_input_aggregate(
-                self.hop, self.reduction, self.probability, self.key)
-            if of_epoch is not None:
-                return of_epoch, self.drop_inner(h if wants_rows else h[:0])
-            near = self.drop_inner(h)
-            return multiply(matrix, near, self.input_halo()), near
-        rows = self.activated(h)
-        arrival = self.graph.start_fetch(rows, self.site)
-        near = self._masked(rows)
-        del rows                   # they are on their way: while sums are made the masked ones are enough
-        # Without a mask, halo rows can be summed straight from their messages.
-        if self.hop.in_place is not None and self.key is None:
-            table = arrival.in_place()
-            if table is not None:
-                return multiply(self.hop.in_place, near, table), near
-        # Central rows have no halo neighbor, so they are summed while messages travel.
-        central_stream, out = streams_of(h.device).central, None
-        if self.hop.central or self.has_backward:
-            out = self._empty_out(h)
-        if self.hop.central:
-            no_row = self._empty_halo(h)   # only addresses, of which central rows read none
-            with central_stream.after_computing():
-                for span in self.hop.central:
-                    multiply_span(matrix, near, no_row, out, span)
-                    arrival.poll()
-            del no_row
-        far = self._arrived(arrival, h)
-        if out is None:                    # an evaluation's messages were as long as a table, and are gone now
-            out = self._empty_out(h)
-        for span in self.hop.marginal:
-            multiply_span(matrix, near, far, out, span)
-        central_stream.join()
-        return out, near
-
-    def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:
-        far = arrival.packed() if self.key is None else None
-        if far is not None:
-            return far
-        far = arrival.rows_in_message(h.dtype)
-        if far is None:
-            arrival.wait()
-            far = self._empty_halo(h)
-            arrival.finish(far)
-        return self.drop_halo_in_place(far)
-
-    def aggregate_back(self, gradient: torch.Tensor,
-                       then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
-        """Collective: return the gradient of unmasked inner rows from this rank's sums, and the arrival that adds the
-        others'.
-
-        gradient : (at least hop.back_out, dim)      of the sums; further rows have none
-        then : function or None      maps summed gradients (n, dim) in place before they are masked; None if rows come
-                                     by peer
-        """
-        gradient = gradient[:self.hop.back_out]
-        arrival = self._start_take_home(gradient, then)
-        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
-        reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
-        for span in blocks(0, self.hop.back_in, gradient.device.type):
-            multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
-            if then is not None:
-                then(reached[slice(*span)])
-            arrival.poll()
-        return of_rows, arrival
-
-    def _start_take_home(self, gradient: torch.Tensor,
-                         then: Callable[[torch.Tensor], torch.Tensor] | None) -> Arrival:
-        if not self.is_by_peer:
-            of_halo = multiply(self.hop.matrices.far_back, gradient)
-            of_halo = of_halo if then is None else then(of_halo)
-            return self.graph.start_take_home(self.drop_halo_in_place(of_halo), self.site)
-        return self.graph.start_take_home_by_peer(
-            lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
-
-    def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: `aggregate`, adding the sums of one peer's rows after another's.
-
-        Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
-        """
-        if self.is_input:
-            near = self.drop_inner(h)
-            return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
-        h = self.activated(h)
-        arrival = self.graph.start_fetch_by_peer(h, self.site)
-        near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
-        for span in blocks(0, self.hop.num_out, h.device.type):
-            multiply_span(self.hop.by_peer.near, near, None, out, span)
-            arrival.poll()
-        return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
-
-    def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
-        """Add the sums over each peer's halo rows to `out` (hop.num_out, dim)."""
-        for peer, rows in halo_rows:
-            add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
-        return out
-
-    def _halo_places(self, h: torch.Tensor, peer: int | None) -> tuple[int, int]:
-        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
-        return self.graph.num_inner + start, self.graph.num_inner + stop
-
-    def _empty_out(self, h: torch.Tensor) -> torch.Tensor:
-        return empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
-
-    def _empty_halo(self, h: torch.Tensor) -> torch.Tensor:
-        return empty((self.hop.num_halo, h.shape[1]), h.dtype, h.device)
-
-    def _masked(self, rows: torch.Tensor) -> torch.Tensor:
-        # Rows of this layer alone can be masked in place once encoded; on a device, messages may still be unwritten.
-        is_own = self.activation is not None and rows.device.type == "cpu"
-        return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
-
-    def _made_of(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
-        spans = self._spans(h)
-        if self.activation is None:
-            yield from ((start, self._drop(h[start:stop], start, stop), None) for start, stop in spans)
-            return
-        # One buffer for all blocks: each block overwrites the one before.
-        room = empty((max(stop - start for start, stop in spans), h.shape[1]), h.dtype, h.device)
-        for start, stop in spans:
-            rows, (_, moments) = self._activation_of(start, stop).forward(h[start:stop], room[:stop - start])
-            yield start, self._drop_in_place(rows, start, stop), moments
-
-    def _activation_of(self, start: int, stop: int) -> Activation:
-        return self.activation.part(start, stop, self.graph.ids(start, stop))
-
-    def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
-        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h), h.device.type) or [(0, 0)]
-
-    def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
-
-    def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
 
 
 class AggregateFirst(torch.autograd.Function):
@@ -432,7 +120,7 @@ class MapFirst(torch.autograd.Function):
              before=neighborhood.take_before())
         if of_self is not None:
             return out.add_(of_self)
-        # torch adds float32 to rows of 16 bits in a copy of them.
+        # By block, since torch adds float32 to 16-bit rows in a copy.
         for start, stop in blocks(0, len(out), out.device.type):
             out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
@@ -532,3 +220,309 @@ def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Te
     for start, stop in blocks(0, len(gradient), gradient.device.type):
         gradient[start:stop] = map_back(gradient[start:stop], weight)
     return gradient
+
+
+@dataclass
+class Neighborhood:
+    """One convolution's place in a pass: activates, masks, sends and sums its rows."""
+
+    graph: LocalGraph
+    hop: Hop
+    is_input: bool                                # rows are the constant input
+    is_dropped: bool                              # rows are dropped out already
+    reduction: str
+    probability: float                            # of the dropout that comes first
+    activation: Activation | None = None          # applied before that dropout
+    before: tuple[torch.Tensor | None, ...] = ()  # inputs of the activation, for backward
+
+    def __post_init__(self) -> None:
+        self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
+        self.has_backward = torch.is_grad_enabled()      # inside a torch.autograd.Function it never is
+        self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(
+            self.hop.reach, reduction=self.reduction)
+        if self.key is not None and not self.is_input and self.graph.sends_sums:
+            raise KernelError("rows that are sent as sums are masked before; see LocalGraph.dropped_to_send")
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the aggregate is the same in every epoch."""
+        return self.is_input and self.key is None
+
+    @property
+    def redraws_input(self) -> bool:
+        """Whether backward masks the input again instead of keeping it, to save memory."""
+        return self.is_input and self.graph.stored_bits is not None
+
+    @property
+    def makes_again(self) -> bool:
+        """Whether backward recomputes the rows from the activation's inputs."""
+        return self.activation is not None and self.graph.stored_bits is None
+
+    def activated(self, h: torch.Tensor) -> torch.Tensor:
+        """Return activated rows; the activation's inputs go to `before`."""
+        if self.activation is None:
+            return h
+        self.activation = self.graph.stored(self.activation, h)
+        rows, self.before = self.activation.forward(h)
+        return rows
+
+    def take_before(self) -> tuple[torch.Tensor | None, ...]:
+        """Return `before` and forget it here."""
+        before, self.before = self.before, ()
+        return before
+
+    def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (start, masked rows) block by block: slices of `near`, or computed one at a time if `near` is None.
+
+        In the second case `before` is set at the end.
+        """
+        if near is not None:
+            yield from ((start, near[start:stop]) for start, stop in self._spans(near))
+            return
+        moments = []
+        for start, rows, of_block in self._made_of(h):
+            moments.append(of_block)
+            yield start, rows
+        self.before = h, torch.cat(moments)
+
+    def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first blocks of `near_blocks` once more, from the activation's inputs or the input rows."""
+        h = self.graph.x if self.activation is None else before[0]
+        return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
+
+    def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
+        """Turn gradients of activated rows into those of its inputs, in place; return its weight's and bias's."""
+        return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
+
+    def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
+        """Return gradients of the activation's inputs, weight and bias; the first overwrites the inputs.
+
+        gradient_of : function      start, stop -> gradient of the masked rows start .. stop, a new tensor
+        """
+        rows, moments = before
+        of_rows, of_norm = rows.detach() if rows.device.type == "cpu" else torch.empty_like(rows), []
+        for start, stop in self._spans(rows):
+            made = self._drop_in_place(gradient_of(start, stop), start, stop)
+            kept = rows[start:stop], moments[start:stop]
+            of_norm.append(self._activation_of(start, stop).backward(made, kept, of_rows[start:stop]))
+        sums = (None if parts[0] is None else torch.stack(parts).sum(0) for parts in zip(*of_norm, strict=True))
+        return of_rows, *sums
+
+    def mapped(self) -> Neighborhood:
+        """Return a copy for rows that were activated and masked before they were mapped."""
+        unmasked = copy.copy(self)
+        unmasked.key = unmasked.activation = None
+        return unmasked
+
+    def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
+        return self._drop(h, 0, len(h))
+
+    def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """Mask the gradients of inner rows in place."""
+        return self._drop_in_place(of_rows, 0, len(of_rows))
+
+    @property
+    def is_by_peer(self) -> bool:
+        return self.hop.by_peer is not None
+
+    def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
+        """Mask halo rows, of all peers or one, as their owners do."""
+        return self._drop(h, *self._halo_places(h, peer))
+
+    def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
+        """Mask halo rows, or the first gradients of them, in place."""
+        return self._drop_in_place(h, *self._halo_places(h, peer))
+
+    def input_halo(self) -> torch.Tensor:
+        """Return the masked halo rows of the input, which every rank holds."""
+        return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
+
+    def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each peer and the masked input rows that it owns; peers without rows are skipped."""
+        for peer, (start, stop) in enumerate(self.graph.halo_spans):
+            if start < stop:
+                inner = self.graph.num_inner
+                yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
+
+    def aggregate(self, h: torch.Tensor, wants_rows: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: return A(mask h) and the masked inner rows mask h, h activated first.
+
+        h is (hop.num_in, dim), and the results are (hop.num_out, dim) and (hop.num_in, dim). The second may be empty if
+        the caller wants no rows.
+
+        Reference: AdaQP, Section 3.4.
+        """
+        if self.is_by_peer:
+            return self._aggregate_by_peer(h)
+        matrix = self.hop.matrices.forward
+        if self.is_input:
+            of_epoch = None if self.key is None else self.graph.masked_input_aggregate(
+                self.hop, self.reduction, self.probability, self.key)
+            if of_epoch is not None:
+                return of_epoch, self.drop_inner(h if wants_rows else h[:0])
+            near = self.drop_inner(h)
+            return multiply(matrix, near, self.input_halo()), near
+        rows = self.activated(h)
+        arrival = self.graph.start_fetch(rows, self.site)
+        near = self._masked(rows)
+        del rows                   # sent; from here on the masked rows are enough
+        # Without a mask, halo rows can be summed straight from their messages.
+        if self.hop.in_place is not None and self.key is None:
+            table = arrival.in_place()
+            if table is not None:
+                return multiply(self.hop.in_place, near, table), near
+        # Central rows have no halo neighbor, so they are summed while messages travel.
+        central_stream, out = streams_of(h.device).central, None
+        if self.hop.central or self.has_backward:
+            out = self._empty_out(h)
+        if self.hop.central:
+            no_row = self._empty_halo(h)   # only addresses, of which central rows read none
+            with central_stream.after_computing():
+                for span in self.hop.central:
+                    multiply_span(matrix, near, no_row, out, span)
+                    arrival.poll()
+            del no_row
+        far = self._arrived(arrival, h)
+        if out is None:                    # an evaluation's messages were as long as a table, and are gone now
+            out = self._empty_out(h)
+        for span in self.hop.marginal:
+            multiply_span(matrix, near, far, out, span)
+        central_stream.join()
+        return out, near
+
+    def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:
+        far = arrival.packed() if self.key is None else None
+        if far is not None:
+            return far
+        far = arrival.rows_in_message(h.dtype)
+        if far is None:
+            arrival.wait()
+            far = self._empty_halo(h)
+            arrival.finish(far)
+        return self.drop_halo_in_place(far)
+
+    def aggregate_back(self, gradient: torch.Tensor,
+                       then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
+        """Collective: return this rank's part of the gradient of unmasked inner rows, and the arrival that adds the
+        others'.
+
+        gradient : (at least hop.back_out, dim)      of the sums; further rows have none
+        then : function or None      maps summed gradients in place before they are masked; None if rows come by peer
+        """
+        gradient = gradient[:self.hop.back_out]
+        arrival = self._start_take_home(gradient, then)
+        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
+        reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
+        for span in blocks(0, self.hop.back_in, gradient.device.type):
+            multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
+            if then is not None:
+                then(reached[slice(*span)])
+            arrival.poll()
+        return of_rows, arrival
+
+    def _start_take_home(self, gradient: torch.Tensor,
+                         then: Callable[[torch.Tensor], torch.Tensor] | None) -> Arrival:
+        if not self.is_by_peer:
+            of_halo = multiply(self.hop.matrices.far_back, gradient)
+            of_halo = of_halo if then is None else then(of_halo)
+            return self.graph.start_take_home(self.drop_halo_in_place(of_halo), self.site)
+        return self.graph.start_take_home_by_peer(
+            lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
+
+    def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: `aggregate`, adding the sums of one peer's rows after another's.
+
+        Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
+        """
+        if self.is_input:
+            near = self.drop_inner(h)
+            return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
+        h = self.activated(h)
+        arrival = self.graph.start_fetch_by_peer(h, self.site)
+        near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
+        for span in blocks(0, self.hop.num_out, h.device.type):
+            multiply_span(self.hop.by_peer.near, near, None, out, span)
+            arrival.poll()
+        return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
+
+    def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
+        """Add the sums over each peer's halo rows to `out` (hop.num_out, dim)."""
+        for peer, rows in halo_rows:
+            add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
+        return out
+
+    def _halo_places(self, h: torch.Tensor, peer: int | None) -> tuple[int, int]:
+        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
+        return self.graph.num_inner + start, self.graph.num_inner + stop
+
+    def _empty_out(self, h: torch.Tensor) -> torch.Tensor:
+        return empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
+
+    def _empty_halo(self, h: torch.Tensor) -> torch.Tensor:
+        return empty((self.hop.num_halo, h.shape[1]), h.dtype, h.device)
+
+    def _masked(self, rows: torch.Tensor) -> torch.Tensor:
+        # Rows of this layer alone can be masked in place once encoded; on a device, messages may still be unwritten.
+        is_own = self.activation is not None and rows.device.type == "cpu"
+        return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
+
+    def _made_of(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
+        spans = self._spans(h)
+        if self.activation is None:
+            yield from ((start, self._drop(h[start:stop], start, stop), None) for start, stop in spans)
+            return
+        # One buffer for all blocks: each block overwrites the one before.
+        room = empty((max(stop - start for start, stop in spans), h.shape[1]), h.dtype, h.device)
+        for start, stop in spans:
+            rows, (_, moments) = self._activation_of(start, stop).forward(h[start:stop], room[:stop - start])
+            yield start, self._drop_in_place(rows, start, stop), moments
+
+    def _activation_of(self, start: int, stop: int) -> Activation:
+        return self.activation.part(start, stop, self.graph.ids(start, stop))
+
+    def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
+        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h), h.device.type) or [(0, 0)]
+
+    def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
+
+    def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
+
+
+def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
+         before: tuple[torch.Tensor | None, ...] = ()) -> None:
+    """Save rows for the backward pass of a torch.autograd.Function, as `graph` stores them (None: unchanged).
+
+    rows : (n, dim) each, of the first n inner nodes, or None
+    before : tensors or None        inputs of an activation, kept unchanged
+    """
+    ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
+    ctx.save_for_backward(*(values if store is None else store.encode(values)
+                            for values, store in zip(rows, ctx.stores, strict=True)), *before)
+
+
+class KeptRows:
+    """What `keep` saved, taken over by the backward pass; each part can be freed once read."""
+
+    def __init__(self, ctx) -> None:
+        saved, self._stores = ctx.saved_tensors, ctx.stores
+        self._values = list(saved[:len(self._stores)])
+        self.before = saved[len(self._stores):]
+        ctx.maybe_clear_saved_tensors()
+
+    def weight_gradient(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the rows kept at `place`."""
+        values, store = self._values[place], self._stores[place]
+        if store is None:
+            return weight_gradient(gradient, values[:len(gradient)])
+        # Codes are decoded block by block, so the whole rows never exist.
+        total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
+        for span, rows in store.decode(values):
+            part = gradient[span]
+            total += weight_gradient(part, rows[:len(part)])
+        return total
+
+    def give_back(self, place: int) -> None:
+        """Free the rows at `place`."""
+        self._values[place] = None

@@ -34,7 +34,6 @@ class ConvolutionStack(nn.Module):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
-        """Make one layer."""
         raise NotImplementedError("a stack of convolutions is a subclass that says which")
 
     @property

@@ -29,20 +29,16 @@ AGAIN = "hpcgnn plan --measure FILE writes a file with all of them"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a rank computes per second in one precision, while all ranks of its node compute.
+    """What a rank computes per second in one precision, while all ranks of its node compute."""
 
-    Attributes
-    ----------
-    map_flops, gradient_flops : float      of rows times weights, and of gradients of weights
-    sum_bytes : (n, 3) float64             columns of a row, bytes of the table that rows are gathered from, and bytes
-                                           gathered per second; every number of columns with every size of a table
-    """
-
+    # map_flops, gradient_flops: of rows times weights, and of gradients of weights
     map_flops: float
     gradient_flops: float
     drop_values: float
     norm_values: float
     norm_back_values: float
+    # (n, 3) float64, columns of a row, bytes of the table that rows are gathered from, and bytes gathered per second;
+    # every number of columns with every size of a table
     sum_bytes: np.ndarray
 
     def gather_rate(self, columns: int, table_bytes: np.ndarray) -> np.ndarray:
@@ -61,44 +57,31 @@ class Rates:
 
 @dataclass(frozen=True)
 class Network:
-    """How long a message takes; None where a file does not say. Rank r is on node r // ranks_per_node.
-
-    Attributes
-    ----------
-    within_latency, between_latency : float      seconds of a message within a node and between nodes, beside its bytes
-    within_rate, between_rate : float            bytes per second of one message
-    nic_rate : float                             bytes per second that all ranks of a node together send, or receive
-    """
+    """How long a message takes; None where a file does not say. Rank r is on node r // ranks_per_node."""
 
     ranks_per_node: int
+    # within_latency, between_latency: seconds of a message within a node and between nodes, beside its bytes
     within_latency: float | None = None
+    # within_rate, between_rate: bytes per second of one message
     within_rate: float | None = None
     between_latency: float | None = None
     between_rate: float | None = None
-    nic_rate: float | None = None
+    nic_rate: float | None = None          # bytes per second that all ranks of a node together send, or receive
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One kind of node, and the network.
-
-    Attributes
-    ----------
-    rates : dict                   precision -> Rates
-    pack, unpack : dict            one of CODES -> values per second
-    process_bytes : float          of a rank before it reads its part: Python, libraries, MPI
-    step_seconds : float           of a step beside its kernels
-    memory_bytes : float or None   of a node
-    """
+    """One kind of node, and the network."""
 
     name: str
     network: Network
-    rates: dict[str, Rates]
+    rates: dict[str, Rates]              # precision -> Rates
+    # pack, unpack: one of CODES -> values per second
     pack: dict[str, float]
     unpack: dict[str, float]
-    process_bytes: float
-    step_seconds: float
-    memory_bytes: float | None = None
+    process_bytes: float                 # of a rank before it reads its part: Python, libraries, MPI
+    step_seconds: float                  # of a step beside its kernels
+    memory_bytes: float | None = None    # of a node
     about: dict[str, str] = field(default_factory=dict)
 
     def rates_of(self, precision: str) -> Rates:

@@ -16,20 +16,13 @@ from hpcgnn.shards.reader import read_graph_info, read_partition
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A whole graph.
+    """A whole graph."""
 
-    Attributes
-    ----------
-    dataset : GraphDataset           of shards without features and labels
-    owner : (num_nodes,) int32       of shards, the part of every node; else None
-    own_parts : int                  of shards; else 0
-    """
-
-    dataset: GraphDataset
+    dataset: GraphDataset              # of shards without features and labels
     num_features: int
     num_classes: int
-    owner: np.ndarray | None = None
-    own_parts: int = 0
+    owner: np.ndarray | None = None    # (num_nodes,) int32, of shards, the part of every node; else None
+    own_parts: int = 0                 # of shards; else 0
 
     @property
     def name(self) -> str:

@@ -17,19 +17,14 @@ ARCS_AT_ONCE = 1 << 23
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows that one part sends to another forward; backward, as many gradients come back.
+    """Rows that one part sends to another forward; backward, as many gradients come back."""
 
-    Attributes
-    ----------
-    source, destination : (n,) int64       parts, ascending by source; each pair that shares a row once
-    rows_within : (n, num_hops + 1) int64  of them, rows at most 0, 1, .. hops from the loss through `destination`
-    rows : (n,) int64                      all of them
-    """
-
+    # source, destination: (n,) int64, parts, ascending by source; each pair that shares a row once
     source: np.ndarray
     destination: np.ndarray
+    # (n, num_hops + 1) int64, of them, rows at most 0, 1, .. hops from the loss through `destination`
     rows_within: np.ndarray
-    rows: np.ndarray
+    rows: np.ndarray           # (n,) int64, all of them
 
     def where(self, is_kept: np.ndarray) -> Pairs:
         return Pairs(*(getattr(self, own.name)[is_kept] for own in fields(self)))
@@ -37,30 +32,20 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PartLoads:
-    """Rows and edges of every part.
-
-    Attributes
-    ----------
-    num_hops : int                         aggregations between the input and the loss
-    num_inner, num_halo, num_edges : (num_parts,) int64
-    rows_within : (num_parts, num_hops + 1) int64      inner rows at most 0, 1, .. hops from the loss
-    arcs_within                            edges into such rows, in the same shape
-    far_arcs_within                        of these, edges from halo rows
-    central_arcs_within                    of arcs_within, edges into rows without a halo neighbor
-    shared : Pairs or None                 what is sent where ranks of a node share rows, see `count_shared_pairs`;
-                                           None: they don't, or it is unknown
-    """
+    """Rows and edges of every part."""
 
     num_parts: int
-    num_hops: int
+    num_hops: int                      # aggregations between the input and the loss
+    # num_inner, num_halo, num_edges: (num_parts,) int64
     num_inner: np.ndarray
     num_halo: np.ndarray
     num_edges: np.ndarray
-    rows_within: np.ndarray
-    arcs_within: np.ndarray
-    far_arcs_within: np.ndarray
-    central_arcs_within: np.ndarray
+    rows_within: np.ndarray            # (num_parts, num_hops + 1) int64, inner rows at most 0, 1, .. hops from the loss
+    arcs_within: np.ndarray            # edges into such rows, in the same shape
+    far_arcs_within: np.ndarray        # of these, edges from halo rows
+    central_arcs_within: np.ndarray    # of arcs_within, edges into rows without a halo neighbor
     pairs: Pairs
+    # what is sent where ranks of a node share rows, see `count_shared_pairs`; None: they don't, or it is unknown
     shared: Pairs | None = None
 
     @property

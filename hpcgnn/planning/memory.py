@@ -25,25 +25,46 @@ EPOCHS = 2      # the first ones; of those after an evaluation one is like anoth
 Piece = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class RankSize:
-    """What a rank holds and exchanges.
+def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
+    """Bytes of each of KINDS, (num_parts,) each.
 
-    Attributes
-    ----------
-    layers : list of Layer            with this rank's numbers in their arrays
-    num_own : int                     inner rows that other ranks of the node read, where they share rows; else 0
-    message_bytes : callable          Exchange -> bytes sent and received in a training pass
-    full_bytes : callable             Exchange -> the same in an evaluation
+    - `reading`: what the part takes while it is read, above what training takes in its place later.
+    - `structure`: edges, and where the rows of messages lie.
+    - `features`: with the halo rows.
+    - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
+      chunks.
+    - `shared_rows`: what a rank sees of the table that the ranks of its node share.
+
+    `loads.shared` pairs are sent where the method shares the rows of a node.
     """
-
-    layers: list[Layer]
-    num_inner: int
-    num_halo: int
-    num_own: int
-    message_bytes: Callable[[Exchange], tuple[float, float]]
-    full_bytes: Callable[[Exchange], tuple[float, float]]
-    is_asynchronous: bool
+    known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
+    sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
+    exchanges = list(exchanges_of(size))
+    widest = max((exchange.dim for exchange in exchanges), default=0)
+    own, shared_rows = none, none
+    if sent is loads.shared and exchanges:
+        own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
+    kept = _activations(size, loads)
+    by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
+    sent_bytes = np.max([sum(both) for both in by_exchange.values()], axis=0) if exchanges else none
+    state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
+    halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
+    arena = arenas_of(size, loads, messages, sent, own)
+    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state)
+    reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
+    return {
+        "process": none + cluster.process_bytes,
+        "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
+        "features": known * size.in_dim * size.item_bytes,
+        "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
+                      + layout_bytes(exchanges, messages, sent, loads)),
+        "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
+        "activations": kept,
+        "gradients": rest,
+        "halo_rows": halo_rows,
+        "messages": sent_bytes,
+        "shared_rows": shared_rows * widest * size.item_bytes,
+        "method_state": COPIES_OF_STATE * state}
 
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
@@ -54,6 +75,19 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
     run.evaluate()
     run.train()
     return run.places.num_filled
+
+
+@dataclass(frozen=True)
+class RankSize:
+    """What a rank holds and exchanges."""
+
+    layers: list[Layer]                                         # with this rank's numbers in their arrays
+    num_inner: int
+    num_halo: int
+    num_own: int  # inner rows that other ranks of the node read, where they share rows; else 0
+    message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
+    full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
+    is_asynchronous: bool
 
 
 class _Run:
@@ -244,48 +278,6 @@ BYTES_OF_MOMENTS = 8       # of a normalized row
 FLOAT = 4
 PAGE_BYTES = 4096
 COPIES_OF_STATE = 2        # the messages that the next epoch reads, and what a checkpoint says of them
-
-
-def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
-    """Bytes of each of KINDS, (num_parts,) each.
-
-    - `reading`: what the part takes while it is read, above what training takes in its place later.
-    - `structure`: edges, and where the rows of messages lie.
-    - `features`: with the halo rows.
-    - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
-      chunks.
-    - `shared_rows`: what a rank sees of the table that the ranks of its node share.
-
-    `loads.shared` pairs are sent where the method shares the rows of a node.
-    """
-    known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
-    sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
-    exchanges = list(exchanges_of(size))
-    widest = max((exchange.dim for exchange in exchanges), default=0)
-    own, shared_rows = none, none
-    if sent is loads.shared and exchanges:
-        own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
-    kept = _activations(size, loads)
-    by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
-    sent_bytes = np.max([sum(both) for both in by_exchange.values()], axis=0) if exchanges else none
-    state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
-    halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
-    arena = arenas_of(size, loads, messages, sent, own)
-    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state)
-    reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
-    return {
-        "process": none + cluster.process_bytes,
-        "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
-        "features": known * size.in_dim * size.item_bytes,
-        "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
-                      + layout_bytes(exchanges, messages, sent, loads)),
-        "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
-        "activations": kept,
-        "gradients": rest,
-        "halo_rows": halo_rows,
-        "messages": sent_bytes,
-        "shared_rows": shared_rows * widest * size.item_bytes,
-        "method_state": COPIES_OF_STATE * state}
 
 
 def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:

@@ -24,24 +24,14 @@ KNOWN = ("vanilla", "uniform", "pipegcn", "bns")
 
 @dataclass(frozen=True)
 class Messages:
-    """How a method sends rows.
+    """How a method sends rows."""
 
-    Attributes
-    ----------
-    name : str                  METHOD or METHOD:BITS
-    bits : int                  width of every row
-    share : float               share of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
-    is_asynchronous : bool      rows are those of the epoch before, so nobody waits for messages
-    rotated : tuple of str      directions with rotated rows, of 1 to 8 bits
-    least_rotated : int         fewest columns of a rotated row
-    """
-
-    name: str
-    bits: int
-    share: float = 1.0
-    is_asynchronous: bool = False
-    rotated: tuple[str, ...] = ()
-    least_rotated: int = LEAST_ROTATED
+    name: str                             # METHOD or METHOD:BITS
+    bits: int                             # width of every row
+    share: float = 1.0  # share of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
+    is_asynchronous: bool = False         # rows are those of the epoch before, so nobody waits for messages
+    rotated: tuple[str, ...] = ()         # directions with rotated rows, of 1 to 8 bits
+    least_rotated: int = LEAST_ROTATED    # fewest columns of a rotated row
 
     @property
     def is_exact(self) -> bool:

@@ -20,25 +20,19 @@ ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear convolution.
+    """One linear convolution."""
 
-    Attributes
-    ----------
-    number : int               from 0
-    rows_in, rows_out : (num_parts,) int64      inner rows that a training pass needs of its input, and computes
-    arcs, far_arcs, central_arcs : (num_parts,) int64      edges into the rows that come out
-    reach : int                hops from the rows that come in to the loss
-    """
-
-    number: int
+    number: int            # from 0
     in_dim: int
     out_dim: int
+    # rows_in, rows_out: (num_parts,) int64, inner rows that a training pass needs of its input, and computes
     rows_in: np.ndarray
     rows_out: np.ndarray
+    # arcs, far_arcs, central_arcs: (num_parts,) int64, edges into the rows that come out
     arcs: np.ndarray
     far_arcs: np.ndarray
     central_arcs: np.ndarray
-    reach: int
+    reach: int             # hops from the rows that come in to the loss
 
     @property
     def maps_first(self) -> bool:
@@ -53,23 +47,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """A stack of linear convolutions as hpcgnn trains it.
+    """A stack of linear convolutions as hpcgnn trains it."""
 
-    Attributes
-    ----------
-    model : str                 of MODELS; ConfigError for another one
-    precision : str             of ITEM_BYTES
-    has_norm : bool             LayerNorm after every hidden layer
-    """
-
-    model: str
+    model: str                 # of MODELS; ConfigError for another one
     in_dim: int
     hidden_dim: int
     out_dim: int
     num_layers: int
-    precision: str = "fp32"
+    precision: str = "fp32"    # of ITEM_BYTES
     has_dropout: bool = True
-    has_norm: bool = True
+    has_norm: bool = True      # LayerNorm after every hidden layer
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -110,15 +97,7 @@ class ModelSize:
 
 @dataclass
 class Work:
-    """What a training pass computes, by kind; each entry has one number per part.
-
-    Attributes
-    ----------
-    maps, gradients : floating-point operations of rows times weights, and of the gradients of weights
-    sums : list of (values gathered, rows of their table, columns)
-    drops, norms, norms_back : values of dropout, and of normalization, ReLU and dropout, forward and backward
-    window : list of (layer, is backward, values gathered) that are summed while the messages of an exchange travel
-    """
+    """What a training pass computes, by kind; each entry has one number per part."""
 
     maps: np.ndarray
     gradients: np.ndarray

@@ -38,92 +38,6 @@ from hpcgnn.planning.sampling import (
 FORMAT = 1
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    choices = {name: str(value) if name == "root" and value else value
-               for name, value in asdict(plan.choices).items()}
-    return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
-            "cluster": {"file": plan.cluster.name, **plan.cluster.about}, "choices": choices,
-            "recommended": {"ranks": plan.best.num_parts, "method": plan.best.messages.name,
-                            "reasons": plan.reasons},
-            "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
-            "predictions": [_prediction_record(one) for one in plan.predictions]}
-
-
-def _prediction_record(one: Prediction) -> dict[str, Any]:
-    near, far = (one.sent.of(is_near) for is_near in (True, False))
-    names = ("bytes", "mean_bytes_a_pair", "max_bytes_a_pair")
-    return {
-        "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
-        "epoch_seconds": one.seconds.epoch, "seconds_of_slowest_rank": one.seconds.of_slowest,
-        "mean_seconds": {stage: float(np.mean(seconds)) for stage, seconds in one.seconds.by_stage.items()},
-        "exchange_seconds_simulated": one.seconds.exchange, "exchange_seconds_closed_form": one.seconds.closed_form,
-        "sent_bytes_per_epoch": one.sent.total, "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
-        "within_nodes": dict(zip(names, near, strict=True)), "between_nodes": dict(zip(names, far, strict=True)),
-        "rows_a_pair": {"mean": float(one.sent.rows.mean()) if len(one.sent.rows) else 0.0,
-                        "max": float(one.sent.rows.max(initial=0))},
-        "pairs": len(one.loads.pairs.rows), "halo_rows": int(one.loads.num_halo.sum()),
-        "evaluation_bytes": one.sent.evaluation, "setup_bytes": one.sent.setup,
-        "peak_bytes": one.peak_bytes,
-        "memory_of_fullest_rank": {kind: float(amount[int(sum(one.memory.values()).argmax())])
-                                   for kind, amount in one.memory.items()}}
-
-
-DEFAULT_PARTS = (4, 16, 64, 256, 1024)
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What is planned; see `hpcgnn plan --help`.
-
-    Attributes
-    ----------
-    parts : list of int or None      None: the parts of the shards, or DEFAULT_PARTS
-    sample : float or None           share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
-    larger : str or None             sizes of a larger graph, see `parse_sizes`
-    """
-
-    parts: list[int] | None
-    methods: tuple[str, ...]
-    model: str = "sage"
-    layers: int = 3
-    hidden: int = 256
-    precision: str = "fp32"
-    norm: str = "layer"
-    partitioner: str = DEFAULT_PARTITIONER
-    balance: str | None = None
-    seed: int = 0
-    symmetrize: bool = False
-    root: Path | None = None
-    make_labels: int | None = None
-    sample: float | None = None
-    larger: str | None = None
-    has_dropout: bool = True
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that was predicted.
-
-    Attributes
-    ----------
-    sizes : GraphSizes              of the graph that is planned for
-    predictions : list of Prediction      by parts, then by method
-    cut_seconds : dict              parts -> seconds in which this machine cut the graph
-    remarks : list of str           how good the numbers are
-    """
-
-    graph: str
-    sizes: GraphSizes
-    size: ModelSize
-    cluster: Cluster
-    choices: Choices
-    predictions: list[Prediction]
-    cut_seconds: dict[int, float]
-    best: Prediction
-    reasons: list[str]
-    remarks: list[str]
-
-
 def make_plan(source: str, cluster: Cluster, choices: Choices,
               progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
     """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
@@ -163,6 +77,77 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
                 _remarks(predictions, graph, larger, cutter.share))
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    choices = {name: str(value) if name == "root" and value else value
+               for name, value in asdict(plan.choices).items()}
+    return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
+            "cluster": {"file": plan.cluster.name, **plan.cluster.about}, "choices": choices,
+            "recommended": {"ranks": plan.best.num_parts, "method": plan.best.messages.name,
+                            "reasons": plan.reasons},
+            "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
+            "predictions": [_prediction_record(one) for one in plan.predictions]}
+
+
+def _prediction_record(one: Prediction) -> dict[str, Any]:
+    near, far = (one.sent.of(is_near) for is_near in (True, False))
+    names = ("bytes", "mean_bytes_a_pair", "max_bytes_a_pair")
+    return {
+        "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
+        "epoch_seconds": one.seconds.epoch, "seconds_of_slowest_rank": one.seconds.of_slowest,
+        "mean_seconds": {stage: float(np.mean(seconds)) for stage, seconds in one.seconds.by_stage.items()},
+        "exchange_seconds_simulated": one.seconds.exchange, "exchange_seconds_closed_form": one.seconds.closed_form,
+        "sent_bytes_per_epoch": one.sent.total, "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
+        "within_nodes": dict(zip(names, near, strict=True)), "between_nodes": dict(zip(names, far, strict=True)),
+        "rows_a_pair": {"mean": float(one.sent.rows.mean()) if len(one.sent.rows) else 0.0,
+                        "max": float(one.sent.rows.max(initial=0))},
+        "pairs": len(one.loads.pairs.rows), "halo_rows": int(one.loads.num_halo.sum()),
+        "evaluation_bytes": one.sent.evaluation, "setup_bytes": one.sent.setup,
+        "peak_bytes": one.peak_bytes,
+        "memory_of_fullest_rank": {kind: float(amount[int(sum(one.memory.values()).argmax())])
+                                   for kind, amount in one.memory.items()}}
+
+
+DEFAULT_PARTS = (4, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is planned; see `hpcgnn plan --help`."""
+
+    parts: list[int] | None        # None: the parts of the shards, or DEFAULT_PARTS
+    methods: tuple[str, ...]
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 256
+    precision: str = "fp32"
+    norm: str = "layer"
+    partitioner: str = DEFAULT_PARTITIONER
+    balance: str | None = None
+    seed: int = 0
+    symmetrize: bool = False
+    root: Path | None = None
+    make_labels: int | None = None
+    sample: float | None = None    # share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
+    larger: str | None = None      # sizes of a larger graph, see `parse_sizes`
+    has_dropout: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that was predicted."""
+
+    graph: str
+    sizes: GraphSizes                # of the graph that is planned for
+    size: ModelSize
+    cluster: Cluster
+    choices: Choices
+    predictions: list[Prediction]    # by parts, then by method
+    cut_seconds: dict[int, float]    # parts -> seconds in which this machine cut the graph
+    best: Prediction
+    reasons: list[str]
+    remarks: list[str]               # how good the numbers are
 
 
 class Cutter:

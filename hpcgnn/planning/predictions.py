@@ -18,19 +18,12 @@ LEAST_EFFICIENCY = 0.5     # of the cheapest plan's rank-seconds over a plan's, 
 
 @dataclass(frozen=True)
 class Sent:
-    """What an epoch sends.
+    """What an epoch sends."""
 
-    Attributes
-    ----------
-    rows : (n,) float64            rows of each pair's widest exchange, forward
-    by_pair : (n,) float64         bytes from one rank to another in an epoch, of pairs that share a row
-    is_near : (n,) bool            both ranks are on one node
-    evaluation, setup : int        bytes of one evaluation, and of input rows, once
-    """
-
-    rows: np.ndarray
-    by_pair: np.ndarray
-    is_near: np.ndarray
+    rows: np.ndarray       # (n,) float64, rows of each pair's widest exchange, forward
+    by_pair: np.ndarray    # (n,) float64, bytes from one rank to another in an epoch, of pairs that share a row
+    is_near: np.ndarray    # (n,) bool, both ranks are on one node
+    # evaluation, setup: bytes of one evaluation, and of input rows, once
     evaluation: int
     setup: int
 
@@ -47,23 +40,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One run: `num_parts` ranks, one method.
-
-    Attributes
-    ----------
-    source : str                  how the parts were found: "cut", "shards", "sample" or "scaled"
-    memory : dict                 kind -> (num_parts,) bytes
-    node_bytes : float or None    memory of a node
-    """
+    """One run: `num_parts` ranks, one method."""
 
     num_parts: int
     messages: Messages
-    source: str
+    source: str                      # how the parts were found: "cut", "shards", "sample" or "scaled"
     loads: PartLoads
     seconds: EpochSeconds
     sent: Sent
-    memory: dict[str, np.ndarray]
-    node_bytes: float | None
+    memory: dict[str, np.ndarray]    # kind -> (num_parts,) bytes
+    node_bytes: float | None         # memory of a node
     ranks_per_node: int
 
     @property

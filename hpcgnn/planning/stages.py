@@ -19,18 +19,11 @@ POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgn
 
 @dataclass(frozen=True)
 class EpochSeconds:
-    """Seconds of an epoch.
+    """Seconds of an epoch."""
 
-    Attributes
-    ----------
-    by_stage : dict            of STAGES -> (num_parts,) float64; of an exchange what is not hidden behind sums
-    exchange : float           of all exchanges until the last rank has ended, hidden or not, as simulated
-    closed_form : float        the same by the closed form
-    """
-
-    by_stage: dict[str, np.ndarray]
-    exchange: float
-    closed_form: float
+    by_stage: dict[str, np.ndarray]  # of STAGES -> (num_parts,) float64; of an exchange what is not hidden behind sums
+    exchange: float                    # of all exchanges until the last rank has ended, hidden or not, as simulated
+    closed_form: float                 # the same by the closed form
 
     @property
     def by_rank(self) -> np.ndarray:

@@ -25,22 +25,11 @@ from hpcgnn.pyg.row_functions import RowFunctions
 class DistributedModel(nn.Module):
     """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
-    Its state has the plain model's names, so that it loads into the plain model.
+    Its state has the plain model's names, so that it loads into the plain model. The module's forward takes (x,
+    edge_index), and edge_weight or edge_attr if it uses them. `reduction`, `attends` and `num_exchanges` are traits for
+    methods, see `hpcgnn.nn.models.ModelTraits`.
 
-    Parameters
-    ----------
-    module : nn.Module              forward takes (x, edge_index), and edge_weight or edge_attr if it uses them
-    ignores_edge_weights : bool     leave out the graph's edge weights
-
-    Attributes
-    ----------
-    reduction : {"gcn", "mean", "sum"}      how its first convolution sums
-    attends : bool                          a convolution weights rows by a softmax
-    num_exchanges : int                     exchanges of halo rows per forward, at most; 0 without convolutions
-
-    Raises
-    ------
-    ConfigError      a part that can't be distributed, by name, with the reason
+    Raises ConfigError for a part that can't be distributed, by name, with the reason.
     """
 
     def __init__(self, module: nn.Module, ignores_edge_weights: bool = False):
@@ -60,15 +49,9 @@ class DistributedModel(nn.Module):
         return self.module.load_state_dict(state_dict, strict, assign)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: return (num_inner, num_outputs) answers for this rank's nodes.
+        """Collective: map the graph's input rows (num_inner, num_features) to (num_inner, num_outputs).
 
-        Parameters
-        ----------
-        x : (num_inner, num_features), the graph's input rows
-
-        Raises
-        ------
-        ConfigError      the model reads edge_index, changes its input, or returns anything but one row per node
+        Raises ConfigError if the model reads edge_index, changes its input, or returns anything but one row per node.
         """
         edges = self._edges_of(graph)
         ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
@@ -175,12 +158,7 @@ class DistributedModel(nn.Module):
                 for place, columns in self._edge_columns()[:1]]
 
     def check_fits(self, graph: Any) -> None:
-        """Check the model's columns, and whether it takes edge weights, against a graph.
-
-        Raises
-        ------
-        ConfigError      they differ
-        """
+        """Check the model's columns, and whether it takes edge weights, against a graph; ConfigError if they differ."""
         for name, found, what in (("in_channels", graph.num_features, "features"),
                                   ("out_channels", graph.num_classes, "outputs")):
             stated = getattr(self.module, name, None)

@@ -41,9 +41,7 @@ SAME_ELEMENTS = {"to", "long", "int", "clone", "contiguous", "cuda", "cpu", "det
 
 
 class RowFunctions(TorchFunctionMode):
-    """Within this block, draws are keyed by node or edge ids, batch normalization runs over all ranks, and tables of
-    all nodes give this rank's rows.
-    """
+    """Context in which torch functions on nodes give their results on one process; see the module."""
 
     def __init__(self, passing: ForwardPassing):
         super().__init__()

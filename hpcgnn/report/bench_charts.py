@@ -21,18 +21,11 @@ TRAFFIC_PARTS = ("dense_bytes", "sparse_bytes", "copy_bytes", "list_bytes")
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Sizes of the same rows in each format.
+    """Sizes of the same rows in each format."""
 
-    Attributes
-    ----------
-    bits : str                                width of the codes, or their range
-    density : float                           share of nonzeros
-    stored_bits : dict name → (float, float)  of values, and of their positions
-    """
-
-    bits: str
-    density: float
-    stored_bits: dict[str, tuple[float, float]]
+    bits: str                                      # width of the codes, or their range
+    density: float                                 # share of nonzeros
+    stored_bits: dict[str, tuple[float, float]]    # dict name → (float, float), of values, and of their positions
 
 
 @dataclass(frozen=True)

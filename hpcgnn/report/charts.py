@@ -30,25 +30,38 @@ from hpcgnn.report.summary import values_of
 NumberedRuns = list[tuple[int, Run]]      # with their numbers in the report, which give their colors
 
 
+def charts_of(runs: list[Run]) -> list[Chart]:
+    """Charts that some run has data for."""
+    numbered = list(enumerate(runs))
+    return [chart for make in CHARTS if (chart := make(numbered)) is not None]
+
+
+def remarks_of(runs: list[Run]) -> list[str]:
+    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
+    alone = [run.name for run in runs if run.summary["ranks"] == 1]
+    thinned = [run.name for run in runs if is_thinned(run)]
+    repeated = [run.name for run in runs if len(run.seeds) > 1]
+    remarks = []
+    if alone:
+        remarks.append(f"{_listed(alone)} trained on one rank and sent no messages: charts of messages, ranks and "
+                       "pairs leave " + ("it" if len(alone) == 1 else "them") + " out.")
+    if repeated:
+        remarks.append(f"{_listed(repeated)}: lines are means over seeds, bands one standard deviation.")
+    if thinned:
+        remarks.append(f"{_listed(thinned)}: curves show {MAX_POINTS:,} of the epochs at most, evenly chosen.")
+    return remarks
+
+
 @dataclass(frozen=True)
 class Chart:
-    """One figure of the report.
+    """One figure of the report."""
 
-    Attributes
-    ----------
-    name : str            unique on the page
-    kind : {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}     the script that draws it
-    caption : str         what is drawn, and how it was measured
-    seen : str            what is seen in these runs, or ""
-    data : dict           of lists, numbers and strings, as the script of that kind takes it
-    """
-
-    name: str
+    name: str               # unique on the page
     title: str
-    kind: str
-    caption: str
-    seen: str
-    data: dict[str, Any]
+    kind: str               # {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}, the script that draws it
+    caption: str            # what is drawn, and how it was measured
+    seen: str               # what is seen in these runs, or ""
+    data: dict[str, Any]    # of lists, numbers and strings, as the script of that kind takes it
 
 
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
@@ -513,28 +526,6 @@ def _imbalance(values: np.ndarray) -> float:
 
 CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart,
           pairs_chart, seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)
-
-
-def charts_of(runs: list[Run]) -> list[Chart]:
-    """Charts that some run has data for."""
-    numbered = list(enumerate(runs))
-    return [chart for make in CHARTS if (chart := make(numbered)) is not None]
-
-
-def remarks_of(runs: list[Run]) -> list[str]:
-    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
-    alone = [run.name for run in runs if run.summary["ranks"] == 1]
-    thinned = [run.name for run in runs if is_thinned(run)]
-    repeated = [run.name for run in runs if len(run.seeds) > 1]
-    remarks = []
-    if alone:
-        remarks.append(f"{_listed(alone)} trained on one rank and sent no messages: charts of messages, ranks and "
-                       "pairs leave " + ("it" if len(alone) == 1 else "them") + " out.")
-    if repeated:
-        remarks.append(f"{_listed(repeated)}: lines are means over seeds, bands one standard deviation.")
-    if thinned:
-        remarks.append(f"{_listed(thinned)}: curves show {MAX_POINTS:,} of the epochs at most, evenly chosen.")
-    return remarks
 
 
 def _listed(names: list[str]) -> str:

@@ -24,6 +24,40 @@ MODES = ("sync", "async")
 BY_RANK = ("compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes")
 
 
+def read_runs(paths: list[Path]) -> list[Run]:
+    """Read run folders; those that share a folder name are called by their path.
+
+    Raises
+    ------
+    ConfigError      a folder is missing, is no run folder or is given twice, or a file in it is damaged
+    """
+    resolved = [path.resolve() for path in paths]
+    for number, path in enumerate(paths):
+        if resolved[number] in resolved[:number]:
+            raise ConfigError(f"run folder {path} is given twice; name each run once")
+    names = [path.name for path in resolved]
+    return [read_run(path, name if names.count(name) == 1 else str(path))
+            for path, name in zip(paths, names, strict=True)]
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read one run folder; errors as in `read_runs`."""
+    metrics = path / "metrics.jsonl"
+    if not metrics.is_file():
+        raise ConfigError(f"{path} holds no metrics.jsonl, so it is no run folder; "
+                          "give a folder that hpcgnn train --out has made")
+    summary = path / "summary.json"
+    is_complete = summary.exists()
+    records = read_records(metrics, is_complete)
+    if not records:
+        raise ConfigError(f"{metrics} holds no finished epoch yet; wait for the first one, or train again")
+    said = _read_summary(summary) if is_complete else {}
+    _check_epochs(metrics, records, said.get("num_epochs_recorded", len(records)))
+    config = read_toml(path / "config.toml")
+    provenance = config.pop("provenance", {})
+    return Run(name, path, config, provenance, records, {**summarize(config, provenance, records), **said}, is_complete)
+
+
 def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any], ...]:
     """Finished lines of metrics.jsonl in order. With `is_complete` the run has ended, so every line must be finished.
 
@@ -130,25 +164,15 @@ def _is_square(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """One training, finished or not.
+    """One training, finished or not."""
 
-    Attributes
-    ----------
-    name : str                   folder name, made unique among the runs of a report
-    config : dict                resolved settings of config.toml, without its tables
-    provenance : dict            its table of that name: where and with what the run was made
-    records : tuple of dict      lines of metrics.jsonl in order: seed, epoch, loss, ...
-    summary : dict               summary.json over what the records alone tell, so every run has the same keys
-    is_complete : bool           summary.json exists, hence the training ended by itself
-    """
-
-    name: str
+    name: str                              # folder name, made unique among the runs of a report
     path: Path
-    config: dict[str, Any]
-    provenance: dict[str, Any]
-    records: tuple[dict[str, Any], ...]
-    summary: dict[str, Any]
-    is_complete: bool
+    config: dict[str, Any]                 # resolved settings of config.toml, without its tables
+    provenance: dict[str, Any]             # its table of that name: where and with what the run was made
+    records: tuple[dict[str, Any], ...]    # lines of metrics.jsonl in order: seed, epoch, loss, ...
+    summary: dict[str, Any]  # summary.json over what the records alone tell, so every run has the same keys
+    is_complete: bool                      # summary.json exists, hence the training ended by itself
 
     @property
     def seeds(self) -> list[int]:
@@ -190,40 +214,6 @@ class Run:
         """The first seed's records: what a controller decides by epoch has no mean over seeds."""
         seed = self.seeds[0]
         return tuple(record for record in self.records if record.get("seed", 0) == seed)
-
-
-def read_runs(paths: list[Path]) -> list[Run]:
-    """Read run folders; those that share a folder name are called by their path.
-
-    Raises
-    ------
-    ConfigError      a folder is missing, is no run folder or is given twice, or a file in it is damaged
-    """
-    resolved = [path.resolve() for path in paths]
-    for number, path in enumerate(paths):
-        if resolved[number] in resolved[:number]:
-            raise ConfigError(f"run folder {path} is given twice; name each run once")
-    names = [path.name for path in resolved]
-    return [read_run(path, name if names.count(name) == 1 else str(path))
-            for path, name in zip(paths, names, strict=True)]
-
-
-def read_run(path: Path, name: str) -> Run:
-    """Read one run folder; errors as in `read_runs`."""
-    metrics = path / "metrics.jsonl"
-    if not metrics.is_file():
-        raise ConfigError(f"{path} holds no metrics.jsonl, so it is no run folder; "
-                          "give a folder that hpcgnn train --out has made")
-    summary = path / "summary.json"
-    is_complete = summary.exists()
-    records = read_records(metrics, is_complete)
-    if not records:
-        raise ConfigError(f"{metrics} holds no finished epoch yet; wait for the first one, or train again")
-    said = _read_summary(summary) if is_complete else {}
-    _check_epochs(metrics, records, said.get("num_epochs_recorded", len(records)))
-    config = read_toml(path / "config.toml")
-    provenance = config.pop("provenance", {})
-    return Run(name, path, config, provenance, records, {**summarize(config, provenance, records), **said}, is_complete)
 
 
 def _check_epochs(metrics: Path, records: tuple[dict[str, Any], ...], num_recorded: int) -> None:

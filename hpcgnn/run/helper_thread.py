@@ -10,16 +10,11 @@ START_SECONDS = 30.0      # that a new thread has on a loaded machine until it r
 
 
 class HelperThread:
-    """Calls a function once, in a daemon thread.
+    """Calls `target()` once, in a daemon thread; `name` is for the error of a failed start.
 
     `threading.Thread.start` waits until the new thread says that it runs. A thread that gets no memory never says so,
     and the starter hangs (seen under an address-space limit). Here the wait ends after START_SECONDS, and neither side
     allocates anything.
-
-    Parameters
-    ----------
-    target : callable without arguments
-    name : str      named in the error of a failed start
     """
 
     def __init__(self, target: Callable[[], None], name: str):
@@ -27,12 +22,7 @@ class HelperThread:
         self._is_waited_for, self._is_running = threading.Lock(), threading.Lock()
 
     def start(self) -> None:
-        """Start the thread; once only.
-
-        Raises
-        ------
-        MemoryError      the thread did not begin to run
-        """
+        """Start the thread, once only; MemoryError if it does not begin to run."""
         # Two locks: the thread releases the first when it runs, and the second when its function has returned.
         self._is_waited_for.acquire()
         self._is_running.acquire()

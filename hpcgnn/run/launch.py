@@ -64,11 +64,7 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
 
     A CollectiveError, which all ranks raise, and any error of a single-rank run are raised on. Other exceptions are
-    printed with the rank's number, then MPI_Abort ends all ranks.
-
-    Raises
-    ------
-    TrainingError      see `check_joined`
+    printed with the rank's number, then MPI_Abort ends all ranks. Raises TrainingError as `check_joined`.
     """
     begin_mpi()
     comm = MPI.COMM_WORLD
@@ -97,11 +93,8 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
 def join(comm: MPI.Comm | None = None) -> MPI.Comm:
     """Collective: prepare a user's own program and return its communicator (default: all ranks).
 
-    Shares out cores, and makes an uncaught exception on one rank end all ranks.
-
-    Raises
-    ------
-    TrainingError      see `begin_mpi` and `check_joined`
+    Shares out cores, and makes an uncaught exception on one rank end all ranks. Raises TrainingError as `begin_mpi` and
+    `check_joined`.
     """
     begin_mpi()
     comm = MPI.COMM_WORLD if comm is None else comm
@@ -120,9 +113,7 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
 def begin_mpi() -> None:
     """Start MPI if it has not started, for example because of mpi4py.rc.initialize = False; it ends with the program.
 
-    Raises
-    ------
-    TrainingError      MPI has already ended and can't start twice
+    Raises TrainingError if MPI has already ended, since it can't start twice.
     """
     if MPI.Is_finalized():
         raise TrainingError("MPI has been ended (MPI.Finalize) before this call of hpcgnn, and can't be started again "
@@ -145,14 +136,10 @@ def attendance_key() -> int:
 
 
 class Attendance:
-    """Knows which ranks have ended, so that the others don't wait for them in `check_present`.
+    """Collective: duplicates `comm`, and knows which ranks have ended, so that `check_present` does not wait for them.
 
     A rank that ends normally sends an empty message to rank 0, and rank 0 to all. A rank on the same machine that was
     killed, or left by os._exit, is detected by its missing process.
-
-    Parameters
-    ----------
-    comm : MPI communicator      Collective: it is duplicated
     """
 
     def __init__(self, comm: MPI.Comm):
@@ -169,12 +156,7 @@ class Attendance:
             self._told = [self._comm.Isend([None, 0, MPI.BYTE], rank, FAREWELL) for rank in others]
 
     def meet(self, where: str) -> None:
-        """Collective: wait for all ranks.
-
-        Raises
-        ------
-        TrainingError      a rank has ended instead
-        """
+        """Collective: wait for all ranks, or raise TrainingError if one has ended instead."""
         here, status, looked = self._comm.Ibarrier(), MPI.Status(), time.monotonic()
         while not here.Test():
             if self._comm.Iprobe(MPI.ANY_SOURCE, FAREWELL, status):
@@ -268,12 +250,7 @@ def has_company() -> bool:
 
 
 def check_joined(num_ranks: int) -> None:
-    """Refuse ranks that a launcher started together but MPI did not connect.
-
-    Raises
-    ------
-    TrainingError      with the number of ranks started and a remedy
-    """
+    """Raise TrainingError, with a remedy, for ranks that a launcher started together but MPI did not connect."""
     variable, started = launched_size()
     if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
         return
@@ -296,12 +273,9 @@ def _print_failure(rank: int, error: BaseException) -> None:
 
 
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
-    """Collective: run a step that each rank does alone; if any rank fails, all raise the error of the lowest failing
-    rank.
+    """Collective: run a step that each rank does alone; if any rank fails, all raise CollectiveError.
 
-    Raises
-    ------
-    CollectiveError      with that rank's number and error text
+    It names the lowest failing rank, and has its error text.
     """
     result, failure = None, None
     HERE.note("does a step of its own")
@@ -321,12 +295,7 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 
 
 def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
-    """Collective: run a step on rank 0 and return its result, or raise its error, on all ranks.
-
-    Raises
-    ------
-    CollectiveError      with the text of rank 0's error
-    """
+    """Collective: run a step on rank 0; all ranks return its result, or raise its error as CollectiveError."""
     result, failure = None, None
     if comm.rank == 0:
         try:
@@ -350,17 +319,11 @@ def words_of_all(comm: MPI.Comm, word: str | None) -> list[str | None]:
 
 
 def choose_device(comm: MPI.Comm, name: str) -> torch.device:
-    """Collective: return this rank's device.
+    """Collective: return this rank's device, for the name "cpu" or "cuda".
 
     Ranks of a node take its visible GPUs in turn; with more ranks than GPUs, several share one.
 
-    Parameters
-    ----------
-    name : {"cpu", "cuda"}
-
-    Raises
-    ------
-    CollectiveError      cuda, and a rank has no GPU that torch and cupy can use
+    Raises CollectiveError for cuda if a rank has no GPU that torch and cupy can use.
     """
     import torch
 
@@ -412,16 +375,14 @@ def share_cores(comm: MPI.Comm) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory: torch allocates the same blocks again in every epoch, and returned pages would
-    fault.
-    """
+    """Tell glibc to keep freed memory, since the same blocks come again in every epoch."""
+    # A block that went back to the system costs a page fault every 4 KiB when it returns.
     _set_malloc(KEPT)
 
 
 @contextmanager
 def giving_back_freed_memory() -> Iterator[None]:
-    """Within the block, let glibc return freed memory to the system, as large one-off reads need; keep it again after.
-    """
+    """Within the block, let glibc return freed memory to the system, as large one-off reads need."""
     _set_malloc(GIVEN_BACK)
     try:
         yield

@@ -30,12 +30,8 @@ MAXIMA = "kvsname_max=256 keylen_max=256 vallen_max=4096"
 class Server:
     """Answers the requests of all ranks, one line each, until the last rank hangs up.
 
-    Parameters
-    ----------
-    listener : socket         bound, listening
-    token : str               greeting that keeps ranks of two trainings apart
-    num_ranks : int
-    mapping : str             which ranks share a node, in PMI's notation; "" leaves it to MPI
+    `token` is a greeting that keeps ranks of two trainings apart; `mapping` says which ranks share a node, in PMI's
+    notation ("" leaves it to MPI).
     """
 
     def __init__(self, listener: socket.socket, token: str, num_ranks: int, mapping: str):
@@ -128,11 +124,8 @@ def _say(connection: socket.socket, line: str) -> None:
 def joined_by_mpi() -> Iterator[None]:
     """Collective under torchrun: within the block, an MPICH-like MPI initializes with all of torchrun's ranks.
 
-    Any other MPI finds each rank alone, which `launch.check_joined` refuses. Without torchrun nothing happens.
-
-    Raises
-    ------
-    TrainingError      rank 0 has no free port, or was not found within two minutes
+    Any other MPI finds each rank alone, which `launch.check_joined` refuses. Without torchrun nothing happens. Raises
+    TrainingError if rank 0 has no free port, or is not found within two minutes.
     """
     if not is_by_torchrun() or int(os.environ["WORLD_SIZE"]) == 1 or "mpi4py.MPI" in sys.modules:
         yield
@@ -173,9 +166,7 @@ def process_mapping(num_ranks: int) -> str:
 def start_server(num_ranks: int) -> None:
     """Start the server in a process of its own, since MPI holds the interpreter while it initializes.
 
-    Raises
-    ------
-    TrainingError      no port is free
+    Raises TrainingError if no port is free.
     """
     listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     if listener.family == socket.AF_INET6:
@@ -206,12 +197,7 @@ def serve_from(descriptor: int) -> None:
 
 
 def connect(host: str, rank: int) -> socket.socket:
-    """Return a connection to the server of this training.
-
-    Raises
-    ------
-    TrainingError      none was found in time
-    """
+    """Return a connection to the server of this training; TrainingError if none is found in time."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         for port in ports():

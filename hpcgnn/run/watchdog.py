@@ -26,66 +26,6 @@ from typing import NamedTuple, TextIO
 
 from hpcgnn.run.helper_thread import HelperThread
 
-
-class Whereabouts:
-    """What a rank is doing.
-
-    Attributes
-    ----------
-    place : tuple                  of the last `note`; a new object each time
-    epoch : (seed, epoch) or None  that is being trained
-    """
-
-    __slots__ = ("epoch", "place")
-
-    def __init__(self) -> None:
-        self.place: tuple = ("starts",)
-        self.epoch: tuple[int, int] | None = None
-
-    def note(self, *place) -> None:
-        """Note a verb phrase ("waits ..." if other ranks decide how long), or a function that makes one and its
-        arguments.
-        """
-        self.place = place
-
-    def describe(self) -> str:
-        """Return the verb phrase, and the epoch."""
-        first, *rest = self.place
-        phrase = first(*rest) if isinstance(first, Callable) else first
-        return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"
-
-
-HERE = Whereabouts()
-
-
-def say(text: str) -> None:
-    """Write to standard error and return when the launcher has read it; drop what can't be written."""
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except OSError:
-        return
-    _wait_for_reader(sys.stderr)
-
-
-def _wait_for_reader(stream: TextIO) -> None:
-    try:
-        # Open MPI's launcher drops what is still in the pipe of an aborted rank. Wait at most 2 s until the pipe is
-        # empty, then 0.2 s for the launcher to pass it on. Files and terminals need no wait.
-        descriptor = stream.fileno()
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            return
-        for _ in range(100):
-            unread = array.array("i", [0])
-            fcntl.ioctl(descriptor, termios.FIONREAD, unread)
-            if unread[0] == 0:
-                break
-            time.sleep(0.02)
-    except (OSError, ValueError):       # closed, or no descriptor
-        return
-    time.sleep(0.2)
-
-
 STARTUP_SECONDS = 300.0     # granted at least while libraries are loaded and files opened, which leave no notes
 LOOKS = 20                  # in a timeout
 LONGEST_LOOK = 30.0         # seconds between two looks
@@ -94,27 +34,6 @@ LEAST_SECONDS_TO_ANSWER = 3.0    # but not before so long, since a machine may b
 SPEAKING_GRACE = 5.0        # seconds in which the lowest rank that lives speaks and takes the others down
 WORDS = ".standstill"
 MAX_NAMED = 8
-
-
-class Colleague(NamedTuple):
-    """Host and process of a rank, by which an operator finds it."""
-
-    host: str
-    process: int
-
-
-@dataclass(frozen=True)
-class Word:
-    """What a rank's watchdog reports: number of the look, what the rank does, and for how long."""
-
-    look: int
-    does: str
-    seconds: float
-
-
-def words_folder(folder: Path) -> Path:
-    """Return the folder in which the watchdogs of a run leave their words."""
-    return folder / WORDS
 
 
 class Watchdog:
@@ -241,6 +160,27 @@ class Watchdog:
         os._exit(1)
 
 
+class Colleague(NamedTuple):
+    """Host and process of a rank, by which an operator finds it."""
+
+    host: str
+    process: int
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a rank's watchdog reports: number of the look, what the rank does, and for how long."""
+
+    look: int
+    does: str
+    seconds: float
+
+
+def words_folder(folder: Path) -> Path:
+    """Return the folder in which the watchdogs of a run leave their words."""
+    return folder / WORDS
+
+
 def _read_word(file: Path) -> Word | None:
     try:
         return Word(**json.loads(file.read_text()))
@@ -253,5 +193,57 @@ def _plural(noun: str, ranks: list[int], named) -> str:
     more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
     return f"{noun}{'s' if len(ranks) > 1 else ''} {listed}{more}"
 
+
+class Whereabouts:
+    """What a rank is doing; `place` is a new object after each `note`."""
+
+    __slots__ = ("epoch", "place")
+
+    def __init__(self) -> None:
+        self.place: tuple = ("starts",)
+        # (seed, epoch) that is being trained.
+        self.epoch: tuple[int, int] | None = None
+
+    def note(self, *place) -> None:
+        """Note a verb phrase, "waits ..." if other ranks decide how long; or a function that makes one, with arguments.
+        """
+        self.place = place
+
+    def describe(self) -> str:
+        """Return the verb phrase, and the epoch."""
+        first, *rest = self.place
+        phrase = first(*rest) if isinstance(first, Callable) else first
+        return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"
+
+
+def say(text: str) -> None:
+    """Write to standard error and return when the launcher has read it; drop what can't be written."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        return
+    _wait_for_reader(sys.stderr)
+
+
+def _wait_for_reader(stream: TextIO) -> None:
+    try:
+        # Open MPI's launcher drops what is still in the pipe of an aborted rank. Wait at most 2 s until the pipe is
+        # empty, then 0.2 s for the launcher to pass it on. Files and terminals need no wait.
+        descriptor = stream.fileno()
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        for _ in range(100):
+            unread = array.array("i", [0])
+            fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+            if unread[0] == 0:
+                break
+            time.sleep(0.02)
+    except (OSError, ValueError):       # closed, or no descriptor
+        return
+    time.sleep(0.2)
+
+
+HERE = Whereabouts()
 
 WATCHDOG = Watchdog()

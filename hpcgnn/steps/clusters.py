@@ -21,11 +21,11 @@ from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
 from hpcgnn.run.launch import together
 
-# Many small clusters make steps that are like the whole graph; larger ones keep more arcs inside a step.
+# Many small clusters make steps that are like the whole graph; larger ones keep more edges inside a step.
 ROWS_A_CLUSTER = 106
 ROWS_A_STEP, LEAST_CLUSTERS_A_STEP = 2048, 4
 PURPOSE = 7            # of the draws, beside seed and epoch
-HALF = 1 << 16         # numbers cross as two float32 columns, each of which holds 24 bits exactly
+HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bits exactly
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Clusters:
         block = (np.arange(self.count) + rng.integers(num_steps)) // num_steps
         order = np.lexsort((rng.random(self.count), block))
         step = np.empty(self.count, np.int64)
-        # A block at either end may be short: a turn of its own gives no step more of these than others.
+        # Blocks at the ends may be short; a random turn per block favors no step.
         turn = rng.integers(num_steps, size=block[-1] + 1)
         first = np.searchsorted(block, np.arange(block[-1] + 1))
         step[order] = (np.arange(self.count) - first[block] + turn[block]) % num_steps

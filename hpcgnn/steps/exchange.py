@@ -23,7 +23,7 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.steps.history import History
 from hpcgnn.steps.kept_rows import KeptRows
 
-PlanWithin = Callable[[int | None], ExchangePlan]      # from the hops within which the loss must be, None for any
+PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 
 
 class StepExchange:

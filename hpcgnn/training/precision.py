@@ -21,6 +21,7 @@ from torch import nn
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
@@ -147,7 +148,7 @@ def sample_of(part: Partition) -> Partition:
 
 def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, model: nn.Module) -> Callable[[], None]:
     device, bits = next(model.parameters()).device, storage_bits(config.precision)
-    exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), full_bits=bits)
+    exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), coding=Coding(bits))
     features = torch.from_numpy(sample.features.astype(np.float32, copy=False)).to(device)
     graph = LocalGraph(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
                        features.to(STORAGE[config.precision]), exchange, has_half_sums=config.sums == "half")

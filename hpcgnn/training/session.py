@@ -22,12 +22,14 @@ from torch import nn
 from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, are_worth_it, split_nodes
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import HaloExchange, Savings
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
 from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.ring import Link
+from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
@@ -116,7 +118,9 @@ class Exchanges:
         ----------
         full_bits : {32, 16}      width of rows as they are stored
         """
-        plan, link = ExchangePlan.build(part), Link(1e6 * config.link_mbps)
+        plan = ExchangePlan.build(part)
+        wire = Wire(config.exchange, transport, Link(1e6 * config.link_mbps), config.pipeline, config.rematerialize)
+        coding = Coding(full_bits, config.sum_bits, *rotated_rows(config))
         mates, ranks_of_node = _mates_of(comm, config)
 
         def node_of(plan: ExchangePlan) -> ComputeNode | None:
@@ -125,18 +129,17 @@ class Exchanges:
         outgoing = inputs = sums = None
         if config.pre_aggregation == "on" and comm.size > 1:
             node = node_of(plan)
-            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), config.exchange,
-                                  full_bits, transport=transport, link=link, node=node)
+            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire, coding,
+                                  savings=Savings(node))
             sums = PreAggregation.build(comm, part, plan, reach)
             outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
         node = node_of(plan)
         if node is not None:
             plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
-        exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
-                                kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
-                                transport, link, config.pipeline, *rotated_rows(config), config.sum_bits, node,
-                                outgoing, inputs)
+        exchange = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach,
+                                kind.predicting() if config.predict == "previous" else kind,
+                                Savings(node, outgoing, inputs))
         return cls(exchange, plan, mates, node, sums)
 
     def importance(self, part: Partition) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,6 @@ from mega_setup import (
 
 from hpcgnn.accelerators.design import read_design
 from hpcgnn.accelerators.mega import passes
-from hpcgnn.accelerators.mega import passes as combining_module
-from hpcgnn.accelerators.mega import passes as source_reads_module
 from hpcgnn.accelerators.mega.layout import SCHEDULES, Rules, stored_rows
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
@@ -153,8 +152,9 @@ def test_halves_of_rows_are_written_if_a_later_subgraph_reads_them(schedule):
 def test_runs_of_other_lengths_are_of_the_same_blocks(model, schedule, monkeypatch):
     design, workload = small_design(schedule=schedule, buffers__combination=0.5), small_workload(model)
     whole = walked(design, workload)
-    monkeypatch.setattr(combining_module, "BLOCKS_A_RUN", 2)
-    monkeypatch.setattr(source_reads_module, "ENTRIES_A_RUN", 100)
+    module = sys.modules["hpcgnn.accelerators.mega.passes"]      # hpcgnn.accelerators.mega.passes is its function
+    monkeypatch.setattr(module, "BLOCKS_A_RUN", 2)
+    monkeypatch.setattr(module, "ENTRIES_A_RUN", 100)
     for (_, one), (_, many) in zip(whole, walked(design, workload), strict=True):
         assert len(one) == 1 and (len(many) > 1 or len(one[0].cycles) <= 6)
         assert np.array_equal(one[0].cycles, np.concatenate([run.cycles for run in many]))

@@ -17,16 +17,15 @@ import torch
 from cuda.emulation import COMPILER, EmulatedBackend
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import bits, chip, device, inference, kernels, products
+from hpcgnn.bench import bits, chip, device, inference, kernels
 from hpcgnn.bench.bits import ALL_TILES, GATHER, INT8, JUMPED, ONCE_A_PLANE, BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
 from hpcgnn.bench.graphs import arcs_that_fit, draw_power_law
 from hpcgnn.bench.inference import InferenceBenchmark
-from hpcgnn.bench.kernels import BITS, KernelBenchmark
+from hpcgnn.bench.kernels import BITS, HALF_ARITHMETIC, OURS_FP32, WITH_VALUES, KernelBenchmark
 from hpcgnn.bench.machine import describe_machine
 from hpcgnn.bench.peers.spmm import CUSPARSE
-from hpcgnn.bench.products import HALF_ARITHMETIC, OURS_FP32, WITH_VALUES
 from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 from hpcgnn.cli.bench import Shared, finish
@@ -149,7 +148,7 @@ def test_a_rotated_message_has_one_parameter_a_row_and_no_peer(place):
 def test_contestants_of_a_product_agree(place, precision, tolerance, monkeypatch):
     monkeypatch.setattr("hpcgnn.bench.peers.spmm.HOST", None)     # the stand-in is named as the host is
     graph = draw_power_law(400, "cpu")
-    mean, sampled = products.measure_products(place, graph, (8,), (precision,), ("torch",))
+    mean, sampled = kernels.measure_products(place, graph, (8,), (precision,), ("torch",))
     halves = {OURS_FP32} if precision != "fp32" else set()
     can_sparse = not any(CUSPARSE in remark for remark in mean.remarks)
     assert set(mean.seconds) - {CUSPARSE} == ({CEILING, OURS, WITH_VALUES} | halves
@@ -168,7 +167,7 @@ def test_contestants_of_a_product_agree(place, precision, tolerance, monkeypatch
 
 
 def test_rows_that_are_no_whole_vectors_have_no_ceiling(place):
-    mean, _ = products.measure_products(place, draw_power_law(100, "cpu"), (3,), ("fp32",), ())
+    mean, _ = kernels.measure_products(place, draw_power_law(100, "cpu"), (3,), ("fp32",), ())
     assert CEILING not in mean.seconds and OURS in mean.seconds
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hpcgnn.bench.graphs import Topology, draw_communities, drawn_arcs, read_topology
+from hpcgnn.bench.kernels import TorchMessage
 from hpcgnn.bench.peers.names import PEERS, parse_peers
 from hpcgnn.bench.peers.spmm import PEER_PRODUCTS
-from hpcgnn.bench.peers.torch_messages import TorchMessage
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.ops.aggregation import from_csr, multiply
 

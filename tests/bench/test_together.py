@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpcgnn.bench.peers.remote import Remote
-from hpcgnn.bench.peers.together import Alone, Together
+from hpcgnn.bench.peers.together import Alone, Remote, Together
 
 OWNER = torch.tensor([0, 1, 1, 0, 2, 1, 0, 2])
 ROWS = torch.arange(24.0).view(8, 3)

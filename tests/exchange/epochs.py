@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
+from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, split_nodes
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import HaloExchange, Savings
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.ring import Link
+from hpcgnn.exchange.sender import Wire
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.widths import BIT_WIDTHS
 
@@ -45,8 +47,8 @@ class Epochs:
     new_kind : function           makes the exchange kind
     bytes_per_second : float      pace of an imitated link
     overlaps : bool               see `LocalGraph`
-    pipeline : str                see `HaloExchange`
-    rotated : purposes            see `Codec`
+    pipeline : str                see `Wire`
+    rotated : purposes            see `Coding`
     ranks_per_node : int or None  see `split_nodes`; None: no rank shares rows
     """
 
@@ -57,8 +59,9 @@ class Epochs:
         if ranks_per_node is not None:
             node = ComputeNode.build(comm, split_nodes(comm, ranks_per_node), self.plan)
             self.plan = node.plan
-        self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, kind=new_kind(),
-                                     link=Link(bytes_per_second), pipeline=pipeline, rotated=rotated, node=node)
+        self.exchange = HaloExchange(comm, self.plan, UniformBits(32),
+                                     Wire(algorithm, link=Link(bytes_per_second), pipeline=pipeline),
+                                     Coding(rotated=rotated), kind=new_kind(), savings=Savings(node))
         features = self.exchange.input_rows(torch.from_numpy(self.part.features))
         self.graph = LocalGraph(self.part.indptr, self.part.indices,
                                 np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,

@@ -13,7 +13,7 @@ from reference import stream_of
 from reference_rotation import encode_rotated
 
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.codec import Codec, encode
+from hpcgnn.exchange.codec import Codec, Coding, encode
 from hpcgnn.exchange.kinds import Fresh, Kept, Skipped
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
@@ -116,7 +116,7 @@ def test_a_trace_tells_the_norms_of_rotated_rows_at_every_width(cut, purpose):
     """
     plan = ExchangePlan.build(cut("undirected", 3).parts[0])
     bit_plan, dim = ChangingBits(0, (1, 2, 4, 8, 16)), 512
-    messages = Codec(plan, bit_plan, BOTH).messages(0, purpose, dim)
+    messages = Codec(plan, bit_plan, Coding(rotated=BOTH)).messages(0, purpose, dim)
     scale = 10.0 ** np.random.default_rng(1).integers(-3, 4, (max(plan.num_inner, plan.num_halo), 1))
     rows = (np.random.default_rng(2).exponential(size=(len(scale), dim)) * scale).astype(np.float32)
     buffers = [np.empty(size, np.uint8) for size in messages.send_sizes]
@@ -136,13 +136,13 @@ def test_a_trace_tells_the_norms_of_rotated_rows_at_every_width(cut, purpose):
 def test_only_affine_codes_are_read_from_their_messages(cut, bits, code, is_packed):
     rotated = BOTH if code == "rotated" else frozenset()
     plan = ExchangePlan.build(cut("undirected", 2).parts[0])
-    assert Codec(plan, UniformBits(bits), rotated).messages(1, FORWARD, 9).is_packed == is_packed
+    assert Codec(plan, UniformBits(bits), Coding(rotated=rotated)).messages(1, FORWARD, 9).is_packed == is_packed
 
 
 @pytest.mark.parametrize("purpose", [FORWARD, BACKWARD])
 def test_both_sides_of_a_message_of_rotated_rows_agree_on_two_bytes_a_row_beside_the_codes(cut, purpose):
     plans = [ExchangePlan.build(part) for part in cut("directed", 3).parts]
-    messages = [Codec(plan, UniformBits(2), BOTH).messages(2, purpose, 13) for plan in plans]
+    messages = [Codec(plan, UniformBits(2), Coding(rotated=BOTH)).messages(2, purpose, 13) for plan in plans]
     for rank, mine in enumerate(messages):
         assert mine.send_sizes == [other.receive_sizes[rank] for other in messages]
         assert mine.send_sizes == [(2 + 4) * len(rows) for rows in mine.send_rows]

@@ -17,6 +17,7 @@ from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES
+from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.transport import HOST, CudaAwareTransport, StagedTransport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD
@@ -142,7 +143,7 @@ def test_sums_over_ranks_are_those_of_the_host(stand_in, comm, transport):
 
 
 def exchange_of(comm, pieces, transport, bits):
-    return HaloExchange(comm, ExchangePlan.build(pieces.parts[comm.rank]), UniformBits(bits), transport=transport)
+    return HaloExchange(comm, ExchangePlan.build(pieces.parts[comm.rank]), UniformBits(bits), Wire(transport=transport))
 
 
 @pytest.mark.parallel([2, 3])

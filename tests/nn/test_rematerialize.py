@@ -19,6 +19,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Fresh, Sampled, by_peer
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.exchange.sender import Wire
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
@@ -43,8 +44,8 @@ def open_graph(comm, dataset, rematerializes, num_hops=None, bit_plan=None, owne
     part, reach = build_partition(dataset, owner, comm.rank, comm.size), None
     if num_hops is not None:
         part, reach = nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), num_hops))
-    exchange = HaloExchange(comm, ExchangePlan.build(part), bit_plan or UniformBits(32), reach=reach,
-                            kind=new_kind(), rematerializes=rematerializes)
+    exchange = HaloExchange(comm, ExchangePlan.build(part), bit_plan or UniformBits(32), Wire(by_peer=rematerializes),
+                            reach=reach, kind=new_kind())
     features = exchange.input_rows(torch.from_numpy(part.features))
     graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                        features, exchange, reach.num_within if reach else None)

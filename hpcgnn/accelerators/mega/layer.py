@@ -38,23 +38,16 @@ class PlacedRows:
 
 @dataclass(frozen=True)
 class Layer:
-    """A product, in the order of the layout.
-
-    Attributes
-    ----------
-    stored : StoredRows                   X
-    source, target : PlacedRows or None   where X is read, and where the next X or the sums are written; None: it stays
-                                          in the Input Buffer
-    following : StoredRows or None        the next X, which the Encoder makes; None where sums leave as they are
-    """
+    """A product, in the order of the layout."""
 
     rules: Rules
     product: Product
-    stored: StoredRows
+    stored: StoredRows              # X
     connections: Connections
+    # source, target: where X is read, and where the next X or the sums are written; None: it stays in the Input Buffer
     source: PlacedRows | None
     target: PlacedRows | None
-    following: StoredRows | None
+    following: StoredRows | None    # the next X, which the Encoder makes; None where sums leave as they are
 
     @property
     def num_rows(self) -> int:

@@ -38,9 +38,7 @@ OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph
 class Rules:
     """The rules of a MEGA design, in the units that its parts compute in.
 
-    Raises
-    ------
-    ConfigError      a unit, buffer or rule is missing or impossible
+    Raises ConfigError where a unit, buffer or rule is missing or impossible.
     """
 
     design: Design
@@ -137,16 +135,10 @@ def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of rows, cut for the widest aggregation of a workload.
+    """The order of rows, cut for the widest aggregation of a workload."""
 
-    Attributes
-    ----------
-    subgraphs : Subgraphs      without the edges that gcod prunes
-    num_rows : int             that a subgraph was asked to have
-    """
-
-    subgraphs: Subgraphs
-    num_rows: int
+    subgraphs: Subgraphs    # without the edges that gcod prunes
+    num_rows: int           # that a subgraph was asked to have
 
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
         """The subgraphs of a layer.
@@ -172,9 +164,7 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
 
     Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless.
 
-    Raises
-    ------
-    ConfigError      the buffers hold no row, or METIS gave up
+    Raises ConfigError where the buffers hold no row, or METIS gave up.
     """
     num_rows = min((rows_a_subgraph(product.aggregated_dim, rules) for product in workload.products
                     if product.aggregated_dim), default=max(workload.num_nodes, 1))
@@ -227,19 +217,13 @@ def joined(parts: list[Requests]) -> Requests:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows one after the other as values and, apart from them, as bitmaps of positions.
+    """Rows one after the other as values and, apart from them, as bitmaps of positions."""
 
-    Attributes
-    ----------
-    width : (num_rows,) int64               bits of a value of a row, as stored
-    value_end : (num_rows + 1,) int64       byte where the values of the rows before end; a package that several rows
-                                            share belongs to the row that opened it
-    position_end : (num_rows + 1,) int64    the same for positions, one bit per column
-    """
-
-    width: np.ndarray
+    width: np.ndarray           # (num_rows,) int64, bits of a value of a row, as stored
+    # (num_rows + 1,) int64, byte where the values of the rows before end; a package that several rows share belongs to
+    # the row that opened it
     value_end: np.ndarray
-    position_end: np.ndarray
+    position_end: np.ndarray    # (num_rows + 1,) int64, the same for positions, one bit per column
 
     @property
     def num_bytes(self) -> int:
@@ -249,9 +233,7 @@ class StoredRows:
 def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
     """Store rows as the rule `storage` says.
 
-    Raises
-    ------
-    ConfigError                             values have more than 8 bits or, where there are any, none
+    Raises ConfigError where values have more than 8 bits or, where there are any, none.
 
     Reference: MEGA, §V-B; Fig. 19 for the bitmap format, which stores all values at the largest width.
     """

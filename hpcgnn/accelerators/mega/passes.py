@@ -47,6 +47,30 @@ from hpcgnn.partition.condense_traffic import ENTRIES_A_RUN, FetchedLines, fetch
 Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and their requests
 
 
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """The passes of an inference.
+
+    X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer where half of it holds all of
+    X, else it is written to DRAM and read again; the sums of the last product are written as they are.
+
+    Raises ConfigError where the design lacks a number, its buffers hold no row, or values have more than 8 bits.
+
+    Reference: MEGA, section V, Table IV.
+    """
+    rules = Rules(design)
+    workload = workload.at_width(design.bit_width) if design.bit_width else workload
+    space, made = AddressSpace(), []
+    for layer in _layers(rules, workload, space):
+        places, name = places_of(layer, space), layer.product.name
+        stages = ("combination", "aggregation", "encoder") if layer.product.aggregated_dim else (
+            "combination", "encoder")
+        made.append(Pass(f"{name} combination", stages, partial(combining_blocks, layer, places), 0))
+        if layer.has_later:
+            made.append(Pass(f"{name} aggregation", ("aggregation", "encoder"),
+                             partial(aggregating_blocks, layer, places), 0))
+    return made
+
+
 def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
     """Yield runs of all subgraphs with their reads of XW; none where XW is kept on the chip.
 
@@ -258,32 +282,6 @@ def _of_rows(asked: RowRequests, run: np.ndarray, address: int, kind: str) -> Re
 def _events(layer: Layer, run: np.ndarray, is_last: bool, reads: Requests, writes: Requests) -> dict[str, int]:
     rows = slice(int(run[0]), int(run[-1]))
     return added(combination_events(layer, rows, reads, writes), fused_events(layer, rows, is_last, reads, writes))
-
-
-def passes(design: Design, workload: Workload) -> list[Pass]:
-    """The passes of an inference.
-
-    X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer where half of it holds all of
-    X, else it is written to DRAM and read again; the sums of the last product are written as they are.
-
-    Raises
-    ------
-    ConfigError      the design lacks a number, its buffers hold no row, or values have more than 8 bits
-
-    Reference: MEGA, section V, Table IV.
-    """
-    rules = Rules(design)
-    workload = workload.at_width(design.bit_width) if design.bit_width else workload
-    space, made = AddressSpace(), []
-    for layer in _layers(rules, workload, space):
-        places, name = places_of(layer, space), layer.product.name
-        stages = ("combination", "aggregation", "encoder") if layer.product.aggregated_dim else (
-            "combination", "encoder")
-        made.append(Pass(f"{name} combination", stages, partial(combining_blocks, layer, places), 0))
-        if layer.has_later:
-            made.append(Pass(f"{name} aggregation", ("aggregation", "encoder"),
-                             partial(aggregating_blocks, layer, places), 0))
-    return made
 
 
 def _layers(rules: Rules, workload: Workload, space: AddressSpace) -> Iterator[Layer]:

@@ -61,18 +61,11 @@ def row_cycles(nonzeros: np.ndarray, width: np.ndarray, combined_dim: int, rules
 
 
 class RowRequests(NamedTuple):
-    """Requests that are made when a row has been combined.
+    """Requests that are made when a row has been combined."""
 
-    Attributes
-    ----------
-    row : (n,) int64         not descending
-    offset : (n,) int64      bytes from the begin of the region
-    num_bytes : (n,) int64
-    """
-
-    row: np.ndarray
-    offset: np.ndarray
-    num_bytes: np.ndarray
+    row: np.ndarray          # (n,) int64, not descending
+    offset: np.ndarray       # (n,) int64, bytes from the begin of the region
+    num_bytes: np.ndarray    # (n,) int64
 
 
 def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, row_bytes: int,
@@ -153,19 +146,12 @@ def _by_row(row: np.ndarray, offset: np.ndarray, num_bytes: np.ndarray) -> RowRe
 
 @dataclass(frozen=True)
 class WeightLoads:
-    """Loads of W.
+    """Loads of W."""
 
-    Attributes
-    ----------
-    name : {"resident", "streamed", "by need"}
-    window_start : (num_windows + 1,) int64     rows of X that are in the Input Buffer together
-    load : (num_loads,) int64                   window of each request; not descending
-    offset, num_bytes : (num_loads,) int64      of the request, from the first byte of W
-    """
-
-    name: str
-    window_start: np.ndarray
-    load: np.ndarray
+    name: str                   # {"resident", "streamed", "by need"}
+    window_start: np.ndarray    # (num_windows + 1,) int64, rows of X that are in the Input Buffer together
+    load: np.ndarray            # (num_loads,) int64, window of each request; not descending
+    # offset, num_bytes: (num_loads,) int64, of the request, from the first byte of W
     offset: np.ndarray
     num_bytes: np.ndarray
 

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
-from hpcgnn.bench.peers.remote import Remote
 from hpcgnn.bench.peers.score_loop import drive
+from hpcgnn.bench.peers.together import Remote
 from hpcgnn.bench.race.contestants import PeerSettings
 
 

@@ -29,20 +29,12 @@ FORMS = {"sage": (CSR, EDGES), "gcn": (CSR, EDGES), "gat": (EDGES,)}     # ways 
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """What a peer trains on, on its device.
+    """What a peer trains on, on its device."""
 
-    Attributes
-    ----------
-    edges : (2, num_edges) int64      source and target of each edge, targets ascending
-    features : (num_nodes, num_features) float32
-    labels : (num_nodes,) int64
-    train_index : (n,) int64          nodes of the loss
-    """
-
-    edges: torch.Tensor
-    features: torch.Tensor
-    labels: torch.Tensor
-    train_index: torch.Tensor
+    edges: torch.Tensor          # (2, num_edges) int64, source and target of each edge, targets ascending
+    features: torch.Tensor       # (num_nodes, num_features) float32
+    labels: torch.Tensor         # (num_nodes,) int64
+    train_index: torch.Tensor    # (n,) int64, nodes of the loss
 
     def form(self, name: str, model: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         """The graph as a convolution takes it behind the rows, in one of FORMS."""
@@ -102,22 +94,14 @@ def make_convolution(model: str, in_dim: int, out_dim: int, heads: int, is_last:
 
 @dataclass(frozen=True)
 class PeerTraining:
-    """One training of the peer.
-
-    Attributes
-    ----------
-    form : str                  of FORMS
-    precision : torch.dtype     of rows and weights; PyTorch Geometric sums in the rows' type
-    dims : list of int          columns of input, hidden layers and output
-    weights : dict              ours, by our names, to start with
-    """
+    """One training of the peer."""
 
     model: str
-    form: str
-    precision: torch.dtype
-    dims: list[int]
+    form: str                 # of FORMS
+    precision: torch.dtype    # of rows and weights; PyTorch Geometric sums in the rows' type
+    dims: list[int]           # columns of input, hidden layers and output
     heads: int
-    weights: Weights
+    weights: Weights          # ours, by our names, to start with
     lr: float
     compiles: bool = False
 

@@ -35,21 +35,13 @@ class BlockStack(PeerStack):
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """The arrays of a driver.
-
-    Attributes
-    ----------
-    indptr, indices : CSR by destination, (num_nodes + 1,) int64, (num_edges,) int32
-    rows : (num_nodes, num_features) float32
-    labels : (num_nodes,) int64
-    masks : dict split -> (num_nodes,) bool
-    """
+    """The arrays of a driver."""
 
     indptr: np.ndarray
     indices: np.ndarray
-    rows: torch.Tensor
-    labels: torch.Tensor
-    masks: dict[str, torch.Tensor]
+    rows: torch.Tensor                # (num_nodes, num_features) float32
+    labels: torch.Tensor              # (num_nodes,) int64
+    masks: dict[str, torch.Tensor]    # dict split -> (num_nodes,) bool
     num_classes: int
 
     @property

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcgnn.bench.child import call_in_child
-from hpcgnn.bench.environment import find_tcmalloc
+from hpcgnn.bench.environment import call_in_child, find_tcmalloc
 from hpcgnn.bench.epoch import hpcgnn_command, run
 from hpcgnn.bench.race.contestants import Contestant, Ours, Peer, RaceSettings
 from hpcgnn.bench.race.curve import Settings, Trial, fastest
@@ -50,29 +49,20 @@ class RaceBenchmark:
     """Runs `hpcgnn bench time-to-score`.
 
     Trials are compared on seed 0; the chosen one is also trained on the other seeds.
-
-    Attributes
-    ----------
-    targets : tuple of float             shares of the reference's best validation score, ascending
-    ranks : int                          1: one process; else ranks of one thread
-    is_short : bool                      trainings other than the reference end with the highest target
-    device : {"cpu", "cuda"}             for ours; peers train on the host
-    remarks : list of str                what a reader must know beforehand
-    failures : list of str               what could not be trained, filled by `measure`
     """
 
     graph: Graph
     races: list[RaceSettings]
     contestants: list[Contestant]
-    targets: tuple[float, ...]
+    targets: tuple[float, ...]  # shares of the reference's best validation score, ascending
     trials: Trials
-    ranks: int
+    ranks: int                                                       # 1: one process; else ranks of one thread
     threads: int
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)                 # what a reader must know beforehand
     begin: Begin = say_nothing
-    is_short: bool = False
-    device: str = "cpu"
-    failures: list[str] = field(default_factory=list, init=False)
+    is_short: bool = False  # trainings other than the reference end with the highest target
+    device: str = "cpu"  # {"cpu", "cuda"}, for ours; peers train on the host
+    failures: list[str] = field(default_factory=list, init=False)    # what could not be trained, filled by `measure`
 
     def measure(self) -> Iterator[ScoreRow]:
         """Yield one row per contestant and model, the reference's first."""

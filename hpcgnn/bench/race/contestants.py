@@ -17,44 +17,31 @@ from hpcgnn.errors import ConfigError
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """What is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam.
-
-    Attributes
-    ----------
-    epochs, seconds             limits of a training, whichever comes first; seconds without evaluations
-    eval_every : int            epochs between evaluations; the last epoch has one too
-    enough : float              validation score that ends a training; infinite: only the limits do
-    """
+    """What is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam."""
 
     model: str
+    # epochs, seconds: limits of a training, whichever comes first; seconds without evaluations
     epochs: int
     seconds: float
-    eval_every: int
+    eval_every: int             # epochs between evaluations; the last epoch has one too
     layers: int = 3
     hidden: int = 256
     dropout: float = 0.5
-    enough: float = math.inf
+    enough: float = math.inf    # validation score that ends a training; infinite: only the limits do
 
 
 @dataclass(frozen=True)
 class PeerSettings(RaceSettings):
-    """One training of a peer.
-
-    Attributes
-    ----------
-    batch : int                 training nodes of a batch of one process; approximate with clusters
-    fanout : list of int        neighbors drawn per node in each layer, the input's first; empty: clusters
-    processes, rank : int       how many train together, and which of them this is
-    store : str                 file by which several find each other
-    """
+    """One training of a peer."""
 
     lr: float = 0.01
-    batch: int = 1024
-    fanout: tuple[int, ...] = ()
+    batch: int = 1024               # training nodes of a batch of one process; approximate with clusters
+    fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first; empty: clusters
     seed: int = 0
+    # processes, rank: how many train together, and which of them this is
     processes: int = 1
     rank: int = 0
-    store: str = ""
+    store: str = ""                 # file by which several find each other
 
     def is_evaluated(self, epoch: int) -> bool:
         """Whether scores are taken after this many epochs, unless it is the last one."""
@@ -95,18 +82,11 @@ class Ours:
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer that trains on batches: drawn neighbors, or clusters if `fanout` is empty.
+    """A peer that trains on batches: drawn neighbors, or clusters if `fanout` is empty."""
 
-    Attributes
-    ----------
-    package : {"dgl", "pyg"}
-    fanout : tuple of int          neighbors drawn per node in each layer, the input's first
-    processes : tuple of int       how many may divide a batch
-    """
-
-    package: str
-    fanout: tuple[int, ...] = ()
-    processes: tuple[int, ...] = (1,)
+    package: str                         # {"dgl", "pyg"}
+    fanout: tuple[int, ...] = ()         # neighbors drawn per node in each layer, the input's first
+    processes: tuple[int, ...] = (1,)    # how many may divide a batch
 
     @property
     def name(self) -> str:

@@ -32,22 +32,15 @@ class Target:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One contestant.
+    """One contestant."""
 
-    Attributes
-    ----------
-    group, case : str                     graph and model, and the contestant's name
-    chosen : Trial                        the shown one: first to reach the first target, then best by score
-    targets : list of Target              ascending
-    reference : dict share -> float       seconds of full-graph training; empty in its own row
-    """
-
+    # group, case: graph and model, and the contestant's name
     group: str
     case: str
     trials: list[Trial]
-    chosen: Trial
-    targets: list[Target]
-    reference: dict[float, float]
+    chosen: Trial                    # the shown one: first to reach the first target, then best by score
+    targets: list[Target]            # ascending
+    reference: dict[float, float]    # dict share -> float, seconds of full-graph training; empty in its own row
     remarks: list[str] = field(default_factory=list)
 
     def median(self) -> float:

@@ -28,16 +28,9 @@ def activation_path(folder: Path, part: int) -> Path:
 
 
 def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Layers) -> None:
-    """Write the file of one part.
+    """Write the file of one part: node_id, (num_rows,) int64, and per layer packages with scales, (num_rows,) float32.
 
-    Parameters
-    ----------
-    node_id : (num_rows,) int64
-    layers : each a PackagedRows of num_rows rows and their scales, (num_rows,) float32
-
-    Raises
-    ------
-    ShardError      the folder can't be written, or the disk is full
+    Raises ShardError if the folder can't be written, or the disk is full.
     """
     def fill(file: h5py.File) -> None:
         file["node_id"] = node_id
@@ -54,9 +47,7 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
 def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackagedRows, np.ndarray]]]:
     """Read the rows' global ids, and packages and scales by layer.
 
-    Raises
-    ------
-    ShardError      missing, damaged, or shapes that do not fit
+    Raises ShardError for a missing or damaged file, or shapes that do not fit.
     """
     path = activation_path(folder, part)
     with open_sealed(path, KIND, VERSION, advice=ADVICE) as file:

@@ -54,7 +54,6 @@ class CodedRows:
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
-        """Allocate rows for nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
@@ -68,7 +67,6 @@ class CodedRows:
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
 
     def target(self, first: int, stop: int) -> CodeTarget:
-        """Return the place for codes of rows first .. stop - 1."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
 
 
@@ -123,9 +121,7 @@ class PackedCodes:
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
     """Return codes of float rows (n, dim), for in_degree (n,) in the whole graph.
 
-    Raises
-    ------
-    KernelError      NaN, or a negative value where codes have no sign
+    Raises KernelError for NaN, or a negative value where codes have no sign.
     """
     coded = CodedRows.empty(scale, in_degree, rows.shape[1])
     rescale(np.ascontiguousarray(rows, np.float32), Epilogue(), coded.target(0, len(rows)))
@@ -135,9 +131,7 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
     """Return codes of packages, value = package code · row_scale (n,), equal to the codes of the same floats.
 
-    Raises
-    ------
-    KernelError      as of `code_rows`, or a package is malformed
+    Raises KernelError as `code_rows`, or if a package is malformed.
     """
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
@@ -155,19 +149,13 @@ def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
 def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
     """Return codes @ weights.codes.T, (n, out_dim) int32; code_bits hold every code, with its sign.
 
-    Raises
-    ------
-    KernelError      widths that don't fit, or a sum over the columns could pass 32 bits
+    Raises KernelError if widths don't fit, or a sum over the columns could pass 32 bits.
     """
     return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
                    weight_bits=weights.scale.bit_width).numpy()
 
 
 def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-    """Return rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
-
-    Raises
-    ------
-    KernelError      a package is malformed, or a sum over the columns could pass 32 bits
+    """Return rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32; errors as `combine_packages`.
     """
     return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

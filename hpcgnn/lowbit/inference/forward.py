@@ -24,21 +24,12 @@ Block = tuple[int, np.ndarray, Epilogue]
 
 def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
             neighborhood: CodeNeighborhood) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: return logits of float rows.
+    """Collective: return logits (n, num_classes) and embeddings (n, hidden) of float rows, both float32.
 
-    Parameters
-    ----------
-    rows : (n, num_features) float32
-    in_degree : (n,) integer         in the whole graph; chooses steps and widths
+    Embeddings are the unquantized input of the last convolution; (n, 0) if it is the only one. `in_degree`, (n,) in the
+    whole graph, chooses steps and widths.
 
-    Returns
-    -------
-    logits : (n, num_classes) float32
-    embeddings : (n, hidden) float32       unquantized input of the last convolution; (n, 0) if it is the only one
-
-    Raises
-    ------
-    KernelError      NaN; negative features where the model's codes have no sign
+    Raises KernelError for NaN, and for negative features where the model's codes have no sign.
     """
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 

@@ -25,6 +25,62 @@ from hpcgnn.partition.partition import Partition
 SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weights
 
 
+class GraphPass:
+    """Passes of one model that `is_summed` over the same rows, those of the inner nodes.
+
+    keeps_codes keeps what `observe` shows.
+    """
+
+    def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: BitRows,
+                 keeps_codes: bool = False):
+        self._model, self._part, self._exchange, self._rows = model, part, exchange, rows
+        self._in_degree = part.in_degree[:part.num_inner]
+        factors = [degree_factor(self._in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
+        self._layers = GraphLayers(layers_of(model, factors), part.indptr, part.indices, exchange.num_halo,
+                                   self._in_degree, rows.bits, keeps_codes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of rows between convolutions."""
+        return self._layers.row_bytes
+
+    def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward_codes`.
+
+        `observe` is called with the codes that each convolution reads. Raises KernelError for NaN.
+        """
+        num_rows, last = self._part.num_inner, self._model.convolutions[-1]
+        hidden_dim = last.neighbor.codes.shape[1] if len(self._model.convolutions) > 1 else 0
+        logits = empty((num_rows, len(last.bias if last.second is None else last.second_bias))).numpy()
+        hidden = empty((num_rows, hidden_dim)).numpy()
+        self._layers.begin()
+        for number in range(len(self._model.convolutions)):
+            if observe is not None:
+                observe(self._codes(number))
+            self._convolve(number, logits, hidden)
+        return logits, hidden
+
+    def _convolve(self, number: int, logits: np.ndarray, hidden: np.ndarray) -> None:
+        part, mapped = self._part, self._layers.mapped[number]
+        arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
+        done = 0
+        for first, stop in blocks(0, part.num_central):
+            if arrival.poll():      # then all other rows go at once
+                break
+            self._layers.convolve(number, first, stop, logits, hidden)
+            done = stop
+        arrival.finish_into(mapped, part.num_inner)
+        self._layers.convolve(number, done, part.num_inner, logits, hidden)
+
+    def _codes(self, number: int) -> LayerRows:
+        if number == 0:
+            return self._rows
+        coded = CodedRows.empty(self._model.convolutions[number].rows, self._in_degree,
+                                self._layers.codes(number).shape[1])
+        coded.codes.view(np.uint8)[...] = self._layers.codes(number)
+        return coded
+
+
 def is_summed(model: IntegerModel) -> bool:
     """Whether every convolution sums its neighbors, and reads at least one column."""
     return all(one.kind in SUMMED_KINDS for one in model.convolutions) and model.num_features > 0
@@ -70,67 +126,3 @@ def _by_degree(scale: RowScale) -> DegreeScales:
 
 def _padded(columns: np.ndarray) -> np.ndarray:
     return np.pad(columns.astype(np.float32), (0, padded(len(columns), PADDING) - len(columns)))
-
-
-class GraphPass:
-    """Passes of one model over the same rows.
-
-    Parameters
-    ----------
-    model : IntegerModel                 one that `is_summed`
-    rows : BitRows                       inner rows that the first convolution reads
-    keeps_codes : bool                   for `observe`
-    """
-
-    def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: BitRows,
-                 keeps_codes: bool = False):
-        self._model, self._part, self._exchange, self._rows = model, part, exchange, rows
-        self._in_degree = part.in_degree[:part.num_inner]
-        factors = [degree_factor(self._in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
-        self._layers = GraphLayers(layers_of(model, factors), part.indptr, part.indices, exchange.num_halo,
-                                   self._in_degree, rows.bits, keeps_codes)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of rows between convolutions."""
-        return self._layers.row_bytes
-
-    def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward_codes`.
-
-        observe : function or None       called with the codes that each convolution reads
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
-        num_rows, last = self._part.num_inner, self._model.convolutions[-1]
-        hidden_dim = last.neighbor.codes.shape[1] if len(self._model.convolutions) > 1 else 0
-        logits = empty((num_rows, len(last.bias if last.second is None else last.second_bias))).numpy()
-        hidden = empty((num_rows, hidden_dim)).numpy()
-        self._layers.begin()
-        for number in range(len(self._model.convolutions)):
-            if observe is not None:
-                observe(self._codes(number))
-            self._convolve(number, logits, hidden)
-        return logits, hidden
-
-    def _convolve(self, number: int, logits: np.ndarray, hidden: np.ndarray) -> None:
-        part, mapped = self._part, self._layers.mapped[number]
-        arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
-        done = 0
-        for first, stop in blocks(0, part.num_central):
-            if arrival.poll():      # then all other rows go at once
-                break
-            self._layers.convolve(number, first, stop, logits, hidden)
-            done = stop
-        arrival.finish_into(mapped, part.num_inner)
-        self._layers.convolve(number, done, part.num_inner, logits, hidden)
-
-    def _codes(self, number: int) -> LayerRows:
-        if number == 0:
-            return self._rows
-        coded = CodedRows.empty(self._model.convolutions[number].rows, self._in_degree,
-                                self._layers.codes(number).shape[1])
-        coded.codes.view(np.uint8)[...] = self._layers.codes(number)
-        return coded

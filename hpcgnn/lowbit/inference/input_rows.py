@@ -34,8 +34,6 @@ class InputRows(Protocol):
 
 @dataclass(frozen=True)
 class FloatRows:
-    """(n, dim) float32 or float16 rows."""
-
     rows: np.ndarray
 
     @property
@@ -75,12 +73,11 @@ class BitInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
-        """Encode rows at the convolution's scale; errors as of `InputRows.coded`."""
         return cls(BitRows.of(rows.coded(scale, in_degree), scale, in_degree))
 
     @property
     def form(self) -> str:
-        """Widths that the scale allows, the same on all ranks."""
+        # Widths that the scale allows, so that all ranks say the same.
         low, high = self.bits.scale.bit_width.min(), self.bits.scale.bit_width.max()
         return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
 
@@ -89,7 +86,6 @@ class BitInput:
         return self.bits.bits.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> BitRows:
-        """Return the codes at their own scale; the arguments are ignored."""
         return self.bits
 
 
@@ -103,7 +99,6 @@ class PackedInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
-        """Encode rows at the convolution's scale; errors as of `InputRows.coded`."""
         return cls(PackedCodes.of(rows.coded(scale, in_degree)))
 
     @property
@@ -111,7 +106,6 @@ class PackedInput:
         return sum(self.codes.packed.stored_bits.values()) // 8 + self.codes.step.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> PackedCodes:
-        """Return the codes at their own scale; the arguments are ignored."""
         return self.codes
 
 

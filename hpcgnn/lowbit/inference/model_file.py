@@ -45,13 +45,196 @@ from hpcgnn.shards.sealed import open_sealed, write_sealed
 PARTS = {"gcn": (), "sage": ("own",), "gin": ("second_rows", "second", "second_bias"), "gat": ("attention",)}
 MAX_HEADS = 4096
 
+KIND, VERSION = "integer-model", 2
+ADVICE = "run hpcgnn quantize again"
+SCALARS = {"dataset": str, "scheme": str, "num_nodes": int, "num_features": int, "num_classes": int,
+           "is_multi_label": bool}
+CLASS_NAMES = "class_names"
+OPTIONS = {"kind": str, "epsilon": float, "heads": int, "averages_heads": bool}
+REALS = ("bias", "second_bias", "attention")
+# h5py's errors on content that hpcgnn did not write.
+MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
+    """Replace the model at `path`; the old file stays if anything fails.
+
+    `fingerprint` is that of the shards it was made on, `cut` the clusters it was trained in (None: the whole graph).
+
+    Raises
+    ------
+    KernelError          not a valid model, see `check_model`
+    CheckpointError      the folder can't be written or the disk is full
+    """
+    check_model(model)
+
+    def fill(file: h5py.File) -> None:
+        for name in SCALARS:
+            file.attrs[name] = getattr(model, name)
+        file.attrs["fingerprint"] = json.dumps(asdict(fingerprint))
+        if cut is not None:
+            file.attrs["trained_cut"] = json.dumps(asdict(cut))
+        if model.class_names:
+            store_texts(file, CLASS_NAMES, model.class_names)
+        file.attrs["num_convolutions"] = len(model.convolutions)
+        for number, convolution in enumerate(model.convolutions):
+            _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
+
+    write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+
+
+def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
+    """Read a model, and the fingerprint of the shards that it was made on.
+
+    Raises CheckpointError if it is missing, truncated, damaged, of another format, or not a valid model.
+    """
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        try:
+            return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
+        except ShardError as error:      # of its texts
+            raise CheckpointError(str(error)) from error
+        except KernelError as error:
+            raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
+        except MALFORMED as error:
+            raise CheckpointError(f"{path} is not as hpcgnn quantize writes models: {error}; {ADVICE}") from error
+
+
+def read_trained_cut(path: Path) -> ClusterCut | None:
+    """Read the clusters that a model was trained in, None for the whole graph; errors as of `read_model`."""
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        if "trained_cut" not in file.attrs:
+            return None
+        try:
+            return ClusterCut(**json.loads(_scalar(file, "trained_cut", str)))
+        except (ConfigError, KernelError) as error:
+            raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
+
+
+def payload_bytes(model: IntegerModel) -> int:
+    """Return the bytes of a model's arrays in its file, without names and attributes."""
+    maps = [one for convolution in model.convolutions for one in convolution.maps]
+    tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
+    reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]
+    return (sum(packed_bytes(one.codes.size, one.scale.bit_width) + 4 * len(one.scale.step) for one in maps)
+            + sum(5 * len(one.step) for one in tables) + sum(4 * array.size for array in reals))
+
+
+def _reals_of(convolution: IntegerConvolution) -> list[np.ndarray]:
+    arrays = [convolution.mapped.step, *(getattr(convolution, name) for name in REALS)]
+    if convolution.norm is not None:
+        arrays += [convolution.norm.weight, convolution.norm.bias]
+    return [array for array in arrays if array is not None]
+
+
+def _store_convolution(group: h5py.Group, convolution: IntegerConvolution) -> None:
+    for name in OPTIONS:
+        group.attrs[name] = getattr(convolution, name)
+    for name in ("rows", "second_rows"):
+        scale = getattr(convolution, name)
+        if scale is not None:
+            part = _store_arrays(group, name, step=scale.step, bit_width=scale.bit_width)
+            part.attrs["is_signed"] = scale.is_signed
+    for name in ("neighbor", "own", "second"):
+        weights = getattr(convolution, name)
+        if weights is not None:
+            packed = pack_codes(np.ascontiguousarray(weights.codes), weights.scale.bit_width)
+            part = _store_arrays(group, name, codes=packed, step=weights.scale.step)
+            part.attrs["bit_width"], part.attrs["shape"] = weights.scale.bit_width, weights.codes.shape
+    part = _store_arrays(group, "mapped", step=convolution.mapped.step)
+    part.attrs["bit_width"] = convolution.mapped.bit_width
+    for name in REALS:
+        if getattr(convolution, name) is not None:
+            group[name] = getattr(convolution, name)
+    if convolution.norm is not None:
+        part = _store_arrays(group, "norm", weight=convolution.norm.weight, bias=convolution.norm.bias)
+        part.attrs["eps"] = convolution.norm.eps
+
+
+def _store_arrays(group: h5py.Group, name: str, **arrays: np.ndarray) -> h5py.Group:
+    part = group.create_group(name)
+    for key, array in arrays.items():
+        part[key] = array
+    return part
+
+
+def _load_model(file: h5py.File, path: Path) -> IntegerModel:
+    number, load = _scalar(file, "num_convolutions", int), _Loader(path.stat().st_size)
+    groups = file["convolutions"]
+    if len(groups) != number:
+        raise KernelError(f"{len(groups)} convolutions where {number} are named")
+    scalars = {name: _scalar(file, name, kind) for name, kind in SCALARS.items()}
+    names = load_texts(file, path, CLASS_NAMES, scalars["num_classes"]) if CLASS_NAMES in file else ()
+    return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)], **scalars, class_names=tuple(names))
+
+
+def _load_fingerprint(file: h5py.File) -> Fingerprint:
+    fingerprint = Fingerprint(**json.loads(_scalar(file, "fingerprint", str)))
+    if not fingerprint.is_valid:
+        raise KernelError(f"its fingerprint is {fingerprint}, expected hexadecimal digits")
+    return fingerprint
+
+
+class _Loader:
+    """Reads parts of a convolution; nothing in a file is longer than the file."""
+
+    def __init__(self, file_bytes: int):
+        self._file_bytes = file_bytes
+
+    def convolution(self, group: h5py.Group) -> IntegerConvolution:
+        norm = group.get("norm")
+        return IntegerConvolution(
+            **{name: _scalar(group, name, kind) for name, kind in OPTIONS.items()},
+            rows=self.row_scale(group["rows"]), second_rows=self.optional(self.row_scale, group, "second_rows"),
+            neighbor=self.map(group["neighbor"]), own=self.optional(self.map, group, "own"),
+            second=self.optional(self.map, group, "second"),
+            mapped=ColumnScale(self.array(group["mapped"], "step", np.float32), _width(group["mapped"])),
+            **{name: self.array(group, name, np.float32) if name in group else None for name in REALS},
+            norm=None if norm is None else Normalization(
+                self.array(norm, "weight", np.float32), self.array(norm, "bias", np.float32),
+                _scalar(norm, "eps", float)))
+
+    def optional(self, read, group: h5py.Group, name: str):
+        return read(group[name]) if name in group else None
+
+    def row_scale(self, group: h5py.Group) -> RowScale:
+        return RowScale(self.array(group, "step", np.float32), self.array(group, "bit_width", np.uint8),
+                        _scalar(group, "is_signed", bool))
+
+    def map(self, group: h5py.Group) -> IntegerMap:
+        shape, scale = tuple(group.attrs["shape"].tolist()), ColumnScale(self.array(group, "step", np.float32),
+                                                                         _width(group))
+        packed = self.array(group, "codes", np.uint8)
+        if len(shape) != 2 or min(shape) < 0 or packed.shape != (packed_bytes(shape[0] * shape[1], scale.bit_width),):
+            raise KernelError(f"weights of shape {shape} and {scale.bit_width} bits are packed in {packed.size} bytes")
+        codes = np.empty(shape, np.int8)
+        unpack_codes(packed, scale.bit_width, codes)
+        if not np.array_equal(pack_codes(codes, scale.bit_width), packed):
+            raise KernelError("bits behind the last weight are not zero")
+        return IntegerMap(codes, scale)
+
+    def array(self, group: h5py.Group, name: str, dtype: type) -> np.ndarray:
+        held = group[name]
+        if not isinstance(held, h5py.Dataset) or held.dtype != dtype or held.nbytes > self._file_bytes:
+            raise KernelError(f"{group.name}/{name} is no array of {np.dtype(dtype)} that this file can hold")
+        return np.asarray(held[()])
+
+
+def _width(group: h5py.Group) -> int:
+    return _scalar(group, "bit_width", int)
+
+
+def _scalar(group: h5py.Group, name: str, kind: type):
+    value = group.attrs[name]
+    value = value.item() if isinstance(value, np.generic) else value
+    if type(value) is not kind:
+        raise KernelError(f"{name} is {value!r}, expected {kind.__name__}")
+    return value
+
 
 def check_model(model: IntegerModel) -> IntegerModel:
     """Check shapes, parts and numbers of a model, and return it.
 
-    Raises
-    ------
-    KernelError      a missing or extra part, shapes that don't fit, or a non-finite number
+    Raises KernelError for a missing or extra part, shapes that don't fit, or a non-finite number.
     """
     if not model.convolutions:
         raise KernelError("an integer model needs at least one convolution, found none")
@@ -139,195 +322,3 @@ def _check_reals(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
     _check_shape(name, array, shape)
     if array.dtype != np.float32 or not np.isfinite(array).all():
         raise KernelError(f"{name} is {array.dtype}, or holds NaN or infinity; expected finite float32")
-
-
-KIND, VERSION = "integer-model", 2
-ADVICE = "run hpcgnn quantize again"
-SCALARS = {"dataset": str, "scheme": str, "num_nodes": int, "num_features": int, "num_classes": int,
-           "is_multi_label": bool}
-CLASS_NAMES = "class_names"
-OPTIONS = {"kind": str, "epsilon": float, "heads": int, "averages_heads": bool}
-REALS = ("bias", "second_bias", "attention")
-# h5py's errors on content that hpcgnn did not write.
-MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
-
-
-def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
-    """Replace the model at `path`; the old file stays if anything fails.
-
-    Parameters
-    ----------
-    fingerprint : Fingerprint      of the shards that the model was made on
-    cut : ClusterCut or None       clusters it was trained in; None is the whole graph
-
-    Raises
-    ------
-    KernelError          not a valid model, see `check_model`
-    CheckpointError      the folder can't be written or the disk is full
-    """
-    check_model(model)
-
-    def fill(file: h5py.File) -> None:
-        for name in SCALARS:
-            file.attrs[name] = getattr(model, name)
-        file.attrs["fingerprint"] = json.dumps(asdict(fingerprint))
-        if cut is not None:
-            file.attrs["trained_cut"] = json.dumps(asdict(cut))
-        if model.class_names:
-            store_texts(file, CLASS_NAMES, model.class_names)
-        file.attrs["num_convolutions"] = len(model.convolutions)
-        for number, convolution in enumerate(model.convolutions):
-            _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
-
-    write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
-
-
-def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
-    """Read a model, and the fingerprint of the shards that it was made on.
-
-    Raises
-    ------
-    CheckpointError      missing, truncated, damaged, of another format, or not a valid model
-    """
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
-        try:
-            return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
-        except ShardError as error:      # of its texts
-            raise CheckpointError(str(error)) from error
-        except KernelError as error:
-            raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
-        except MALFORMED as error:
-            raise CheckpointError(f"{path} is not as hpcgnn quantize writes models: {error}; {ADVICE}") from error
-
-
-def payload_bytes(model: IntegerModel) -> int:
-    """Return the bytes of a model's arrays in its file, without names and attributes."""
-    maps = [one for convolution in model.convolutions for one in convolution.maps]
-    tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
-    reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]
-    return (sum(packed_bytes(one.codes.size, one.scale.bit_width) + 4 * len(one.scale.step) for one in maps)
-            + sum(5 * len(one.step) for one in tables) + sum(4 * array.size for array in reals))
-
-
-def _reals_of(convolution: IntegerConvolution) -> list[np.ndarray]:
-    arrays = [convolution.mapped.step, *(getattr(convolution, name) for name in REALS)]
-    if convolution.norm is not None:
-        arrays += [convolution.norm.weight, convolution.norm.bias]
-    return [array for array in arrays if array is not None]
-
-
-def _store_convolution(group: h5py.Group, convolution: IntegerConvolution) -> None:
-    for name in OPTIONS:
-        group.attrs[name] = getattr(convolution, name)
-    for name in ("rows", "second_rows"):
-        scale = getattr(convolution, name)
-        if scale is not None:
-            part = _store_arrays(group, name, step=scale.step, bit_width=scale.bit_width)
-            part.attrs["is_signed"] = scale.is_signed
-    for name in ("neighbor", "own", "second"):
-        weights = getattr(convolution, name)
-        if weights is not None:
-            packed = pack_codes(np.ascontiguousarray(weights.codes), weights.scale.bit_width)
-            part = _store_arrays(group, name, codes=packed, step=weights.scale.step)
-            part.attrs["bit_width"], part.attrs["shape"] = weights.scale.bit_width, weights.codes.shape
-    part = _store_arrays(group, "mapped", step=convolution.mapped.step)
-    part.attrs["bit_width"] = convolution.mapped.bit_width
-    for name in REALS:
-        if getattr(convolution, name) is not None:
-            group[name] = getattr(convolution, name)
-    if convolution.norm is not None:
-        part = _store_arrays(group, "norm", weight=convolution.norm.weight, bias=convolution.norm.bias)
-        part.attrs["eps"] = convolution.norm.eps
-
-
-def _store_arrays(group: h5py.Group, name: str, **arrays: np.ndarray) -> h5py.Group:
-    part = group.create_group(name)
-    for key, array in arrays.items():
-        part[key] = array
-    return part
-
-
-def _load_model(file: h5py.File, path: Path) -> IntegerModel:
-    number, load = _scalar(file, "num_convolutions", int), _Loader(path.stat().st_size)
-    groups = file["convolutions"]
-    if len(groups) != number:
-        raise KernelError(f"{len(groups)} convolutions where {number} are named")
-    scalars = {name: _scalar(file, name, kind) for name, kind in SCALARS.items()}
-    names = load_texts(file, path, CLASS_NAMES, scalars["num_classes"]) if CLASS_NAMES in file else ()
-    return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)], **scalars, class_names=tuple(names))
-
-
-def read_trained_cut(path: Path) -> ClusterCut | None:
-    """Read the clusters that a model was trained in, None for the whole graph; errors as of `read_model`."""
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
-        if "trained_cut" not in file.attrs:
-            return None
-        try:
-            return ClusterCut(**json.loads(_scalar(file, "trained_cut", str)))
-        except (ConfigError, KernelError) as error:
-            raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
-
-
-def _load_fingerprint(file: h5py.File) -> Fingerprint:
-    fingerprint = Fingerprint(**json.loads(_scalar(file, "fingerprint", str)))
-    if not fingerprint.is_valid:
-        raise KernelError(f"its fingerprint is {fingerprint}, expected hexadecimal digits")
-    return fingerprint
-
-
-class _Loader:
-    """Reads parts of a convolution; nothing in a file is longer than the file."""
-
-    def __init__(self, file_bytes: int):
-        self._file_bytes = file_bytes
-
-    def convolution(self, group: h5py.Group) -> IntegerConvolution:
-        norm = group.get("norm")
-        return IntegerConvolution(
-            **{name: _scalar(group, name, kind) for name, kind in OPTIONS.items()},
-            rows=self.row_scale(group["rows"]), second_rows=self.optional(self.row_scale, group, "second_rows"),
-            neighbor=self.map(group["neighbor"]), own=self.optional(self.map, group, "own"),
-            second=self.optional(self.map, group, "second"),
-            mapped=ColumnScale(self.array(group["mapped"], "step", np.float32), _width(group["mapped"])),
-            **{name: self.array(group, name, np.float32) if name in group else None for name in REALS},
-            norm=None if norm is None else Normalization(
-                self.array(norm, "weight", np.float32), self.array(norm, "bias", np.float32),
-                _scalar(norm, "eps", float)))
-
-    def optional(self, read, group: h5py.Group, name: str):
-        """Read a part with `read`; None if the file lacks it."""
-        return read(group[name]) if name in group else None
-
-    def row_scale(self, group: h5py.Group) -> RowScale:
-        return RowScale(self.array(group, "step", np.float32), self.array(group, "bit_width", np.uint8),
-                        _scalar(group, "is_signed", bool))
-
-    def map(self, group: h5py.Group) -> IntegerMap:
-        shape, scale = tuple(group.attrs["shape"].tolist()), ColumnScale(self.array(group, "step", np.float32),
-                                                                         _width(group))
-        packed = self.array(group, "codes", np.uint8)
-        if len(shape) != 2 or min(shape) < 0 or packed.shape != (packed_bytes(shape[0] * shape[1], scale.bit_width),):
-            raise KernelError(f"weights of shape {shape} and {scale.bit_width} bits are packed in {packed.size} bytes")
-        codes = np.empty(shape, np.int8)
-        unpack_codes(packed, scale.bit_width, codes)
-        if not np.array_equal(pack_codes(codes, scale.bit_width), packed):
-            raise KernelError("bits behind the last weight are not zero")
-        return IntegerMap(codes, scale)
-
-    def array(self, group: h5py.Group, name: str, dtype: type) -> np.ndarray:
-        held = group[name]
-        if not isinstance(held, h5py.Dataset) or held.dtype != dtype or held.nbytes > self._file_bytes:
-            raise KernelError(f"{group.name}/{name} is no array of {np.dtype(dtype)} that this file can hold")
-        return np.asarray(held[()])
-
-
-def _width(group: h5py.Group) -> int:
-    return _scalar(group, "bit_width", int)
-
-
-def _scalar(group: h5py.Group, name: str, kind: type):
-    value = group.attrs[name]
-    value = value.item() if isinstance(value, np.generic) else value
-    if type(value) is not kind:
-        raise KernelError(f"{name} is {value!r}, expected {kind.__name__}")
-    return value

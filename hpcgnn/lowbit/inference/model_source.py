@@ -38,14 +38,9 @@ PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to 
 
 
 def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: GraphInfo, other_graph: bool) -> None:
-    """Check that a model fits a graph, and was made on it unless `other_graph`.
+    """Check that a model (`source` in messages) fits a graph, and was made on it unless `other_graph`.
 
-    source : str              the model, as a sentence names it
-    made_on : Fingerprint     of the model's shards
-
-    Raises
-    ------
-    CheckpointError           another graph, other features, or, unless `other_graph`, other classes or kind of labels
+    Raises CheckpointError for another graph, other features, or, unless `other_graph`, other classes or kind of labels.
     """
     check_dataset(source, model.dataset, info, other_graph)
     for name, found, expected in (("features", model.num_features, info.num_features),
@@ -64,15 +59,12 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
-    """Check the name of a model's graph; see `check_graph`."""
     if dataset != info.name and not other_graph:
         raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
 
 
 def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """Return a sentence for --other-graph on what differs, and that scores may count trained nodes; None if nothing
-    does.
-    """
+    """Return a warning for --other-graph that says what differs; None if nothing does."""
     found = made_on.differences(info.fingerprint)
     if not found:
         return None
@@ -108,13 +100,9 @@ class TrainedRun:
              names_classes: bool = False) -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
 
-        Parameters
-        ----------
-        config_of : callable(settings, folder) -> TrainConfig      settings of the model, for uses other than
-                                                                   integers; rows are float32 in any case
-        recipe : Recipe or None                                    what a program brings, such as its model
-        device : {"cpu", "cuda"}                                   where the model answers in floats
-        names_classes : bool      match the training's classes by name; the graph may have others, or no labels
+        `config_of` maps the run's settings and folder to those of the model, for uses other than integers; rows are
+        float32 in any case. `recipe` is what a program brings, such as its model. With `names_classes`, the training's
+        classes are matched by name; the graph may have others, or no labels.
 
         Raises
         ------
@@ -152,14 +140,9 @@ class TrainedRun:
     def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
         """Collective: calibrate a float model on this graph, or export one trained as integers.
 
-        Parameters
-        ----------
-        bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or the trained width
-        row_bits : int, 2 to 8, or None      of rows; None is `bits`
+        `bits`, of weights and mapped rows, are 2 to 8; None is 8, or the trained width. `row_bits` None is `bits`.
 
-        Raises
-        ------
-        CollectiveError      widths for a model that has its own; non-finite input rows
+        Raises CollectiveError for widths of a model that has its own, and for non-finite input rows.
         """
         info, model = self.session.info, self.model
         if self.is_quantized:
@@ -176,9 +159,7 @@ class TrainedRun:
 def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
     """Return settings under which a run's model answers: float32 rows, all rows, plain messages.
 
-    Raises
-    ------
-    CheckpointError      the model can't become integers
+    Raises CheckpointError for a model that can't become integers.
     """
     try:
         config = TrainConfig.of(**check_keys(settings, str(folder)))
@@ -202,9 +183,7 @@ def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
 def read_best(folder: Path) -> Checkpoint:
     """Read the checkpoint of a run folder; `best_model` has the weights of the best validation score.
 
-    Raises
-    ------
-    CheckpointError      missing or damaged
+    Raises CheckpointError if it is missing or damaged.
     """
     checkpoint = RunFolder(folder).checkpoint
     if not checkpoint.exists():
@@ -215,8 +194,6 @@ def read_best(folder: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that fits the shards."""
-
     model: IntegerModel
     num_bytes: int      # of its file, or of its numbers without one
     score: str          # name of its score
@@ -227,15 +204,10 @@ class OpenedModel:
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,
                other_graph: bool, repeat: int, device: str = "cpu", answered: ClusterCut | None = None) -> OpenedModel:
-    """Collective: read a model file, or quantize the model of a run folder and time it in floats.
+    """Collective: read a model file, or quantize the model of a run folder and time `repeat` float passes on `device`.
 
-    Parameters
-    ----------
-    bits, row_bits : see `TrainedRun.integer_model`
-    repeat : int                     float passes to time
-    device : {"cpu", "cuda"}         where they run
-    answered : ClusterCut or None    clusters in which the model will answer; None calibrates and times it on the whole
-                                     graph, also if it was trained in clusters
+    `answered` are the clusters in which the model will answer; None calibrates and times it on the whole graph, also if
+    it was trained in clusters. `bits` and `row_bits` are as in `TrainedRun.integer_model`.
 
     Raises
     ------

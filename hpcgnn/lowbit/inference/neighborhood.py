@@ -47,7 +47,6 @@ class CodeNeighborhood(Protocol):
 
 
 def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1) of blocks of about BLOCK_ELEMENTS."""
     step = max(1, BLOCK_ELEMENTS // max(1, dim))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)

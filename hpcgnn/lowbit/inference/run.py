@@ -45,15 +45,12 @@ Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) an
 
 
 def refuse_edge_weights(part: Partition) -> None:
-    """Raise ConfigError for a part with edge weights."""
     if part.edge_weight is not None:
         raise ConfigError(INTEGERS_REFUSE)
 
 
 @dataclass(frozen=True)
 class RowBytes:
-    """Bytes of rows of all ranks."""
-
     # of input rows in shards, and in memory
     stored_form: str
     form: str
@@ -66,8 +63,6 @@ class RowBytes:
 
 @dataclass(frozen=True)
 class IntegerRun:
-    """A rank's part and the model that answers for it."""
-
     comm: MPI.Comm
     model: IntegerModel
     info: GraphInfo
@@ -144,7 +139,6 @@ class IntegerRun:
             self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
 
     def row_steps(self) -> list[np.ndarray]:
-        """Return the steps of rows, (num_inner,) float32 per convolution."""
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
@@ -163,8 +157,7 @@ class IntegerRun:
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: return the last answer of `repeat` passes, and the median over passes of the slowest rank's seconds.
-    """
+    """Collective: return the last answer of `repeat` passes, and the median of the slowest rank's seconds."""
     seconds = []
     for _ in range(repeat):
         comm.Barrier()

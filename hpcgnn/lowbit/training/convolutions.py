@@ -27,8 +27,6 @@ Rows = DenseRows | SparseValues
 
 
 class QuantizerMaker(Protocol):
-    """Makes the quantizers of a scheme."""
-
     def rows(self, dim: int, is_signed: bool) -> nn.Module:
         """Make the quantizer of a layer's rows, with quantizer(rows, nodes), num_bits(), scale() and dim."""
 
@@ -42,15 +40,9 @@ class QuantizerMaker(Protocol):
 class QuantizedConvolution(nn.Module, ABC):
     """Quantizes a layer's rows, drops them out and combines them as its kind does.
 
-    Parameters
-    ----------
-    convolution : nn.Module          the float one; its weights are trained, and quantized in every pass
-    in_dim, mapped_dim : int         columns of its rows, and of the rows that travel
-    is_signed : bool                 its rows have negative values
-
-    Attributes
-    ----------
-    has_sparse_input : bool          input rows are mostly zeros, see `SparseInput`; alike on all ranks
+    The float `convolution` has the weights, which are trained, and quantized in every pass. in_dim and mapped_dim are
+    the columns of its rows and of the rows that travel; is_signed rows have negative values. If has_sparse_input, alike
+    on all ranks, input rows are mostly zeros, see `SparseInput`.
     """
 
     kind: str
@@ -86,7 +78,6 @@ class QuantizedConvolution(nn.Module, ABC):
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Quantizers with codes that are stored as features."""
         return [self.rows]
 
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:

@@ -89,9 +89,7 @@ FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in
 
 
 class StoredBits(NamedTuple):
-    """Stored bits of a model: codes of weights; steps, biases, norms and attention (32 each) and widths (4); and the
-    same weights, biases and features in float32.
-    """
+    """Stored bits of a model: weights; steps, widths, biases, norms and attention; and all of it in float32."""
 
     weights: int
     scales: int
@@ -133,9 +131,7 @@ class QuantizedStack(nn.Module):
 
         The pass is exact in float32, whatever the training method, and counts as an evaluation.
 
-        Raises
-        ------
-        CollectiveError      non-finite input rows, a target below the least size, or a graph with edge weights
+        Raises CollectiveError for non-finite input rows, a target below the least size, or a graph with edge weights.
         """
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
@@ -198,22 +194,18 @@ class QuantizedStack(nn.Module):
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
 
     def width_parameters(self) -> list[nn.Parameter]:
-        """Return the learned widths."""
         return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Row quantizers of all layers, first to last."""
         return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
 
     @property
     def target_kb(self) -> float:
-        """Size in KB to which widths are pulled."""
         return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
 
     @property
     def num_features(self) -> int:
-        """Number of values in all layers' rows of all nodes."""
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
@@ -222,8 +214,10 @@ class QuantizedStack(nn.Module):
 
     @torch.no_grad()
     def feature_size(self) -> dict[str, Any]:
-        """Return the stored size of rows: `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer
-        (`feature_bits`, two entries for a gin layer), signs included.
+        """Return the stored size of rows, signs included.
+
+        It has `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer (`feature_bits`, two per gin
+        layer).
         """
         bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
         return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
@@ -231,7 +225,6 @@ class QuantizedStack(nn.Module):
                                  for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
 
     def stored_bits(self) -> StoredBits:
-        """Return the bits that are stored besides the rows."""
         exported = self.export("").convolutions
         maps = [one for convolution in exported for one in convolution.maps]
         num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
@@ -244,7 +237,6 @@ class QuantizedStack(nn.Module):
         return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Whether a size is within TARGET_TOLERANCE of the target."""
         return not self.scheme.learns_width or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
@@ -293,17 +285,10 @@ class QuantizedStack(nn.Module):
 def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
     """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
 
-    All ranks get the same model; its rows have a step per in-degree.
+    All ranks get the same model; its rows have a step per in-degree. Weights are shared with `stack`, not copied.
+    `bits` are those of weights and mapped rows, `row_bits` of rows, 2 to 8 both.
 
-    Parameters
-    ----------
-    stack : ConvolutionStack         trained gcn, sage, gin or gat; its weights are shared, not copied
-    graph : LocalGraph               float32 rows
-    bits, row_bits : int, 2 to 8     of weights and mapped rows; of rows
-
-    Raises
-    ------
-    CollectiveError      non-finite input rows, or a model that can't be quantized
+    Raises CollectiveError for non-finite input rows, or a model that can't be quantized.
     """
     convolutions = getattr(stack, "convolutions", [stack])
     unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS

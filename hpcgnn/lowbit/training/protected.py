@@ -64,17 +64,13 @@ class TrackedRowQuantizer(TrackedRange):
         self.dim, self.num_nodes = dim, num_nodes
 
     def num_bits(self) -> torch.Tensor:
-        """Return the stored bits of the rows of all nodes, () float64."""
         return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
 
     def scale(self) -> RowScale:
-        """Return the integer model's table, with one entry."""
         return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
 
 
 class TrackedColumnQuantizer(TrackedRange):
-    """Mapped rows, all columns at one step."""
-
     def __init__(self, comm, dim: int, bits: int):
         super().__init__(comm, bits, is_signed=True)
         self.dim = dim

@@ -24,84 +24,6 @@ TOLERANCE = 1e-3                 # among errors so near, relative, the largest s
 NEGLIGIBLE = 1e-10               # of the sum of squares
 VALUES_AT_ONCE = 1 << 20
 
-
-class StepFit(NamedTuple):
-    """Per group over all ranks: (num_groups,) float32 step, its float64 squared error, and the sum of squares."""
-
-    step: np.ndarray
-    error: np.ndarray
-    energy: np.ndarray
-
-
-def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
-    """Collective: return the step of least squared error for each group of values.
-
-    Parameters
-    ----------
-    comm : MPI communicator, or None where all ranks hold the same values
-    values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
-    max_code : (num_groups,) int                                       at least 1
-
-    Returns
-    -------
-    StepFit      a group of zeros takes the step of the nearest other group, or 1
-
-    Raises
-    ------
-    CollectiveError      non-finite values
-    """
-    magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
-    is_kept = magnitude != 0
-    magnitude, group = magnitude[is_kept], group[is_kept]
-    peak = _peaks(comm, magnitude, group, len(max_code))
-    if not np.isfinite(peak).all():
-        raise CollectiveError("rows to quantize hold NaN or infinity; look for extreme values in the features")
-    steps = np.maximum(peak / _divisors(max_code), np.finfo(np.float32).tiny).astype(np.float32)
-    errors = np.zeros((len(steps) + 1, len(max_code)))
-    for some, their_group in zip(magnitude.split(VALUES_AT_ONCE), group.split(VALUES_AT_ONCE), strict=True):
-        errors += _errors(some, their_group, steps, max_code)
-    errors, energy = np.split(errors if comm is None else comm.allreduce(errors), [-1])
-    is_good = errors <= (1 + TOLERANCE) * errors.min(axis=0) + NEGLIGIBLE * energy
-    best = is_good.argmax(axis=0), np.arange(len(max_code))     # divisors ascend, so steps descend
-    return StepFit(take_nearest(steps[best], peak > 0, 1.0), errors[best], energy[0])
-
-
-def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
-    """Return the table with unknown entries replaced by the nearest known one, the lower of two; `default` if none is
-    known.
-    """
-    known = np.flatnonzero(is_known)
-    if not len(known):
-        return np.full_like(table, default)
-    place = np.arange(len(table))
-    after = known[np.minimum(np.searchsorted(known, place), len(known) - 1)]
-    before = known[np.maximum(np.searchsorted(known, place, "right") - 1, 0)]
-    return table[np.where(np.abs(place - before) <= np.abs(after - place), before, after)]
-
-
-def _divisors(max_code: np.ndarray) -> np.ndarray:
-    # Largest value over step: whole numbers up to 8, then a fifth more each time, up to max_code, then clipped values.
-    whole = np.union1d(np.arange(1, 9), np.round(1.2 ** np.arange(64)))
-    whole = whole[whole < 2 * max_code.max(initial=1)]
-    return np.concatenate([np.minimum(whole[:, None], max_code), np.multiply.outer(CLIPPED, max_code)])
-
-
-def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) -> np.ndarray:
-    peak = torch.zeros(num_groups).scatter_reduce_(0, group, magnitude, "amax").numpy()
-    return peak if comm is None else np.max(comm.allgather(peak), axis=0)
-
-
-def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
-    index, num_groups = group.numpy(), steps.shape[1]
-    limit = torch.from_numpy(max_code.astype(np.float32))[group]
-    of_steps = []
-    for row in torch.from_numpy(steps):
-        step = row[group]
-        difference = codes_of(magnitude, step, limit).mul_(step).sub_(magnitude)
-        of_steps.append(np.bincount(index, difference.square_().double().numpy(), num_groups))
-    return np.stack([*of_steps, np.bincount(index, magnitude.square().double().numpy(), num_groups)])
-
-
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
 BITS_A_KB = 8 * 1024    # the paper's eta
 # Factor on fitted steps of mapped rows: their values are multiples of a unit, and many would fall between two codes.
@@ -110,31 +32,11 @@ SMALLEST_MEAN = 1e-8    # of an output with zero weights
 MOMENTUM = 0.1          # weight of the newest value in a running mean
 
 
-def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
-    """Collective: return the number of nodes of the whole graph by in-degree, (largest in-degree + 1,) int64."""
-    # In-degrees from MAX_DEGREES - 1 on share the last entry.
-    degree = np.minimum(graph.in_degree[:graph.num_inner], MAX_DEGREES - 1)
-    counts = comm.allreduce(np.bincount(degree, minlength=MAX_DEGREES))
-    return counts[:np.flatnonzero(counts).max(initial=0) + 1]
-
-
 class Nodes(NamedTuple):
-    """Nodes of the rows to quantize: (n,) int64 in-degrees, and (n,) bool protected rows, which stay unquantized, or
-    None.
-    """
+    """Nodes of the rows to quantize: (n,) int64 in-degrees, and (n,) bool, rows that stay unquantized, or None."""
 
     in_degree: torch.Tensor
     is_protected: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class SharedComm:
-    """A communicator shared by copies of a module, since most can't be copied."""
-
-    comm: Any
-
-    def __deepcopy__(self, memo: dict) -> SharedComm:
-        return self
 
 
 class Quantizer(nn.Module):
@@ -205,12 +107,10 @@ class RowQuantizer(Quantizer):
         return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
-        """Return (num_entries,) float32 whole numbers, differentiable in the widths."""
         return round_through(self.width)
 
     @torch.no_grad()
     def clamp_width(self) -> None:
-        """Bring learned widths back between `least_bits` and 8."""
         if self.learns_width:
             self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
 
@@ -335,6 +235,24 @@ class WeightQuantizer(Quantizer):
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
 
 
+@dataclass(frozen=True)
+class SharedComm:
+    """A communicator shared by copies of a module, since most can't be copied."""
+
+    comm: Any
+
+    def __deepcopy__(self, memo: dict) -> SharedComm:
+        return self
+
+
+def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
+    """Collective: return the number of nodes of the whole graph by in-degree, (largest in-degree + 1,) int64."""
+    # In-degrees from MAX_DEGREES - 1 on share the last entry.
+    degree = np.minimum(graph.in_degree[:graph.num_inner], MAX_DEGREES - 1)
+    counts = comm.allreduce(np.bincount(degree, minlength=MAX_DEGREES))
+    return counts[:np.flatnonzero(counts).max(initial=0) + 1]
+
+
 def _max_code(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
@@ -342,3 +260,70 @@ def _max_code(bits: int) -> int:
 def _mean_weight(weight: torch.Tensor) -> torch.Tensor:
     mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight), device=weight.device)
     return mean.clamp(min=SMALLEST_MEAN)
+
+
+class StepFit(NamedTuple):
+    """Per group over all ranks: (num_groups,) float32 step, its float64 squared error, and the sum of squares."""
+
+    step: np.ndarray
+    error: np.ndarray
+    energy: np.ndarray
+
+
+def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
+    """Collective: return the step of least squared error for each group of values.
+
+    comm : MPI communicator, or None if all ranks hold the same values
+    values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
+    max_code : (num_groups,) int                                       at least 1
+
+    A group of zeros takes the step of the nearest other group, or 1. Raises CollectiveError for non-finite values.
+    """
+    magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
+    is_kept = magnitude != 0
+    magnitude, group = magnitude[is_kept], group[is_kept]
+    peak = _peaks(comm, magnitude, group, len(max_code))
+    if not np.isfinite(peak).all():
+        raise CollectiveError("rows to quantize hold NaN or infinity; look for extreme values in the features")
+    steps = np.maximum(peak / _divisors(max_code), np.finfo(np.float32).tiny).astype(np.float32)
+    errors = np.zeros((len(steps) + 1, len(max_code)))
+    for some, their_group in zip(magnitude.split(VALUES_AT_ONCE), group.split(VALUES_AT_ONCE), strict=True):
+        errors += _errors(some, their_group, steps, max_code)
+    errors, energy = np.split(errors if comm is None else comm.allreduce(errors), [-1])
+    is_good = errors <= (1 + TOLERANCE) * errors.min(axis=0) + NEGLIGIBLE * energy
+    best = is_good.argmax(axis=0), np.arange(len(max_code))     # divisors ascend, so steps descend
+    return StepFit(take_nearest(steps[best], peak > 0, 1.0), errors[best], energy[0])
+
+
+def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
+    """Replace unknown entries by the nearest known one, the lower of two; by `default` if none is known."""
+    known = np.flatnonzero(is_known)
+    if not len(known):
+        return np.full_like(table, default)
+    place = np.arange(len(table))
+    after = known[np.minimum(np.searchsorted(known, place), len(known) - 1)]
+    before = known[np.maximum(np.searchsorted(known, place, "right") - 1, 0)]
+    return table[np.where(np.abs(place - before) <= np.abs(after - place), before, after)]
+
+
+def _divisors(max_code: np.ndarray) -> np.ndarray:
+    # Largest value over step: whole numbers up to 8, then a fifth more each time, up to max_code, then clipped values.
+    whole = np.union1d(np.arange(1, 9), np.round(1.2 ** np.arange(64)))
+    whole = whole[whole < 2 * max_code.max(initial=1)]
+    return np.concatenate([np.minimum(whole[:, None], max_code), np.multiply.outer(CLIPPED, max_code)])
+
+
+def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) -> np.ndarray:
+    peak = torch.zeros(num_groups).scatter_reduce_(0, group, magnitude, "amax").numpy()
+    return peak if comm is None else np.max(comm.allgather(peak), axis=0)
+
+
+def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
+    index, num_groups = group.numpy(), steps.shape[1]
+    limit = torch.from_numpy(max_code.astype(np.float32))[group]
+    of_steps = []
+    for row in torch.from_numpy(steps):
+        step = row[group]
+        difference = codes_of(magnitude, step, limit).mul_(step).sub_(magnitude)
+        of_steps.append(np.bincount(index, difference.square_().double().numpy(), num_groups))
+    return np.stack([*of_steps, np.bincount(index, magnitude.square().double().numpy(), num_groups)])

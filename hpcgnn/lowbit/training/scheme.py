@@ -17,8 +17,6 @@ BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step a
 
 @dataclass(frozen=True)
 class QuantizationScheme:
-    """How a stack is quantized."""
-
     name: str  # {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
     bits: int                                     # of weights and mapped rows
     row_bits: int                                 # of rows; the starting width where widths are learned
@@ -29,7 +27,6 @@ class QuantizationScheme:
 
     @property
     def learns_width(self) -> bool:
-        """Whether widths of rows are learned, to fit the target."""
         return self.name in LEARNS_WIDTHS
 
 
@@ -54,8 +51,6 @@ class LearnedMaker:
 
 
 class TrackedMaker:
-    """Quantizers of degree-quant."""
-
     def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
         self._scheme, self._num_nodes, self._comm = scheme, int(counts.sum()), comm
 

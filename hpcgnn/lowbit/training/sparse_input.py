@@ -30,11 +30,9 @@ class DenseRows:
     rows: torch.Tensor
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> DenseRows:
-        """Return the rows after one counted dropout."""
         return DenseRows(graph.dropout(self.rows, probability))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return linear(self.rows, weight)
 
 

@@ -16,57 +16,7 @@ from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.nn.normalization import NORMS, layer_norm_of
 from hpcgnn.ops.arena import empty
 
-
-class Perceptron(nn.Module):
-    """dropout → linear → norm → ReLU → dropout → linear, row by row."""
-
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str):
-        super().__init__()
-        self.dropout = dropout
-        self.first, self.second = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
-        self.norm = NORMS[norm](hidden_dim)
-
-    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        h = linear(graph.dropout(x, self.dropout), self.first.weight, self.first.bias)
-        h = graph.activate(h, layer_norm_of(self.norm), self.dropout)
-        return linear(h, self.second.weight, self.second.bias)
-
-
 REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
-
-
-class _Propagate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, h: torch.Tensor, first: torch.Tensor | None, alpha: float,
-                neighborhood: Neighborhood) -> torch.Tensor:
-        """Collective. Keeps no rows."""
-        ctx.neighborhood, ctx.alpha, ctx.num_first = neighborhood, alpha, None if first is None else len(first)
-        num_out = neighborhood.hop.num_out
-        if neighborhood.is_constant and first is None:
-            return neighborhood.graph.input_aggregate(neighborhood.reduction)[:num_out].clone()
-        out, _ = neighborhood.aggregate(h[:neighborhood.hop.num_in], wants_rows=False)
-        return out if first is None else out.lerp_(first[:num_out], alpha)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Collective: gradients of halo rows go home."""
-        neighborhood, gradient, of_first, of_rows = ctx.neighborhood, gradient.contiguous(), None, None
-        if ctx.num_first is not None:
-            of_first = _padded(gradient * ctx.alpha, ctx.num_first)
-            gradient = gradient * (1 - ctx.alpha)
-        if not neighborhood.is_input:
-            of_rows, arrival = neighborhood.aggregate_back(gradient)
-            of_rows = neighborhood.drop_inner(of_rows)
-            arrival.finish(of_rows)
-        return of_rows, of_first, None, None
-
-
-def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    if len(rows) == num_rows:
-        return rows
-    padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
-    padded[:len(rows)], padded[len(rows):] = rows, 0
-    return padded
 
 
 def take_hops(graph: LocalGraph, num_hops: int, begins_at_input: bool = False) -> list[Hop]:
@@ -116,3 +66,52 @@ def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
         rows, _ = neighborhood.aggregate(rows)
     graph.go_back(position)
     return rows
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h: torch.Tensor, first: torch.Tensor | None, alpha: float,
+                neighborhood: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps no rows."""
+        ctx.neighborhood, ctx.alpha, ctx.num_first = neighborhood, alpha, None if first is None else len(first)
+        num_out = neighborhood.hop.num_out
+        if neighborhood.is_constant and first is None:
+            return neighborhood.graph.input_aggregate(neighborhood.reduction)[:num_out].clone()
+        out, _ = neighborhood.aggregate(h[:neighborhood.hop.num_in], wants_rows=False)
+        return out if first is None else out.lerp_(first[:num_out], alpha)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Collective: gradients of halo rows go home."""
+        neighborhood, gradient, of_first, of_rows = ctx.neighborhood, gradient.contiguous(), None, None
+        if ctx.num_first is not None:
+            of_first = _padded(gradient * ctx.alpha, ctx.num_first)
+            gradient = gradient * (1 - ctx.alpha)
+        if not neighborhood.is_input:
+            of_rows, arrival = neighborhood.aggregate_back(gradient)
+            of_rows = neighborhood.drop_inner(of_rows)
+            arrival.finish(of_rows)
+        return of_rows, of_first, None, None
+
+
+def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
+    if len(rows) == num_rows:
+        return rows
+    padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
+    padded[:len(rows)], padded[len(rows):] = rows, 0
+    return padded
+
+
+class Perceptron(nn.Module):
+    """dropout → linear → norm → ReLU → dropout → linear, row by row."""
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str):
+        super().__init__()
+        self.dropout = dropout
+        self.first, self.second = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
+        self.norm = NORMS[norm](hidden_dim)
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        h = linear(graph.dropout(x, self.dropout), self.first.weight, self.first.bias)
+        h = graph.activate(h, layer_norm_of(self.norm), self.dropout)
+        return linear(h, self.second.weight, self.second.bias)

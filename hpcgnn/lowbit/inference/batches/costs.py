@@ -68,7 +68,6 @@ class AggregationCosts:
 
 
 def check_aggregation(aggregation: str) -> None:
-    """Raise ConfigError unless the word is one of AGGREGATIONS."""
     if aggregation not in AGGREGATIONS:
         raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
 
@@ -77,15 +76,8 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
            costs: AggregationCosts | None = None) -> np.ndarray:
     """Return the batches to sum by tiles, (num_batches,) bool.
 
-    Parameters
-    ----------
-    aggregation : {"auto", "tiles", "gather"}
-    dim, bit_width : int                 of the codes that are summed
-    costs : AggregationCosts or None     None is this machine's
-
-    Raises
-    ------
-    ConfigError      another word for aggregation
+    `aggregation` is "auto", "tiles" or "gather", else ConfigError; dim and bit_width are those of the summed codes;
+    `costs` None is this machine's.
     """
     check_aggregation(aggregation)
     if aggregation != "auto":

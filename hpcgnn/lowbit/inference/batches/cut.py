@@ -23,12 +23,7 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Settings that decide which edges batches keep.
-
-    Raises
-    ------
-    ConfigError      numbers below 1, or another type
-    """
+    """Settings that decide which edges batches keep; ConfigError for numbers below 1, or another type."""
 
     # clusters of the whole graph, and per batch
     clusters: int
@@ -97,11 +92,9 @@ class Batches:
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
 
     def joined(self) -> Batches:
-        """Return the same rows and edges as one batch."""
         return replace(self, row_begin=np.array([0, self.num_rows], np.int64))
 
     def chosen(self, batches: np.ndarray) -> Batches:
-        """Return some of the batches, in the given order."""
         counts = np.diff(self.row_begin)[batches]
         row_begin = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = _ranges(self.row_begin[batches], counts)

@@ -27,8 +27,6 @@ Counts = TypeVar("Counts")
 
 @dataclass(frozen=True)
 class DealtBatches:
-    """The batches of one rank."""
-
     comm: MPI.Comm
     batches: Batches
     sent: list[np.ndarray]  # (n,) int64 per rank, inner rows in its batches, ascending
@@ -41,12 +39,7 @@ class DealtBatches:
     @classmethod
     def deal(cls, comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, *,
              keeps_all: bool = False) -> DealtBatches:
-        """Collective: cut the graph of all parts; see `cut_batches`.
-
-        Raises
-        ------
-        CollectiveError      rank 0 can't cut the graph
-        """
+        """Collective: cut the graph of all parts, see `cut_batches`; CollectiveError if rank 0 can't."""
         arcs = gather_arcs(comm, part)
         cut = together(comm, lambda: None if arcs is None else cut_batches(
             *arcs, num_clusters, batch_size, keeps_all=keeps_all))
@@ -72,8 +65,7 @@ class DealtBatches:
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """Numbers of batches, of edges that they keep (`num_entries` of `num_arcs`), and of bytes of their packed objects.
-    """
+    """Numbers of batches, of their edges (`num_entries` of `num_arcs`) and of bytes of their packed objects."""
 
     num_batches: int
     num_entries: int
@@ -82,18 +74,12 @@ class BatchTotals:
 
 
 class DealtRun:
-    """Collective: an integer model on the batches of all ranks.
+    """Collective: an integer model on the batches of all ranks, on `device` or, with None, the host.
 
-    Parameters
-    ----------
-    codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
-    in_degree : (num_inner,) integer                     in the whole graph
-    aggregation : {"auto", "tiles", "gather"}
-    device : torch.device or None                        None is the host
+    codes, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), counts
+    the whole graph; `aggregation` is as in `BatchNeighborhood`.
 
-    Raises
-    ------
-    CollectiveError      sums over a batch could overflow, or another word for aggregation
+    Raises CollectiveError if sums over a batch could overflow, or for another word for aggregation.
     """
 
     def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
@@ -112,7 +98,6 @@ class DealtRun:
 
     @property
     def copied(self) -> tuple[int, int]:
-        """Copies to this rank's device so far, and their bytes."""
         return self._run.copies, self._run.copied_bytes
 
     def counts(self) -> AggregationCounts:

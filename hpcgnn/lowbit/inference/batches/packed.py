@@ -25,8 +25,6 @@ HEADER_BYTES = 128
 
 @dataclass(frozen=True)
 class PackedBatches:
-    """Batches with all that a pass needs, in one buffer."""
-
     buffer: np.ndarray     # (num_bytes,) uint8, header, then the sections of `_places`, each on 64 bytes
     batches: Batches
     tiles: BatchTiles
@@ -36,17 +34,11 @@ class PackedBatches:
 
     @classmethod
     def pack(cls, batches: Batches, codes: np.ndarray, in_degree: np.ndarray, bit_width: int) -> PackedBatches:
-        """Build the object.
+        """Build the object from codes (num_rows, num_features), uint8 or signed int8, and in_degree (num_rows,).
 
-        Parameters
-        ----------
-        codes : (num_rows, num_features) uint8, or int8 with a sign
-        in_degree : (num_rows,) integer
-        bit_width : int, 1 to 8              of the codes, with the sign
+        `bit_width`, 1 to 8, holds every code with its sign.
 
-        Raises
-        ------
-        KernelError      codes that don't fit the width, or numbers of rows that differ
+        Raises KernelError for codes that don't fit the width, or numbers of rows that differ.
         """
         is_signed = codes.dtype == np.int8
         if codes.ndim != 2 or len(codes) != batches.num_rows or len(in_degree) != batches.num_rows:
@@ -76,9 +68,7 @@ class PackedBatches:
     def load(cls, buffer: np.ndarray) -> PackedBatches:
         """Return the object in a contiguous uint8 buffer that starts on 8 bytes, without a copy.
 
-        Raises
-        ------
-        KernelError      no such object, another version, cut short, or arrays that contradict each other
+        Raises KernelError for another content or version, a short buffer, or arrays that contradict each other.
         """
         counts = _header(buffer)
         places, _ = _places(counts)
@@ -96,7 +86,6 @@ class PackedBatches:
         return self.buffer.nbytes
 
     def codes(self) -> np.ndarray:
-        """Return the features, (num_rows, num_features) uint8, or int8 with a sign."""
         codes = self.features.to_codes().numpy()
         return (codes - np.uint8(1 << (self.features.bit_width - 1))).view(np.int8) if self.is_signed else codes
 

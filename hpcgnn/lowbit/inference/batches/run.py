@@ -29,32 +29,70 @@ from hpcgnn.ops.integer_rows import attend_codes, score_codes, sum_codes
 
 BLOCK_ELEMENTS = 1 << 18     # sums in memory at a time, few enough for the caches
 
+LEAST_BATCHES = 16      # with fewer, threads could be idle
 
-@dataclass
-class AggregationCounts:
-    """How batches were summed so far.
 
-    by_tiles, by_gather : int        batches
-    num_jumped, num_places : int     for batches by tiles, skipped tiles of zeros, and all tiles
-    """
+class BatchedRun:
+    """Passes of one model over the same batches, packed with the first convolution's codes; see `BatchNeighborhood`."""
 
-    by_tiles: int = 0
-    by_gather: int = 0
-    num_jumped: int = 0
-    num_places: int = 0
+    def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
+                 costs: AggregationCosts | None = None):
+        self._model, self._packed, self._in_degree = model, packed, packed.in_degree
+        self._neighborhood = BatchNeighborhood(packed, aggregation, costs)
+        self._layers = _layers_of(model, packed, self._neighborhood) if runs_by_batch(model, packed) else None
+        if self._layers is None:
+            codes = packed.codes()
+            self._coded = CodedRows.empty(model.convolutions[0].rows, packed.in_degree, codes.shape[1])
+            self._coded.codes[...] = codes
+
+    @property
+    def counts(self) -> AggregationCounts:
+        return self._neighborhood.counts
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the features' codes and of rows between convolutions on all threads."""
+        if self._layers is not None:
+            return self._packed.features.words.nbytes + self._layers.space_bytes
+        dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
+        return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return float32 logits (num_rows, num_classes) and embeddings (num_rows, hidden), in batch order.
+
+        Raises KernelError for NaN.
+        """
+        if self._layers is None:
+            return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)
+        for convolution in self._model.convolutions:
+            self._neighborhood.count(len(convolution.neighbor.codes), convolution.mapped.bit_width)
+        return self._layers.forward()
+
+
+def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:
+    """Return batches with the codes of features (num_rows, num_features) float32, in batch order."""
+    scale = model.convolutions[0].rows
+    coded = code_rows(scale, features, in_degree)
+    return PackedBatches.pack(batches, coded.codes, in_degree, int(scale.bit_width.max()))
+
+
+def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
+    return is_summed(model) and packed.batches.num_batches >= LEAST_BATCHES
+
+
+def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNeighborhood) -> BatchedLayers:
+    factors = [neighborhood.row_factor(REDUCTIONS[one.kind]) for one in model.convolutions]
+    choices = [neighborhood.takes_tiles(len(one.neighbor.codes), one.mapped.bit_width).astype(np.uint8)
+               for one in model.convolutions]
+    return BatchedLayers(layers_of(model, factors, choices), packed.tiles, packed.batches.indices,
+                         packed.in_degree.astype(np.int32), packed.features.lines, packed.is_signed)
 
 
 class BatchNeighborhood:
     """Sums of packed batches; see `CodeNeighborhood`.
 
-    Parameters
-    ----------
-    aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     for auto; None is this machine's
-
-    Raises
-    ------
-    ConfigError      another word for aggregation
+    `costs` decide for `aggregation` "auto"; None is this machine's. Raises ConfigError for another word than "auto",
+    "tiles" and "gather".
     """
 
     def __init__(self, packed: PackedBatches, aggregation: str = "auto", costs: AggregationCosts | None = None):
@@ -73,7 +111,6 @@ class BatchNeighborhood:
         return self._factors[reduction]
 
     def takes_tiles(self, dim: int, bit_width: int) -> np.ndarray:
-        """Return the batches to sum by tiles, (num_batches,) bool."""
         if (dim, bit_width) not in self._takes_tiles:
             self._takes_tiles[dim, bit_width] = choose(self._aggregation, self._shapes, dim, bit_width, self._costs)
         return self._takes_tiles[dim, bit_width]
@@ -109,7 +146,6 @@ class BatchNeighborhood:
         return runs_of_batches(self._batches.row_begin, max(1, BLOCK_ELEMENTS // max(1, dim)))
 
     def count(self, dim: int, bit_width: int) -> None:
-        """Count one aggregation of all batches."""
         takes_tiles = self.takes_tiles(dim, bit_width)
         places = self._tiles.num_places[takes_tiles].sum()
         self.counts.by_tiles += int(takes_tiles.sum())
@@ -118,80 +154,22 @@ class BatchNeighborhood:
         self.counts.num_jumped += int(places - self._shapes.num_tiles[takes_tiles].sum())
 
 
+@dataclass
+class AggregationCounts:
+    """How batches were summed so far.
+
+    by_tiles, by_gather : int        batches
+    num_jumped, num_places : int     for batches by tiles, skipped tiles of zeros, and all tiles
+    """
+
+    by_tiles: int = 0
+    by_gather: int = 0
+    num_jumped: int = 0
+    num_places: int = 0
+
+
 def _runs(takes_tiles: np.ndarray, first: int, end: int) -> Iterator[tuple[int, int]]:
     # Neighboring batches that are summed alike form a run.
     changes = np.flatnonzero(np.diff(takes_tiles[first:end])) + first + 1
     bounds = [first, *changes.tolist(), end]
     yield from pairwise(bounds)
-
-
-LEAST_BATCHES = 16      # with fewer, threads could be idle
-
-
-class BatchedRun:
-    """Passes of one model over the same batches.
-
-    Parameters
-    ----------
-    packed : PackedBatches               codes of the model's first convolution
-    aggregation : {"auto", "tiles", "gather"}
-    costs : AggregationCosts or None     for auto; None is this machine's
-    """
-
-    def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
-                 costs: AggregationCosts | None = None):
-        self._model, self._packed, self._in_degree = model, packed, packed.in_degree
-        self._neighborhood = BatchNeighborhood(packed, aggregation, costs)
-        self._layers = _layers_of(model, packed, self._neighborhood) if runs_by_batch(model, packed) else None
-        if self._layers is None:
-            codes = packed.codes()
-            self._coded = CodedRows.empty(model.convolutions[0].rows, packed.in_degree, codes.shape[1])
-            self._coded.codes[...] = codes
-
-    @property
-    def counts(self) -> AggregationCounts:
-        """Counts of all passes so far."""
-        return self._neighborhood.counts
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the features' codes and of rows between convolutions on all threads."""
-        if self._layers is not None:
-            return self._packed.features.words.nbytes + self._layers.space_bytes
-        dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
-        return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
-
-    def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
-        batches.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
-        if self._layers is None:
-            return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)
-        for convolution in self._model.convolutions:
-            self._neighborhood.count(len(convolution.neighbor.codes), convolution.mapped.bit_width)
-        return self._layers.forward()
-
-
-def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:
-    """Return batches with codes of their rows' features, (num_rows, num_features) float32 in the order of the batches.
-    """
-    scale = model.convolutions[0].rows
-    coded = code_rows(scale, features, in_degree)
-    return PackedBatches.pack(batches, coded.codes, in_degree, int(scale.bit_width.max()))
-
-
-def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Whether every convolution sums its neighbors, and there are enough batches."""
-    return is_summed(model) and packed.batches.num_batches >= LEAST_BATCHES
-
-
-def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNeighborhood) -> BatchedLayers:
-    factors = [neighborhood.row_factor(REDUCTIONS[one.kind]) for one in model.convolutions]
-    choices = [neighborhood.takes_tiles(len(one.neighbor.codes), one.mapped.bit_width).astype(np.uint8)
-               for one in model.convolutions]
-    return BatchedLayers(layers_of(model, factors, choices), packed.tiles, packed.batches.indices,
-                         packed.in_degree.astype(np.int32), packed.features.lines, packed.is_signed)

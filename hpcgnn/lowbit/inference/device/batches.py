@@ -41,8 +41,6 @@ LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by ti
 
 @dataclass(frozen=True)
 class GroupBuffer:
-    """One group of batches in one buffer."""
-
     memory: torch.Tensor                                         # (num_bytes,) uint8 tensor, pinned
     places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]  # section -> first byte, type and shape
     # rows of the packed batches
@@ -51,7 +49,6 @@ class GroupBuffer:
 
     @classmethod
     def pack(cls, arrays: dict[str, np.ndarray], first: int, stop: int, device: torch.device) -> GroupBuffer:
-        """Write arrays one after the other into pinned memory."""
         places, start = {}, 0
         for name, array in arrays.items():
             places[name] = start, torch.from_numpy(array[:0]).dtype, array.shape
@@ -63,7 +60,6 @@ class GroupBuffer:
         return cls(memory, places, first, stop)
 
     def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the sections of a copy of the memory."""
         found = {}
         for name, (start, dtype, shape) in self.places.items():
             num_bytes = int(np.prod(shape)) * dtype.itemsize
@@ -72,7 +68,6 @@ class GroupBuffer:
 
 
 def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
-    """Whether sums by tiles of bits are faster than by rows of packed codes."""
     # A tile is multiplied in every plane, however few edges it has; a packed code is read once. On an H200, with 8.8
     # edges per tile, tiles took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35
     # at 8 (data/benchmarks/gpu.md).
@@ -111,17 +106,9 @@ class DeviceBatchedRun:
 
     @property
     def group_bytes(self) -> list[int]:
-        """Bytes of each group's buffer."""
         return [one.memory.numel() for one in self._groups]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the
-        batches.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
         self._count()
         memory = self._copy(0) if self._groups else None
         results = host_rows(self._packed.batches.num_rows, self._result_dims, self._device)
@@ -222,12 +209,7 @@ class ResidentRun:
             layers.queue()
 
     def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return logits and embeddings of each group's rows, which the next pass overwrites.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """Return logits and embeddings of each group's rows, which the next pass overwrites; KernelError for NaN."""
         return [layers.result() for layers in self._groups]
 
     @property

@@ -23,6 +23,89 @@ from hpcgnn.ops.streams import streams_of
 from hpcgnn.partition.partition import Partition
 
 
+class DeviceGraphPass:
+    """Passes of one model over the same rows; their bits, edges and weights stay on the device.
+
+    Raises KernelError for a layer, or a row of edges, that is too long for the kernels.
+    """
+
+    def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
+                 device: torch.device):
+        self._part, self._num_layers, self._device = part, len(model.convolutions), device
+        in_degree = part.in_degree[:part.num_inner]
+        factors = [degree_factor(in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
+        nodes = DeviceNodes(_copied(in_degree.astype(np.int32), device),
+                            _copied(np.diff(part.indptr).astype(np.int32), device), copied_once(factors, device))
+        layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        planes = planes_of(rows).to(device)
+        self._layers = DeviceLayers(layers, RowPlanes.of_lines(planes, part.num_inner, rows.codes.shape[1],
+                                                               rows.codes.dtype == np.int8),
+                                    nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
+        self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Collective: return logits and embeddings as `hpcgnn.lowbit.inference.forward.forward`; KernelError for NaN.
+        """
+        self.queue()
+        results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
+        self._layers.copy_results(*results)
+        return tuple(rows.numpy() for rows in results)
+
+    def queue(self) -> None:
+        """Collective: start a pass on the device; the host waits only for messages of other ranks."""
+        part, layers = self._part, self._layers
+        if self._exchange is None:
+            layers.queue()
+            return
+        layers.begin()
+        for number in range(self._num_layers):
+            arrival = self._exchange.start(layers.fields[number], layers.dims[number])
+            layers.convolve(number, 0, part.num_central)
+            arrival.finish()
+            layers.convolve(number, part.num_central, part.num_inner)
+            layers.end(number)
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and embeddings on the device, which the next pass overwrites; KernelError for NaN."""
+        return self._layers.result()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the rows on the device in all their forms, after a pass."""
+        return self._layers.row_bytes
+
+
+def planes_of(rows: CodedRows) -> torch.Tensor:
+    """Return rows as planes of bits, (bit_width, padded rows, words) int32; signed codes get half the range added."""
+    offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
+    codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
+    return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
+
+
+def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Allocate float32 results (num_rows, dim) for each dim, in pinned memory that the device writes."""
+    memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
+    return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
+                 for one, dim in zip(memory, dims, strict=True))
+
+
+def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
+    """Copy arrays to a device; equal arrays share a copy."""
+    copies: list[tuple[np.ndarray, torch.Tensor]] = []
+    found: list[torch.Tensor | None] = []
+    for array in arrays:
+        copy = None if array is None else next((there for one, there in copies if np.array_equal(one, array)), None)
+        if array is not None and copy is None:
+            copy = _copied(array, device)
+            copies.append((array, copy))
+        found.append(copy)
+    return found
+
+
+def _copied(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
 class FieldExchange:
     """Exchanges of packed codes of one rank's rows, one at a time.
 
@@ -84,99 +167,3 @@ class FieldArrival:
 def _cut(memory: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     bounds = np.cumsum([0, *sizes])
     return [memory[first:end] for first, end in pairwise(bounds)]
-
-
-class DeviceGraphPass:
-    """Passes of one model over the same rows; their bits, edges and weights stay on the device.
-
-    rows : CodedRows           inner rows that the first convolution reads
-
-    Raises
-    ------
-    KernelError      a layer, or a row of edges, that is too long for the kernels
-    """
-
-    def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
-                 device: torch.device):
-        self._part, self._num_layers, self._device = part, len(model.convolutions), device
-        in_degree = part.in_degree[:part.num_inner]
-        factors = [degree_factor(in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
-        nodes = DeviceNodes(_copied(in_degree.astype(np.int32), device),
-                            _copied(np.diff(part.indptr).astype(np.int32), device), copied_once(factors, device))
-        layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
-        planes = planes_of(rows).to(device)
-        self._layers = DeviceLayers(layers, RowPlanes.of_lines(planes, part.num_inner, rows.codes.shape[1],
-                                                               rows.codes.dtype == np.int8),
-                                    nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
-        self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
-
-    def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward`.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
-        self.queue()
-        results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
-        self._layers.copy_results(*results)
-        return tuple(rows.numpy() for rows in results)
-
-    def queue(self) -> None:
-        """Collective: start a pass on the device; the host waits only for messages of other ranks."""
-        part, layers = self._part, self._layers
-        if self._exchange is None:
-            layers.queue()
-            return
-        layers.begin()
-        for number in range(self._num_layers):
-            arrival = self._exchange.start(layers.fields[number], layers.dims[number])
-            layers.convolve(number, 0, part.num_central)
-            arrival.finish()
-            layers.convolve(number, part.num_central, part.num_inner)
-            layers.end(number)
-
-    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and embeddings of the last pass on the device, which the next one overwrites.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
-        return self._layers.result()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the rows on the device in all their forms, after a pass."""
-        return self._layers.row_bytes
-
-
-def planes_of(rows: CodedRows) -> torch.Tensor:
-    """Return rows as planes of bits, (bit_width, padded rows, words) int32; signed codes get half the range added."""
-    offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
-    codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
-    return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
-
-
-def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Allocate float32 results (num_rows, dim) for each dim, in pinned memory that the device writes."""
-    memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
-    return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
-                 for one, dim in zip(memory, dims, strict=True))
-
-
-def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
-    """Copy arrays to a device; equal arrays share a copy."""
-    copies: list[tuple[np.ndarray, torch.Tensor]] = []
-    found: list[torch.Tensor | None] = []
-    for array in arrays:
-        copy = None if array is None else next((there for one, there in copies if np.array_equal(one, array)), None)
-        if array is not None and copy is None:
-            copy = _copied(array, device)
-            copies.append((array, copy))
-        found.append(copy)
-    return found
-
-
-def _copied(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
