@@ -117,7 +117,6 @@ class MovingPieces:
         return start, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Free a piece."""
         self._free.give_back(start, size)
 
 
@@ -137,7 +136,6 @@ class Places:
 
     @property
     def num_filled(self) -> int:
-        """Bytes that have been used at least once."""
         return self._fixed.top + self._moving.num_filled
 
     def take(self, num_bytes: int) -> tuple[int, int, list[Move]]:
@@ -150,7 +148,6 @@ class Places:
         return start, size, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Free a piece."""
         (self._fixed if start < self._border else self._moving).give_back(start, size)
 
 

@@ -53,7 +53,6 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
 
 
 def largest_product(code_bits: int, weight_bits: int, is_signed: bool) -> int:
-    """Largest magnitude of a code times a weight."""
     return (2 ** (code_bits - 1) if is_signed else 2**code_bits - 1) * 2 ** (weight_bits - 1)
 
 
@@ -119,7 +118,6 @@ class Rates:
 
 @by_device("combination")
 def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
-    """codes @ weight.T in int32, in the given way."""
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
@@ -195,7 +193,6 @@ def _combine_entries(codes: torch.Tensor, weight: torch.Tensor, is_by_bit: bool 
 
 
 def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int) -> torch.Tensor:
-    """Planes hold no signs: with a = code + p and b = weight + q, code weight = a b - q a - p weight."""
     code_offset, weight_offset = 2 ** (code_bits - 1) * (codes.dtype == torch.int8), 2 ** (weight_bits - 1)
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)

@@ -18,10 +18,7 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T, added to `out` if given.
-
-    rows (n, in_dim), out (n, out_dim) and weight (out_dim, in_dim) have one type.
-    """
+    """rows @ weight.T, added to `out` if given: (n, in_dim), (out_dim, in_dim) and (n, out_dim) of one type."""
     return _map_rows.on(rows.device)(rows, weight, out)
 
 

@@ -59,7 +59,6 @@ class RowPlanes:
 
     @property
     def offset(self) -> int:
-        """What was added to every code."""
         return 1 << (self.bit_width - 1) if self.is_signed else 0
 
 
@@ -101,7 +100,6 @@ class Entries:
         return cls(*arrays, *more, chunk_row, len(hubs))
 
     def chunks(self, first: int, stop: int) -> slice:
-        """Chunks of rows first .. stop - 1."""
         return slice(*np.searchsorted(self.chunk_row, (first, stop)).tolist())
 
 
@@ -135,7 +133,6 @@ class DeviceNodes:
 
 
 def words_a_plane(length: int) -> int:
-    """32-bit words of `length` bits."""
     return -(-length // WORD_BITS)
 
 
@@ -162,7 +159,6 @@ WIDEST = 4096              # columns whose sums lie in a block's shared memory, 
 
 
 def field_bits_of(bit_width: int) -> int:
-    """Bits of a field that holds codes of that width: 2, 4 or 8."""
     return 2 if bit_width <= 2 else 4 if bit_width <= 4 else 8
 
 
@@ -285,7 +281,6 @@ class DeviceLayers:
         return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
-        """Start a pass: map the rows for the first convolution."""
         self._again((), self._begin)
 
     def convolve(self, number: int, first: int, stop: int) -> None:
@@ -406,5 +401,4 @@ def result_dims(layers: list[DeviceLayer]) -> tuple[int, int]:
 
 
 def padded_outputs(num_outputs: int) -> int:
-    """Lines of planes by column for so many outputs."""
     return padded(num_outputs, TILE_ROWS)

@@ -39,10 +39,6 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
     step : (n, 1) or (1, dim) float32, above 0
     max_code : (n, 1) or (1, 1) float32 of whole numbers, at most 255
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree
-
     Reference: MEGA, Eq. (2).
     """
     _check(values, step, max_code)
@@ -59,10 +55,6 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
     local_weight : float or None
         if given, of_step and clipped are gradients of local_weight * sum of |quantized - x| instead
     needs_values : bool      compute of_values
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
     """
     _check(values, step, max_code)
     check_rows(gradient, len(values), "fake quantization", torch.float32)

@@ -154,7 +154,6 @@ def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, mat
 
 
 def entry_arguments(cut: Segments, matrix: SparseRows, like: torch.Tensor) -> tuple:
-    """First arguments of such a kernel."""
     return (on_device(cut.offset, like), on_device(cut.block_row, like), cut.start, cut.stop, cut.items_a_block,
             on_device(matrix.begin, like), on_device(matrix.end, like), on_device(matrix.indices, like),
             matrix.num_self)
@@ -175,7 +174,6 @@ def spilled_arguments(cut: Segments, dim: int, like: torch.Tensor) -> tuple:
 
 
 def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Uninitialized room for the parts of shared rows."""
     return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)
 
 
