@@ -79,7 +79,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
             raise KernelError(f"Adam needs buffers of {weights.numel()} contiguous float32, found "
                               f"{tuple(tensor.shape)} {tensor.dtype}")
     return _adam_step.on(weights.device)(weights, gradient, lr, decay, mean, square,
-                                                 AdamFactors.of_step(number))
+                                         AdamFactors.of_step(number))
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:

@@ -60,8 +60,8 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
     check_rows(gradient, len(values), "fake quantization", torch.float32)
     if gradient.shape != values.shape:
         raise KernelError(f"values of shape {tuple(values.shape)} were given a gradient of {tuple(gradient.shape)}")
-    return _quantize_values_backward.on(values.device)(values, step, max_code, gradient,
-                                                                            local_weight, needs_values)
+    return _quantize_values_backward.on(values.device)(values, step, max_code, gradient, local_weight,
+                                                       needs_values)
 
 
 def _check(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> None:

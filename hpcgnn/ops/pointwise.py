@@ -95,8 +95,8 @@ class Activation:
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
         """The activated rows, or the first ones, and what `backward` needs; without a backward `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
-        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold,
-                                                              self.weight, self.bias, self.eps, out)
+        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold, self.weight,
+                                                 self.bias, self.eps, out)
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:

@@ -111,8 +111,8 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
 
     A row of 1 to 8 bits becomes stochastic codes, with bfloat16 zero_point (rounded down) and step (rounded up). A row
     of 32 bits becomes its float32 values; a row of 16 bits is rounded stochastically to bfloat16 if it is stored in
-    float32, else sent as stored. Over keys the expectation of the dequantized row is the row, up to 2**-17 + 2**(bits -
-    22) steps.
+    float32, else sent as stored. Over keys the expectation of the dequantized row is the row, up to
+    2**-17 + 2**(bits - 22) steps.
 
     Rounding to the nearest is biased but contractive, as messages that carry a difference need. 8 bits: parameters as
     above. 2 and 4 bits: least squares over the row's codes. 1 bit: the means above and below a split, at the row's mean
@@ -141,8 +141,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
-    found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message,
-                                                           rounding == "nearest")
+    found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message, rounding == "nearest")
     refuse_bad_row(found, node_id, key)
 
 
@@ -158,7 +157,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
     device_kernels("quantization", rows.device).start_quantizing(rows, row_index, node_id, layout, key, message,
-                                                      rounding == "nearest", first_bad)
+                                                                 rounding == "nearest", first_bad)
 
 
 def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
