@@ -1,6 +1,6 @@
 """Condense-Edge: what clusters of rows need of each other, once each and in order, and the order of rows by that need.
 
-No cache and no time is known here; condense_traffic counts what the regions save.
+`hpcgnn.accelerators.condense_traffic` counts what the regions save.
 """
 
 from __future__ import annotations
