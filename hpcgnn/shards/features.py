@@ -6,8 +6,9 @@ Feature rows of a part, checked and written in blocks, so that they never are in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -17,11 +18,9 @@ from hpcgnn.data.arcs import INT32_NODES
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
-from hpcgnn.lowbit.package_features import check_feature_bits
 from hpcgnn.partition.build import feature_rows
-from hpcgnn.shards.feature_formats import PACKAGE
+from hpcgnn.shards.feature_formats import PACKAGE, feature_format
 from hpcgnn.shards.fingerprint import DIGEST_BYTES, Fingerprint
-from hpcgnn.shards.packages import store_packages
 
 BLOCK_ENTRIES = 1 << 20
 
@@ -121,13 +120,33 @@ class FeatureStorage:
         ------
         ConfigError           a value beyond float16, or bits that packages of these features can't have
         """
-        if form == PACKAGE:
-            is_signed = has_negative_features(dataset)
-            check_feature_bits(bits, is_signed)
-            return FeatureStorage(form, bits=bits, is_signed=is_signed)
+        return feature_format(form).choose(dataset, form, bits)
+
+
+class FloatFeatures:
+    """Rows of float32 or float16 as one array, in chunks compressed with lzf where few values are not zero."""
+
+    @staticmethod
+    def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
         if form == "float16":
             check_float16(dataset)
         return FeatureStorage(form, feature_density(dataset) < COMPRESSED_DENSITY)
+
+    @staticmethod
+    def store(file: h5py.File, blocks: Iterable[np.ndarray], shape: tuple[int, int], storage: FeatureStorage) -> None:
+        layout = {}
+        if storage.is_compressed and 0 not in shape:
+            layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
+        stored = file.create_dataset("features", shape=shape, dtype=storage.form, **layout)
+        first = 0
+        for rows in blocks:
+            if shape[1]:
+                stored[first:first + len(rows)] = rows.astype(storage.form, copy=False)
+            first += len(rows)
+
+    @staticmethod
+    def load(file: h5py.File, path: Path, shape: tuple[int, int]) -> np.ndarray:
+        return file["features"][()]
 
 
 def chunk_rows(num_features: int) -> int:
@@ -172,20 +191,8 @@ def has_negative_features(dataset: GraphDataset) -> bool:
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
                    task: ProgressTask) -> None:
     """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows."""
-    blocks = _read_blocks(dataset, node_id, task)
-    if storage.form == PACKAGE:
-        store_packages(file, blocks, dataset.num_features, storage.bits, storage.is_signed)
-        return
-    shape = (len(node_id), dataset.num_features)
-    layout = {}
-    if storage.is_compressed and 0 not in shape:
-        layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
-    stored = file.create_dataset("features", shape=shape, dtype=storage.form, **layout)
-    first = 0
-    for rows in blocks:
-        if shape[1]:
-            stored[first:first + len(rows)] = rows.astype(storage.form, copy=False)
-        first += len(rows)
+    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, task),
+                                       (len(node_id), dataset.num_features), storage)
 
 
 def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, task: ProgressTask) -> Iterator[np.ndarray]:
