@@ -1,4 +1,4 @@
-"""Read shards: what the whole graph is, and one part. Nothing is written or repaired here."""
+"""Reads shards: graph.h5, which describes the whole graph, and one part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = "name a folder that hpcgnn preprocess --out has made"
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
-    """Read what graph.h5 says of the whole graph.
+    """Read graph.h5.
 
     Raises
     ------
@@ -55,10 +55,9 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
     Parameters
     ----------
-    num_parts : int           parts that the caller runs with, one a rank
-    info : GraphInfo          of this folder, where the caller has read it: graph.h5, which is as long as the graph has
-                              nodes, is then not read again
-    expands_packages : bool   False leaves features that are packages out, (num_inner, 0), for `read_packages` to read
+    num_parts : int           parts that the caller runs with, one per rank
+    info : GraphInfo          graph.h5 of this folder if the caller has read it; it is then not read again
+    expands_packages : bool   False: features stored as packages are left out, (num_inner, 0)
 
     Raises
     ------
@@ -84,7 +83,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
 
 def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
-    """Return the part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    """The part that owns each node, (num_nodes,) int32; errors as `read_graph_info`."""
     path = find_shard(schema.graph_file(folder))
     with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS) as file:
         check_attributes(file, path, ("run_id",))
