@@ -290,7 +290,6 @@ def texts_of(ids: Ids) -> pa.LargeStringArray:
 
 
 def _taken(values: Any, what: str) -> _Column:
-    """Take a column of any library apart."""
     if isinstance(values, np.ma.MaskedArray):
         return _masked(_of_numpy(values.data, what), np.ma.getmaskarray(values))
     if isinstance(values, np.ndarray):
@@ -361,7 +360,7 @@ def _of_tensor(values: Any, what: str) -> _Column:
 
 
 def _of_list(values: list | tuple, what: str) -> _Column:
-    """Numbers of Python keep their type: NumPy would make floats of 2^63 beside -1, and texts of 1 beside "a"."""
+    # Numbers of Python keep their type: NumPy would make floats of 2^63 beside -1, and texts of 1 beside "a".
     if not len(values):
         return _Column((0,), np.empty(0, np.float64), unknown=None)
     types = set(map(type, values))
@@ -377,7 +376,6 @@ def _of_list(values: list | tuple, what: str) -> _Column:
 
 
 def _of_objects(array: np.ndarray, what: str) -> _Column:
-    """Objects of Python: texts, numbers, or rows of them."""
     items = [_unboxed(item, what) for item in array.ravel().tolist()]
     unknown = np.array([item is None for item in items], bool).reshape(array.shape)
     known = [item for item in items if item is not None]
@@ -397,7 +395,7 @@ def _of_objects(array: np.ndarray, what: str) -> _Column:
 
 
 def _number_array(items: list, types: set[type]) -> np.ndarray:
-    """Numbers of Python as one array, unknown ones as 0 or NaN; integers stay integers."""
+    # Numbers of Python as one array, unknown ones as 0 or NaN; integers stay integers.
     if types == {bool}:
         return np.array([bool(item) for item in items])
     if types <= {int, bool, Decimal} and types and all(item is None or item == int(item) for item in items):
@@ -415,7 +413,6 @@ def _number_array(items: list, types: set[type]) -> np.ndarray:
 
 
 def _unboxed(item: Any, what: str) -> Any:
-    """Return an object as Python's own text or number, None where it is unknown, or as a row."""
     kind = type(item)
     if kind is str or kind is int or item is None or kind is bool:
         return item
@@ -452,7 +449,6 @@ def _utf8(item: bytes, what: str) -> str:
 
 
 def _stacked(rows: list, what: str) -> _Column:
-    """A column of vectors as a matrix."""
     shapes = {row.shape if isinstance(row, _Column) else None for row in rows}
     if len(shapes) > 1:
         raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
@@ -470,14 +466,13 @@ def _stacked(rows: list, what: str) -> _Column:
 
 
 def _joined(arrays: list[np.ndarray], join: Callable) -> np.ndarray:
-    """Arrays as one; signed and unsigned integers, which NumPy would make floats of, stay exact."""
+    # Arrays as one; signed and unsigned integers, which NumPy would make floats of, stay exact.
     if {array.dtype.kind for array in arrays} == {"i", "u"}:
         arrays = [array.astype(object) for array in arrays]
     return join(arrays)
 
 
 def _beside(columns: list[_Column], num_rows: int, what: str) -> _Column:
-    """Columns of a table as a matrix."""
     if any(column.texts is not None for column in columns):
         if not all(column.texts is not None for column in columns):
             raise DatasetError(f"{what} are columns of numbers and of texts; expected one kind")
@@ -576,7 +571,7 @@ def _masked(column: _Column, unknown: np.ndarray) -> _Column:
 
 
 def _cell_ids(cells: Cells, what: str) -> _Column:
-    """Whole numbers as Python writes them are integers, so that 007 stays a text; one other cell makes all texts."""
+    # Whole numbers as Python writes them are integers, so that 007 stays a text; one other cell makes all texts.
     texts = pc.utf8_trim_whitespace(_one(cells.texts.cast(pa.large_string())))
     with suppress(pa.ArrowException):
         numbers = texts.cast(pa.int64())
@@ -586,9 +581,8 @@ def _cell_ids(cells: Cells, what: str) -> _Column:
 
 
 def _cell_values(cells: Cells, what: str) -> _Column:
-    """Cells are int64 if all are whole numbers, float64 if all are numbers or missing, bool if all are True or False,
-    else texts.
-    """
+    # Cells are int64 if all are whole numbers, float64 if all are numbers or missing, bool if all are True or False,
+    # else texts.
     texts = pc.utf8_trim_whitespace(_one(cells.texts.cast(pa.large_string())))
     missing = pc.or_(pc.is_in(texts, value_set=pa.array(MISSING_TEXTS, pa.large_string())), pc.is_null(texts))
     unknown = missing.to_numpy(zero_copy_only=False)

@@ -1,8 +1,6 @@
-"""Splits as users have them: masks, lists of ids, or a word a node. No file format is known here.
+"""GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
 
-GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
-
-Each kind of object or file is taken apart in a file of its own; none is known here.
+All sources but public data sets end in `finish_dataset`: number the nodes, clean the edges, read labels and splits.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
 
 
 def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
-    """Return masks of a word a node; see read_splits.
+    """Masks of one word per node, see `read_splits`.
 
     Raises
     ------
@@ -114,7 +112,6 @@ def _mask(part: Any, num_nodes: int, name: str, place: int, rows: NodeRows | Non
 
 
 def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, column: int | None) -> np.ndarray:
-    """Return one split of several, (num_nodes,) bool, from masks of shape (num_nodes, num_splits)."""
     if len(masks) != num_nodes:
         raise DatasetError(f"{name} has {SPLITS[place]} masks of shape {masks.shape}; expected a row for each of "
                            f"{num_nodes} nodes, with 0 or 1 for each split")
@@ -181,8 +178,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError       arrays that disagree, an id that no node has, weights that are not positive, or what
-                       `assemble_dataset` refuses
+    DatasetError       arrays that disagree, an unknown id, weights that are not positive, or what `assemble_dataset`
+                       refuses
     """
     labels = _labels(given, options)
     if given.weight is not None:
@@ -221,14 +218,14 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 
 
 def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
-    """Labels of a graph that has none: a trained model answers for it, and nothing is trained on it."""
+    # Labels of a graph that has none: a trained model answers for it, and nothing is trained on it.
     return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
         f"{given.name} has no labels, so it is only for the answers of a trained model; to train on it, give labels by "
         f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
 
 
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
-    """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
+    # Returns the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed.
     source, target = given.source, given.target
     if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
         source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")
@@ -260,18 +257,15 @@ def _num_rows(given: GivenGraph) -> list[int]:
 
 
 def _is_column(ends: Any) -> bool:
-    """Whether ends of edges are in memory, and not read from a file in slices."""
     return not isinstance(ends, RowFile | Column | RowsOfEntries)
 
 
 def _are_rows(ends: Any) -> bool:
-    """Whether ends of edges can be taken as they are, as the numbers of rows."""
     return (isinstance(ends, np.ndarray | RowFile | Column | RowsOfEntries) and not isinstance(ends, np.ma.MaskedArray)
             and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
 
 
 def _known_nodes(given: GivenGraph) -> int | None:
-    """Number of nodes that features, labels or the source say; None where only edges tell."""
     if given.num_nodes is not None:
         return given.num_nodes
     known = _num_rows(given)

@@ -1,7 +1,4 @@
-"""What a user may say of an object beside the object itself. No kind of object is known here.
-
-Edge and node tables, whatever library holds them: columns by name, and the graph that they describe.
-"""
+"""Tables of edges and nodes from any library, and what a user may say about where things are in an object."""
 
 from __future__ import annotations
 
@@ -57,11 +54,11 @@ class Choices:
 
     @property
     def split_column(self) -> int | None:
-        """Which of several splits that masks hold; None where nobody chose one."""
+        """Which of several splits the masks hold; None if nobody chose one."""
         return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
 
     def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
-        """Return the held columns that are left out, and the labels; None where each label but NaN is a class."""
+        """The held columns that are left out, and the labels; None if each label but NaN is a class."""
         if self.ignore is None:
             return set(), ()
         if self.ignore is False or self.ignore == "none":
@@ -72,7 +69,7 @@ class Choices:
 
 
 def is_name(choice: Any) -> bool:
-    """Tell whether a choice names columns or attributes, one or a list of them, and is no array."""
+    """Whether a choice is a column name or a list of names, not an array."""
     return isinstance(choice, str) or (isinstance(choice, list | tuple) and len(choice) > 0
                                        and all(isinstance(item, str) for item in choice))
 
@@ -102,7 +99,7 @@ Table = dict[str, Any]     # columns of any library, by name
 
 
 def is_table(data: Any) -> bool:
-    """Tell whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
+    """Whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
     return _has_fields(data) or (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
         hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
         isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
@@ -227,7 +224,6 @@ def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name
 
 
 def _named(*columns: str | None) -> str:
-    """The columns that something stood in, for the screen of what was read."""
     found = [str(column) for column in columns if column is not None]
     if not found:
         return "an array"
@@ -308,7 +304,6 @@ def _feature(values: Any, column: str, name: str) -> np.ndarray:
 
 
 def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
-    """Return features, a row a node, and their columns: those named, or all that are not used otherwise."""
     if choice is False:
         return None, []
     if choice is not None and not is_name(choice):

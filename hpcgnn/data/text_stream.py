@@ -88,7 +88,7 @@ def parts_of(path: Path, kinds: str) -> list[Path]:
 
 
 def _by_number(file: Path) -> list[tuple[str, int]]:
-    """A key that sorts names with the numbers in them by value."""
+    # A key that sorts names with the numbers in them by value.
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(file))]
 
 
@@ -261,7 +261,7 @@ class TextStream:
         return b"".join(kept)
 
     def _without_head(self, lines: bytes) -> bytes:
-        """Skip comments and empty lines before the data; those that may be data are kept in `head`."""
+        # Skip comments and empty lines before the data; those that may be data are kept in `head`.
         start = 0
         while start < len(lines):
             if lines[start] in b" \t\n" and (empty := EMPTY_LINES.match(lines, start)):
@@ -321,7 +321,6 @@ def without_blank_lines(lines: bytes) -> bytes:
 
 
 def _has_adjacent_blanks(lines: bytes) -> bool:
-    """Whether blanks, tabs or ends of lines follow each other, or one comes first."""
     is_blank = np.frombuffer(lines, np.uint8) < 33
     return bool(is_blank[:1].any() or (is_blank[1:] & is_blank[:-1]).any())
 

@@ -236,7 +236,7 @@ class _FileRows:
         return Layout(separator, header, num_columns, first, has_tail)
 
     def _matrix_market(self, rows: list[list[str]]) -> Layout:
-        """The first line of data states rows, columns and entries; it is taken off."""
+        # The first line of data states rows, columns and entries; it is taken off.
         self._start = self._start[_end_of_row(self._start):]
         try:
             size = tuple(map(int, rows[0]))
@@ -253,7 +253,7 @@ class _FileRows:
             raise _no_utf8(self.file, error.object[error.start:error.start + 1]) from None
 
     def _data_in_head(self, rows: list[list[str]], separator: str) -> list[bytes]:
-        """Return lines such as `#ml,u7` before the data that are data themselves; count the others as comments."""
+        # Returns lines such as `#ml,u7` before the data that are data themselves; count the others as comments.
         head, self.stream.head = self.stream.head, []
         if not head:
             return []
@@ -299,7 +299,6 @@ class _FileRows:
                 raise self._explained(error) from None
 
     def _clean(self, has_integers: bool, has_texts: bool) -> Iterator[bytes]:
-        """Yield lines as Arrow's reader wants them, without the header."""
         layout = self.layout
         is_first = layout.header is not None
         num_bytes = 0
@@ -411,7 +410,6 @@ class _Readable:
 
 
 def _end_of_row(lines: bytes) -> int:
-    """Return where the first row ends; a quoted cell may span lines."""
     end = lines.find(b"\n") + 1
     while end and lines.count(b'"', 0, end) % 2:
         end = lines.find(b"\n", end) + 1
@@ -419,7 +417,7 @@ def _end_of_row(lines: bytes) -> int:
 
 
 def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
-    """Return the rows of a sample and what separates their cells: the first mark that all rows have as often."""
+    # Returns the rows of a sample and what separates their cells: the first mark that all rows have as often.
     lines = [line for line in text.split("\n") if line.strip()][:SAMPLE_ROWS]
     if not lines:
         return [], ","
@@ -440,7 +438,6 @@ def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
 
 
 def _is_by_blanks(rows: list[list[str]]) -> bool:
-    """Whether columns between tabs are several numbers between blanks: KONECT separates by both."""
     return any(" " in cell.strip() for row in rows for cell in row) and all(
         is_number(cell) for row in rows for between in row for cell in between.split())
 
@@ -459,7 +456,6 @@ def _parsed(text: str, separator: str, file: Path) -> list[list[str]]:
 
 
 def _fitted(header: tuple[str, ...], num_columns: int, has_tail: bool, file: Path) -> tuple[str, ...]:
-    """Return a header that has a cell more or less than the rows."""
     if len(header) == num_columns + 1 and not header[-1]:
         return header[:-1]
     if len(header) == num_columns - 1:
@@ -490,7 +486,6 @@ def is_like_number(cell: str) -> bool:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell of a text table is a number."""
     try:
         float(cell)
     except ValueError:
@@ -609,7 +604,6 @@ def _numbers_or_texts(texts: pa.ChunkedArray, purpose: str) -> np.ndarray | pa.L
 
 
 def joined(texts: pa.ChunkedArray) -> pa.LargeStringArray:
-    """Return one array of texts."""
     return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], pa.large_string())
 
 

@@ -1,7 +1,7 @@
-"""WhatWasRead: what a source was taken for, topic by topic, and what is dubious in it, as `preprocess` prints it.
+"""WhatWasRead: how the columns of a source were understood, and what is dubious, as `preprocess` prints it.
 
-A reader says in Origins where ids, weights, features, labels and splits stood, which lines it skipped and what it did
-not use; `description` counts the rest.
+A reader notes in `Origins` where ids, weights, features, labels and splits stood and what it did not use; `describe`
+counts the rest.
 """
 
 from __future__ import annotations
