@@ -46,12 +46,7 @@ TRUTHS = {"True": True, "False": False, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class Cells:
-    """A column of a text file, before its role says whether its cells are numbers.
-
-    Attributes
-    ----------
-    texts : (n,) pyarrow Array or ChunkedArray of strings
-    """
+    """A column of a text file, (n,) pyarrow strings, before its role says whether its cells are numbers."""
 
     texts: pa.Array | pa.ChunkedArray
 
@@ -64,13 +59,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Words:
-    """Texts that repeat, each distinct one kept once.
-
-    Attributes
-    ----------
-    code : (n,) or (n, k) int32     place in `word`, -1 where unknown
-    word : tuple of str             distinct
-    """
+    """Texts that repeat, each distinct one kept once: (n,) or (n, k) int32 codes into `word`, -1 if unknown."""
 
     code: np.ndarray
     word: tuple[str, ...]
@@ -88,16 +77,9 @@ class _Column:
 
 
 def as_ids(values: Any, what: str) -> Ids:
-    """Return ids of nodes.
+    """Ids of nodes, (num_ids,) int64 or pyarrow texts; if one integer is beyond int64, all become decimal texts.
 
-    Parameters
-    ----------
-    values : (num_ids,)      a column of any library
-    what : str               what they are, in the plural, to start a sentence: "g: the ends of edges"
-
-    Returns
-    -------
-    ids : (num_ids,) int64, or pyarrow texts. Integers of which one is beyond int64 become decimal texts, all of them
+    `values` is a column of any library; `what` names it in the plural, to start a sentence: "g: the ends of edges".
 
     Raises
     ------
@@ -119,12 +101,12 @@ def as_ids(values: Any, what: str) -> Ids:
 
 
 def as_numbers(values: Any, what: str) -> np.ndarray:
-    """Return numbers, such as features, weights or targets, in their own type; NaN where one is unknown.
+    """Numbers, such as features, weights or targets, in their own type; NaN if unknown.
 
     Parameters
     ----------
     values : (n, ...)        a column or matrix of any library
-    what : str               what they are, in the plural, to start a sentence
+    what : str               its name in the plural, to start a sentence
 
     Returns
     -------
@@ -145,16 +127,13 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
 
 
 def as_labels(values: Any, what: str) -> np.ndarray | Words:
-    """Return labels: numbers, NaN where unknown, or the names of classes, as Words.
+    """Labels: numbers, NaN if unknown, or the names of classes as Words.
 
-    Parameters
-    ----------
-    values : (num_nodes,) or (num_nodes, num_columns)      a column or matrix of any library
-    what : str               what they are, in the plural, to start a sentence
+    `values` is a column or matrix of any library, (num_nodes,) or (num_nodes, num_columns).
 
     Raises
     ------
-    DatasetError             labels of several types, or what can be none
+    DatasetError             labels of several types, or of a type that no label has
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.is_mixed:

@@ -32,24 +32,19 @@ NO_SPLIT = ("", "none", "nan", "unused")
 
 def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = None,
                 column: int | None = None) -> Masks:
-    """Return training, validation and test masks.
+    """Read training, validation and test masks, (num_nodes,) bool.
 
     Parameters
     ----------
-    splits : a word a node, (num_nodes,) str: train, val (valid, validation), test, or "" for none of them;
+    splits : one word per node, (num_nodes,) str: train, val (valid, validation), test, or "" for none;
         or three arrays in this order, or a dict of them by these words; each a mask, (num_nodes,) bool, or a list of
-        the nodes' ids. A mask of several splits is (num_nodes, num_splits). A dict may leave out all but the training
-        nodes
+        node ids. A mask of several splits is (num_nodes, num_splits). A dict needs only the training nodes
     column : int or None      which of several splits, counted from 0; masks of one split hold for all of them
-    rows : NodeRows       by which lists name nodes; None where ids are the numbers of rows
-
-    Returns
-    -------
-    train_mask, val_mask, test_mask : (num_nodes,) bool
+    rows : NodeRows           finds nodes by id; None if ids are row numbers
 
     Raises
     ------
-    DatasetError          another form, a word that is none of these, an id that no node has
+    DatasetError          another form, an unknown word, an id that no node has
     """
     if isinstance(splits, dict):
         members = [None, None, None]
@@ -127,27 +122,22 @@ def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, co
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """Hold what a user's object or files say, before anything is decided.
+    """What a user's object or files say, before anything is decided.
 
     Attributes
     ----------
-    name : str
-    source, target : (num_edges,) ids of the nodes that each arc leads from and to: columns of any library, or numbers
-        that are read in slices
+    source, target : (num_edges,) ids of the ends of edges: columns of any library, or numbers read in slices
     weight : (num_edges,) column of numbers, or None
-    node_id : (num_nodes,) column with the id of each row, or None where the ends of arcs are the numbers of rows
-    row_name : (num_nodes,) column of ids of a graph whose arcs are between the numbers of rows, or None
-    num_nodes : int, or None where features, labels or ids tell
+    node_id : (num_nodes,) column with the id of each row, or None if ends are row numbers
+    row_name : (num_nodes,) column of ids if ends are row numbers all the same, or None
+    num_nodes : int, or None if features, labels or ids tell
     features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
     labels : (num_nodes,) column, or (num_nodes, num_columns), of numbers or texts, or None
     label_names : tuple of str       names of several columns of labels
-    num_classes : int, or None where labels tell
-    task : {"auto", "regression"}    what the source says of its labels
-    splits : what read_splits takes, or None
-    split_column : int or None       which of several splits
+    num_classes : int, or None if labels tell
+    splits : see read_splits, or None
     ignore : tuple or None           labels that are unknown; None takes each but NaN for a class
     is_symmetric : bool              each edge is listed once and holds both ways
-    remarks : tuple of str           for the cleaning report
     labels_hint : str                how labels are given, for the sentence that asks for them
     origins : Origins                where all this stood, for the screen of what was read
     """

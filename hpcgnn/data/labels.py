@@ -23,15 +23,11 @@ LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids 
 
 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
-    """Class ids as int64, UNKNOWN where a value is NaN.
-
-    Parameters
-    ----------
-    values : (num_nodes,) or (num_nodes, 1), integer or floating point
+    """Class ids as int64, UNKNOWN for NaN; `values` are (num_nodes,) or (num_nodes, 1), integer or floating point.
 
     Raises
     ------
-    DatasetError      a value that is no whole number, or one so large that it is no class
+    DatasetError      a value that is no whole number, or too large for a class
     """
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
@@ -70,18 +66,10 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name: str) -> np.ndarray:
-    """Classes of equal size by rank of in-degree, for graphs without labels: a task that the graph alone can teach.
+    """Classes of equal size by rank of in-degree, (num_nodes,) int64, for graphs without labels.
 
-    Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id.
-
-    Parameters
-    ----------
-    indptr, indices           CSR by destination
-    num_classes : int, at least 2
-
-    Returns
-    -------
-    labels : (num_nodes,) int64, sizes of the classes differ by at most one
+    Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id. So the graph alone can
+    teach the task.
 
     Raises
     ------
@@ -150,26 +138,22 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
                 column_names: tuple[str, ...] = (), ignore: tuple | None = (), origins: Origins = NOWHERE) -> Labels:
     """Decide what labels mean and bring them into their form.
 
-    Texts are names of classes, which are numbered in alphabetical order. Whole numbers are classes. Where these are
-    0 to C - 1 they number themselves; others, such as 1 to C or codes of five digits, are numbered in their order and
-    become the names. -1 and NaN are unknown, and so is a number that stands for it by custom (255, -100, ...) beside
-    classes without a gap. Several columns of 0 and 1 are several labels a node, and so are texts that join names by ;
-    or |, such as "art;music". Any number with a fraction makes all of them targets of a regression, as `task`
-    "regression" does.
+    Texts name classes, numbered in alphabetical order. Whole numbers are classes: 0 to C - 1 as they are; others, such
+    as 1 to C or codes of five digits, are numbered in ascending order and become the names. -1 and NaN are unknown, and
+    so is a customary number (255, -100, ...) beside classes without a gap. Several columns of 0 and 1, or texts such as
+    "art;music", are several labels per node. Any number with a fraction makes all labels targets of a regression.
 
     Parameters
     ----------
     values : (num_nodes,) column of any library, or (num_nodes, num_columns), of numbers or texts
     task : {"auto", "classes", "multi-label", "regression"}
-    name : str                      of the dataset or file, for messages
-    num_classes : int               where the source states it: its numbers are then kept
+    num_classes : int               if the source states it; its numbers are then kept
     column_names : tuple of str     of several columns of 0 and 1
     ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
-    origins : Origins               where the labels stood, and which other columns may hold them
 
     Raises
     ------
-    DatasetError                    labels that `task`, or no task, can have; a class for nearly every node; an ignored
+    DatasetError                    labels that do not fit `task`, or no task; a class for nearly every node; an ignored
                                     label that no node has
     """
     sets = _of_sets(values, ignore)

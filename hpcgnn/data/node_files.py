@@ -57,8 +57,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
                    has_header: bool | None = None) -> NodeFile:
     """Read labels, features or splits from text or .npy.
 
-    The first of several columns is the node's id if a header calls it so (id, node, name, ...), or if it holds texts;
-    has_ids says what it is where that can't tell. A first column without a name that counts the rows is left out.
+    The first of several columns holds ids if its header says so (id, node, name, ...), or if it holds texts. An unnamed
+    first column that counts the rows is left out.
 
     Parameters
     ----------
@@ -147,11 +147,11 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 
 
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
-    """Return a file's values in the order of the nodes; those of nodes that it does not name are missing.
+    """A file's values in the order of the nodes; missing for nodes that it does not name.
 
     Raises
     ------
-    DatasetError              an id that no node has, one twice, or a node without a row where all must have one
+    DatasetError              an unknown id, one twice, or a node without a row if all must have one
     """
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice

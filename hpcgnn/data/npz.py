@@ -80,8 +80,8 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
-                      disagree; a SciPy matrix of which nobody says what its rows are
+    DatasetError      a file that is missing, damaged, without labels and none are to be made, or with arrays that
+                      disagree; a SciPy matrix without `rows=`
     """
     file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
     path = Path(file)

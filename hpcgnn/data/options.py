@@ -139,27 +139,22 @@ Progress = Callable[[str, "float | None"], ProgressTask]
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Say how to read a source.
+    """How to read a source.
 
     Attributes
     ----------
-    seed : int                  of the random split where the source has none, and of a synthetic graph that names none
-    symmetrize : bool           add the reverse of every arc; otherwise an arc u -> v carries messages from u to v only
-    root : Path or None         folder that holds OGB datasets, "dataset" if None
+    seed : int                  of a random split, and of a synthetic graph that names none
+    symmetrize : bool           add the reverse of every edge; otherwise edge u -> v only carries messages from u to v
+    root : Path or None         folder of OGB datasets, "dataset" if None
     non_finite : {"error", "zero"}                   what to do with NaN and infinite features
-    features : {"auto", "given", "structural"}       take the source's features, or make them from the graph alone;
-                                                     auto makes them where the source has none
+    features : {"auto", "given", "structural"}       auto makes features from the graph if the source has none
     normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
-                                                     nodes; auto is what data/registry.toml says of a public dataset,
-                                                     and none for all others
-    is_public : bool            the source is a public dataset by its name, not a file or object of the user's own
-    split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
-    made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
-    task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
-                                                     for targets of a regression
-    progress : callable(description, total) -> ProgressTask
-    scratch : Path or None      folder for features that lie nowhere in pieces, such as those of a text table, and for
-                                edges that are sorted, in files without a name; None keeps them in memory
+                                                     nodes; auto follows data/registry.toml for public datasets
+    is_public : bool            a public dataset by its name, not a file or object of the user
+    split_fractions : (train, val)                   of the labeled nodes; the rest is test
+    made_classes : int or None  classes of labels made from in-degrees, for a source without labels
+    task : {"auto", "classes", "multi-label", "regression"}     auto takes numbers with a fraction for targets
+    scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
 
     Raises
     ------

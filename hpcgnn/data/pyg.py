@@ -184,7 +184,7 @@ def is_graph(data: Any) -> bool:
 
 
 def held_of(data: Any, name: str) -> Held:
-    """Return the attributes of one graph by name, without those that are None.
+    """Attributes of one graph by name, except None.
 
     Raises
     ------

@@ -65,12 +65,13 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
 
 
 def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Read text files whose first line names their columns, and say so, and what was skipped. A column is int64 if each
-    of its cells is a whole number as Python writes it; all others are Cells.
+    """Read text files with a header line; also returns remarks, and what was skipped.
+
+    A column is int64 if all its cells are whole numbers as Python writes them; others are Cells.
 
     Raises
     ------
-    DatasetError      a first line of numbers, a column that is named twice, or what TextTable refuses
+    DatasetError      a first line of numbers, a column name twice, or what TextTable refuses
     """
     table = TextTable(path)
     if table.header is None:
@@ -119,8 +120,7 @@ def _is_empty(column: np.ndarray | pa.Array) -> bool:
 
 
 def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Read a Parquet file, or those of a folder or pattern, which have the same columns; folders such as year=2020 are
-    columns, too.
+    """Read a Parquet file, or several with the same columns; folders such as year=2020 are columns, too.
 
     Raises
     ------

@@ -19,20 +19,17 @@ ROWS = ("sources", "destinations")
 
 @dataclass(frozen=True)
 class Choices:
-    """Say where in an object things are, or give them as arrays.
+    """Where in an object things are, or the things themselves as arrays.
 
     Attributes
     ----------
-    name : str or None       of the dataset
-    ignore : None, False, or one or several labels or columns
-                             what is left out: labels become unknown, columns are no features; False takes each label
-                             but NaN for a class, also -1
-    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of such names;
-                             None takes what goes by a usual name; False leaves it out. Splits may be
-                             the number of one of several, the columns of masks
-    nodes : table or None    a row a node, beside a table of edges
+    ignore : None, False, or labels or columns to leave out
+                             labels become unknown, columns are no features; False takes each label but NaN for a class
+    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of names;
+                             None takes what has a usual name; False leaves it out. Splits may be a split's number
+    nodes : table or None    one row per node, beside a table of edges
     source, target : str, int or None     columns of a table of edges, by name or by position
-    rows : {"sources", "destinations"}    what the rows of a matrix are: A[u, v] is the arc u -> v, or v -> u
+    rows : {"sources", "destinations"}    rows of a matrix: A[u, v] is the edge u -> v, or v -> u
     """
 
     name: str | None = None
@@ -110,8 +107,7 @@ def _has_fields(data: Any) -> bool:
 
 
 def columns_of(data: Any, what: str) -> Table:
-    """Return the columns of a table by name, each with num_rows values, as their library holds them; what they become
-    is decided where they are used, see `columns`.
+    """Columns of a table by name, each with num_rows values, as their library holds them.
 
     Raises
     ------
@@ -197,9 +193,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
 
 
 def index_columns(table: Table) -> list[str]:
-    """Names of the first columns that have none, as pandas names an index that it has read from a file, and that count
-    the rows: they begin at 0 or later, and rise.
-    """
+    """Names of the first, unnamed columns that count the rows, as pandas writes an index: they rise from 0 or later."""
     found = []
     for name, values in table.items():
         if name and not name.lower().startswith("unnamed:"):
@@ -235,7 +229,7 @@ def _weights(column: str | None, choice: Any) -> str:
 
 
 def given_arrays(choices: Choices) -> dict[str, Any]:
-    """Return what was given as arrays beside an object that holds edges only, as GivenGraph takes it."""
+    """What was given as arrays beside an object that holds edges only, for GivenGraph."""
     given = {what: getattr(choices, what) for what in ("node_ids", "features", "labels", "splits")}
     found = {what: None if value is None or value is False else value for what, value in given.items()}
     if found["features"] is not None:

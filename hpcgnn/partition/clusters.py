@@ -59,16 +59,10 @@ def _without_gaps(cluster: np.ndarray) -> np.ndarray:
 
 def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int,
                    name: str = "the graph") -> np.ndarray:
-    """Cut a graph into METIS clusters of about equal size; batch b takes `batch_size` clusters from b * batch_size on.
+    """Cut a graph into METIS clusters of about equal size, (num_nodes,) int32; some cluster may be empty.
 
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, no edge twice
-    name : str                           of the graph, for messages
-
-    Returns
-    -------
-    cluster : (num_nodes,) int32; some cluster may be empty
+    Batch b takes `batch_size` clusters from b * batch_size on. `indptr`, (num_nodes + 1,) int64, and `indices`,
+    (num_edges,) integer, are CSR by destination without duplicates.
 
     Raises
     ------

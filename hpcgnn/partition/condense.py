@@ -20,13 +20,13 @@ MOST_ENTRIES = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class ClusteredRows:
-    """A graph whose rows are laid out cluster after cluster.
+    """A graph with rows laid out cluster after cluster.
 
     Attributes
     ----------
     start : (num_clusters + 1,) int64     cluster c has the rows start[c] .. start[c + 1] - 1; it may be empty
     indptr : (num_rows + 1,) int64        CSR by destination
-    indices : (num_entries,) int32        sources, rows as well
+    indices : (num_entries,) int32        source rows
     """
 
     start: np.ndarray
@@ -99,15 +99,8 @@ def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
 def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndarray, ClusteredRows]:
     """Lay out rows cluster after cluster, by number within each.
 
-    Parameters
-    ----------
-    arcs : (num_rows, num_rows) CSR by destination
-    cluster : (num_rows,) integer
-
-    Returns
-    -------
-    order : (num_rows,) int64             row i of the layout is row order[i] of `arcs`
-    rows : ClusteredRows
+    `arcs` is (num_rows, num_rows) CSR by destination, `cluster` (num_rows,) integer. Returns order, (num_rows,) int64,
+    and the layout; its row i is row order[i] of `arcs`.
     """
     order = np.argsort(cluster, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(cluster))]).astype(np.int64)

@@ -21,16 +21,11 @@ MAX_NODES = np.iinfo(np.int32).max
 
 def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner contiguous or random",
                         scratch: Path | None = None, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbor lists of the graph with every edge taken in both directions.
+    """Neighbor lists of the graph with every edge in both directions: (num_nodes + 1,) int64 and (num_neighbors,)
+    int32.
 
-    Parameters
-    ----------
-    scratch : Path or None    folder for the edges of a large directed graph while they are sorted, see `sort_arcs`
-
-    Returns
-    -------
-    indptr : (num_nodes + 1,) int64
-    indices : (num_neighbors,) int32, ascending within a row; the dataset's own arrays if the graph is symmetric
+    Neighbors ascend. A symmetric dataset's own arrays are returned. `scratch` is a folder for the edges of a large
+    directed graph while they are sorted.
 
     Raises
     ------
@@ -61,7 +56,6 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
     Parameters
     ----------
     indptr, indices           undirected neighbor lists with at least one edge
-    num_parts : int, 2 <= num_parts <= num_nodes
     objective : {"volume", "cut"}
     weight : (num_nodes,) integer, or None for equal weights
     name, advice : str        of the graph, and what to do if METIS fails; for messages

@@ -26,11 +26,8 @@ MARGIN = 0.998
 class PartitionCounts:
     """What a partition costs and how even it is, counted on the undirected graph.
 
-    Attributes
-    ----------
-    volume : int              rows that cross: for each node, the number of other parts with a neighbor
-    num_cut_edges : int       undirected
-    node_imbalance, edge_imbalance : float    largest part over the mean; edges are counted at both ends
+    `volume` counts rows that cross: for each node, the other parts that have a neighbor. Imbalances are largest part
+    over mean; edges count at both ends.
     """
 
     volume: int
@@ -84,13 +81,8 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     limit : (num_kinds,) int64                largest load of a part, see `load_limits`
     task : ProgressTask or None               advances by nodes, PASSES times
 
-    Returns
-    -------
-    owner : (num_nodes,) int32
-    refinement : Refinement
-
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
-    that of Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
+    defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
     moved, allowed, task = owner.copy(), limit.copy(), task or SilentTask()
     state = _count(indptr, indices, moved, num_parts, weight, allowed)

@@ -70,15 +70,13 @@ class PartitionStatistics:
 
     Attributes
     ----------
-    num_inner, num_central : int             rows owned; of these, rows without a halo neighbor
-    num_halo : int                           rows received in an exchange
-    num_boundary : int                       distinct inner rows that some other part needs
-    num_sent : int                           rows sent in an exchange: its communication volume
-    num_edges, num_cut_edges : int           arcs into inner rows; of these, arcs from halo rows
+    num_halo, num_sent : int                 rows received and sent in an exchange
+    num_boundary : int                       distinct inner rows that other parts need
+    num_edges, num_cut_edges : int           edges into inner rows; those from halo rows
     imbalance : float                        inner rows over the mean of all parts
     sent_to : tuple of num_parts int         rows sent to each part
     boundary_importance : tuple of IMPORTANCE_BINS int    boundary rows by importance, see importance_histogram
-    sent_importance : tuple of IMPORTANCE_BINS int        the same of rows sent: one that two parts need counts twice
+    sent_importance : tuple of IMPORTANCE_BINS int        rows sent by importance: one that two parts need counts twice
     """
 
     part: int
