@@ -1,7 +1,7 @@
 """Files of Adaptive-Packages: the codes that each layer of an integer model reads, one sealed file per part.
 
-`part-RRRR.h5` has groups `layer-0`, `layer-1`, .. as `hpcgnn.lowbit.package_shards` lays them out, and dataset `node_id`,
-(num_rows,) int64, the global ids of the rows.
+`part-RRRR.h5` has groups `layer-0`, `layer-1`, .. as `hpcgnn.lowbit.package_shards` lays them out, and
+dataset `node_id`, (num_rows,) int64, the global ids of the rows.
 """
 
 from __future__ import annotations
