@@ -96,6 +96,7 @@ def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tens
 def _hash(weights: torch.Tensor) -> torch.Tensor:
     index = torch.arange(len(weights), dtype=torch.int64, device=weights.device)
     bits = weights.view(torch.int32).to(torch.int64) & LOW_32
+    # Mix each weight's bits with its index, so that weights that change places change the sum.
     mixed = bits ^ (index * 0x9E3779B1 & LOW_32)
     mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & LOW_32
     mixed = mixed ^ (mixed >> 13)

@@ -79,7 +79,9 @@ class SparseRows:
 
         Raises KernelError for entries that are not stored, or columns that no table has.
         """
+        # Every product asks for the tasks, so the matrix is checked here, once: kernels trust what it says.
         self._check()
+        # Equal shares of work: a hub's row is a task of its own, many short rows share one.
         work = np.cumsum(self.end - self.begin + ENTRIES_A_ROW)
         total = int(work[-1]) if len(work) else 0
         cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
@@ -100,6 +102,7 @@ class SparseRows:
         if not 0 <= self.num_self <= min(self.num_rows, no_row):
             raise KernelError(f"a sparse matrix of {self.num_rows} rows, {no_row} of whose columns are near, has "
                               f"{self.num_self} self-loops")
+        # A column in [no_row, split) would be read beyond the near rows.
         bad = kernels.first_bad_row(self.begin, self.end, self.indices, self.num_columns, no_row, split)
         if bad >= 0:
             raise KernelError(f"row {bad} of a sparse matrix has entries {self.begin[bad]} to {self.end[bad]} of "

@@ -111,6 +111,7 @@ class _Attend(torch.autograd.Function):
         z = z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
+            # exp(-inf) = 0: an absent node gets no share of the softmax.
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope,
                              entry_dtype.on(z.device)(z))

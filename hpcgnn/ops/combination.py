@@ -149,6 +149,7 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
     seconds = {"dense": rates.panel * weights + rates.dense * size * dense_outputs,
                "sparse": rates.table * weights + rates.scan * size
                          + density * size * (rates.listed + rates.entry * sparse_outputs)}
+    # Products of planes add codes without signs, so their sums are larger.
     if dim * (2**code_bits - 1) * (2**weight_bits - 1) <= LARGEST_SUM:
         seconds["bits"] = (rates.bit * code_bits * weight_bits * size * dense_outputs
                            + rates.pack * (code_bits * size + weight_bits * weights))

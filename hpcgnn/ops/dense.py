@@ -61,6 +61,7 @@ def _map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | 
 def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if not _is_for_onednn(rows):
         return _own_gradient(gradient, rows)
+    # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and our kernel the rest.
     met = _rows_alike(rows)
     total = (gradient[:met].t() @ rows[:met]).float()
     return total if met == len(rows) else total.add_(_own_gradient(gradient[met:], rows[met:]))

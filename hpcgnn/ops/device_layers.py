@@ -93,6 +93,7 @@ class Entries:
         arrays = [torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices)]
         if not len(hubs):
             return cls(*arrays)
+        # Long rows are summed in chunks first, by many warps; the finishing kernel reads their sums.
         hub = np.full(len(counts), -1, np.int32)
         hub[hubs] = np.arange(len(hubs))
         chunk_row = np.searchsorted(indptr, bounds[:, 0], "right") - 1
@@ -259,6 +260,7 @@ class DeviceLayers:
             raise KernelError("tiles sum neighbors of the same rows, and attention weighs them one by one")
         self._faults = torch.zeros(1, dtype=torch.int32, device=self._device)
         size = max(one.field_words for one in layers)
+        # Mapped codes of two layers exist at once: the one that is summed, and the next one.
         tables = [torch.zeros((self._num_rows + num_others) * size, dtype=torch.int32, device=self._device)
                   for _ in range(min(2, len(layers)))]
         self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)

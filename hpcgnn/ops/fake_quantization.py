@@ -87,6 +87,7 @@ def _quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code
                               local_weight: float | None, needs_values: bool) -> CodeGradients:
     of_values = empty(tuple(values.shape)) if needs_values else None
     of_step = torch.empty(step.shape)
+    # What is clipped is summed per row, beside a step per row.
     clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)
     kernels.fake_quantize_backward(
         values.detach().numpy(), gradient.detach().numpy(), *_scales(values, step, max_code), local_weight is not None,

@@ -175,6 +175,7 @@ class GraphLayers:
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = max(self._kernel.code_form(number)[1] for number in range(1, len(layers)))
             self._codes = empty((num_rows, stride), torch.uint8).numpy()
+        # Mapped codes of two layers exist at once, the one that is summed and the next one: two tables are enough.
         forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
         sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
         self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]

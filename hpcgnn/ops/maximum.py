@@ -38,6 +38,7 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
         out, argmax = row_maximum(matrix, h.contiguous())
+        # Which row was largest is all that the gradient needs.
         ctx.save_for_backward(argmax)
         ctx.transposed = transposed
         return out

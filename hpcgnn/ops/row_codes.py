@@ -52,6 +52,7 @@ class RowBits:
         begin = np.zeros(len(codes) + 1, np.int32)
         np.cumsum(bit_width, out=begin[1:])
         made = cls(np.zeros((int(begin[-1]), words_of(codes.shape[1])), np.int32), begin, codes.shape[1], is_signed)
+        # Pack all rows of one width at a time; signed codes are shifted so that none is negative.
         for width, rows in made._rows_by_width():
             some = codes[rows].astype(np.int16) + (1 << width >> 1 if is_signed else 0)
             if some.size and not (some.min() >= 0 and some.max() < 1 << width):

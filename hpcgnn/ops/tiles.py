@@ -161,6 +161,7 @@ class BatchTiles:
         if indptr.dtype != np.int64 or indptr.shape != (row_begin[-1] + 1,):
             raise KernelError(f"batches of {row_begin[-1]} rows need an int64 indptr of one more, "
                               f"found {indptr.dtype} of shape {indptr.shape}")
+        # Tiles keep their columns, which count from the batch's first row; only where rows of tiles begin is shifted.
         offset = _bounds([one.num_tiles for one in lists])
         begins = [one.begin[:-1] + start for one, start in zip(lists, offset, strict=False)]
         words = [one.words.numpy().reshape(-1, TILE_ROWS, 4) for one in lists]

@@ -67,6 +67,7 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     lanes = "ragged_" if is_ragged else "wide_" if columns > PAIR else ""
     form = _Form(f"{lanes}{_kind(num_heads, packed)}{'half_' if is_half else ''}", dim, columns, int(is_aligned),
                  len(near), 0 if dense is None else len(dense), split, num_heads, int(is_added))
+    # Arguments are checked once per form: later products of the same matrix only bring other tensors.
     key = "aggregate", cut.start, cut.stop, cut.items_a_block, near.dtype, near.device, form
     bound = matrix.geometry.bound
     if key not in bound:

@@ -163,6 +163,7 @@ class ArgumentList:
             self.check(arguments)
             self._known_types.add(types)
         values = list(arguments)
+        # The fast path: struct checks the numbers' ranges while it packs them.
         try:
             device = self.point(values, self.pointers, None)
             return self.pack(*values), device
