@@ -3,8 +3,8 @@
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.accelerators.condense_traffic import Buffer, condensed_traffic, gather_traffic
 from hpcgnn.partition.condense import ClusteredRows, condensed_regions, lay_out
-from hpcgnn.partition.condense_traffic import Buffer, condensed_traffic, gather_traffic
 from hpcgnn.partition.order import cluster_rows
 
 half = scipy.sparse.random(4000, 4000, 0.001, format="csr", random_state=np.random.default_rng(0))

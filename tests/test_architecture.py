@@ -57,17 +57,17 @@ COMMANDS = {"cli": set(CORE) | set(WINGS), "command_line": {"errors", "run", "cl
             "__main__": {"run", "command_line", "output"}}
 MAY_IMPORT = CORE | WINGS | COMMANDS
 # Files of the core that still import a wing. It may only become shorter.
-STILL = {"results.export", "results.predictions", "results.embedding", "results.float_run", "shards.reader",
-         "shards.features", "shards.packages", "training.trainer", "training.summary", "training.evaluate",
-         "training.session"}
+STILL = {"results.export", "results.predictions", "results.embedding", "results.float_run", "training.trainer",
+         "training.summary", "training.evaluate", "training.session"}
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("run.launch", "run.torchrun", "exchange", "steps.clusters", "methods.method", "methods.controller",
                "methods.solving", "methods.assigning", "methods.bisection", "training", "lowbit.inference", "library",
                "results"),
     "cupy": ("ops.cuda.module",),
-    "h5py": ("shards", "training.checkpoint", "training.rank_state", "lowbit.inference.model_file",
-             "lowbit.inference.activations", "results.predictions", "results.answer_file"),
+    "h5py": ("shards", "training.checkpoint", "training.rank_state", "lowbit.package_shards",
+             "lowbit.inference.model_file", "lowbit.inference.activations", "results.predictions",
+             "results.answer_file"),
     "ogb": ("data.ogb",),
     "kaminpar": ("partition",),
     "pymetis": ("partition",),

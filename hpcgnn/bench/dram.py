@@ -1,6 +1,6 @@
 """`hpcgnn bench dram`: DRAM bytes of an aggregation by scheme and by order of rows, and seconds of the orders.
 
-Bytes are simulated by hpcgnn.partition.condense_traffic; seconds are those of the real aggregation. Results are a
+Bytes are simulated by hpcgnn.accelerators.condense_traffic; seconds are those of the real aggregation. Results are a
 table, dram.json and dram.png.
 """
 
@@ -20,15 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.result import why_no_picture
-from hpcgnn.bench.timing import CEILING, OURS, Measurement
-from hpcgnn.errors import ConfigError
-from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
-from hpcgnn.partition.choices import REORDERS
-from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
-from hpcgnn.partition.condense_traffic import (
+from hpcgnn.accelerators.condense_traffic import (
     Buffer,
     DramTraffic,
     condensed_traffic,
@@ -37,6 +29,14 @@ from hpcgnn.partition.condense_traffic import (
     pruned_traffic,
     source_traffic,
 )
+from hpcgnn.bench.graphs import Topology
+from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.result import why_no_picture
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.errors import ConfigError
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
+from hpcgnn.partition.choices import REORDERS
+from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
 from hpcgnn.partition.order import ROWS_A_CONDENSED_CLUSTER, cluster_rows, order_rows
 from hpcgnn.run.output import size_text
 

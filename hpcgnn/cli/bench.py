@@ -317,10 +317,10 @@ def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: 
     """
     columns = parse_list("--widths", widths, int) if widths else ()
     machine, place = open_place("dram", shared, shared.threads or environment.available_cores())
+    from hpcgnn.accelerators.condense_traffic import Buffer
     from hpcgnn.bench import dram as measured
     from hpcgnn.bench.graphs import read_topology
     from hpcgnn.bench.result import why_no_picture
-    from hpcgnn.partition.condense_traffic import Buffer
 
     graph = read_topology(source)
     if shuffle:

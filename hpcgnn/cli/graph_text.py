@@ -16,13 +16,13 @@ from rich.table import Table
 from hpcgnn.data.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
+from hpcgnn.lowbit.package_shards import read_packages
 from hpcgnn.partition.choices import MOST_LAYERS
 from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.report.measured import read_measured
 from hpcgnn.run.output import size_text
-from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
 # Heading of the table, and the count of PartitionStatistics under it.

@@ -1,6 +1,7 @@
-"""Sort a list of arcs into a CSR graph by buckets of rows, so that beside the graph only a bucket is in memory.
+"""Sorts a list of edges into a CSR graph by buckets of rows, so that only the graph and one bucket are in memory.
 
-What the arcs mean is not known here.
+Each edge u -> v becomes a 64-bit number, v then u, in the bucket of row v. Buckets are then sorted one after the other;
+equal numbers are duplicates, and reverse edges go in as edges of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SOURCE_BITS = 32
 
 
 class RowsOfEntries:
-    """The row of every entry of a CSR structure, as an array that is read in slices.
+    """The row of every entry of a CSR matrix, as an array that is read in slices.
 
     Raises
     ------
@@ -58,7 +59,7 @@ Ends = np.ndarray | RowFile | Column | RowsOfEntries
 
 
 def chunks(source: Ends, target: Ends) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Read both ends of arcs, some at a time, in order."""
+    """Read both ends of edges in chunks, in order."""
     for first in range(0, len(source), ARCS_A_CHUNK):
         part = slice(first, first + ARCS_A_CHUNK)
         yield source[part], target[part]
@@ -72,8 +73,8 @@ class SortedArcs:
     ----------
     indptr : (num_nodes + 1,) int64          by destination
     indices : (num_edges,) int32             sources, ascending within a row
-    num_loops : int                          arcs from a node to itself that were left out
-    num_unique : int                         distinct arcs that were given; the others are reverses
+    num_loops : int                          edges from a node to itself that were left out
+    num_unique : int                         distinct edges given, before reverses were added
     """
 
     indptr: np.ndarray
@@ -84,24 +85,18 @@ class SortedArcs:
 
 def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, scratch: Path | None,
               task: ProgressTask) -> SortedArcs:
-    """Sort arcs by destination, then source, each once, and leave out loops.
+    """Sort edges by destination, then source; drop duplicates and loops.
 
     Parameters
     ----------
     source, target : (num_source_edges,) integer in 0..num_nodes - 1, below 2**31
-    with_reverse : bool                      add the reverse of each arc
-    scratch : Path or None                   folder for arcs on their way, where they are many
-    task : ProgressTask                      advances by source arcs, read once and sorted once
-
-    Returns
-    -------
-    arcs : SortedArcs         memory: 4 bytes an arc of the result, 8 a node, chunks of 1 M arcs, a bucket of about as
-                              many (or of one group of rows, where that has more), and 8 or, with reverses, 16 bytes a
-                              source arc where they are kept in memory
+    with_reverse : bool                      add the reverse of each edge
+    scratch : Path or None                   folder for the buckets of a large graph; None keeps them in memory
+    task : ProgressTask                      advances by source edges, read once and sorted once
 
     Raises
     ------
-    DatasetError              the scratch folder has no room
+    DatasetError              the scratch folder is full
     """
     cut = _cut_rows(source, target, num_nodes, with_reverse)
     given, reverse = (Buckets(cut, scratch) for _ in range(2))
@@ -138,12 +133,11 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
 
 @dataclass(frozen=True)
 class RowCut:
-    """Cut rows into buckets, by groups of 2**group_bits consecutive rows.
+    """Assigns rows to buckets, by groups of 2**group_bits consecutive rows.
 
     Attributes
     ----------
     bucket_of : (num_groups,) uint16, ascending
-    group_bits, num_buckets : int
     """
 
     bucket_of: np.ndarray
@@ -151,12 +145,11 @@ class RowCut:
     num_buckets: int
 
     def __call__(self, row: np.ndarray) -> np.ndarray:
-        """Return the bucket of each of these rows, uint16."""
+        """Bucket of each row, uint16."""
         return self.bucket_of[row >> row.dtype.type(self.group_bits)]
 
 
 def _cut_rows(source: Ends, target: Ends, num_nodes: int, with_reverse: bool) -> RowCut:
-    """Cut the rows into buckets that have about equally many arcs."""
     num_arcs = len(source) * (2 if with_reverse else 1)
     group_bits = max(0, (num_nodes - 1).bit_length() - (MAX_GROUPS.bit_length() - 1))
     num_groups = (num_nodes - 1 >> group_bits) + 1
@@ -174,12 +167,9 @@ def _cut_rows(source: Ends, target: Ends, num_nodes: int, with_reverse: bool) ->
 
 @dataclass
 class Buckets:
-    """Arcs by bucket of their target, in a file that begins in memory; each is a number of 64 bits, target then source.
+    """Edges by bucket of their target, in memory or a file; each is a 64-bit number, target then source.
 
-    Attributes
-    ----------
-    cut : RowCut
-    size : (num_buckets,) int64              arcs of each bucket
+    `size`, (num_buckets,) int64, is the number of edges in each bucket.
     """
 
     cut: RowCut
@@ -196,7 +186,6 @@ class Buckets:
         return int(self.size.sum())
 
     def add(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Add some arcs."""
         keys = target.astype(np.int64)
         keys <<= SOURCE_BITS
         keys |= source.astype(np.int64, copy=False)
@@ -210,7 +199,7 @@ class Buckets:
             self._file.write(keys.data)
 
     def distinct(self, bucket: int) -> np.ndarray:
-        """Return the arcs of one bucket, each once, ascending, int64."""
+        """Edges of one bucket, each once, ascending, int64."""
         keys, done = np.empty(self.size[bucket], np.int64), 0
         with refusals(self.scratch, "the edges that are sorted"):
             for starts in self._starts:

@@ -1,11 +1,7 @@
-"""NumPy files of unknown health: members of .npz archives and .npy arrays, memory-mapped where that is possible.
+"""Reads .npz and .npy files that may be damaged, and arrays on disk by rows.
 
-What the arrays mean is decided by each source.
-
-RowFile: an array in a file, of which only the rows that are asked for are ever in memory.
-
-Arrays that their source can't give in pieces a second time are kept in nameless files of a scratch folder. What the
-rows mean is not known here.
+A `RowFile` reads only the rows that are asked for. Rows that a source can give only once (a text file, a compressed
+archive) are kept in a nameless file of the scratch folder.
 """
 
 from __future__ import annotations
@@ -64,11 +60,10 @@ class Archive:
 
     @property
     def names(self) -> list[str]:
-        """Names of the members."""
         return self._file.files
 
     def read(self, key: str) -> np.ndarray:
-        """Return one member, in memory."""
+        """One member, in memory."""
         if key not in self:
             raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
         array = self._guarded(key, lambda: self._file[key])
@@ -77,7 +72,7 @@ class Archive:
         return array
 
     def integers(self, key: str) -> np.ndarray:
-        """Return one member that must be a vector of integers, in memory."""
+        """One member that must be a vector of integers, in memory."""
         array = self.read(key)
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
@@ -90,15 +85,16 @@ class Archive:
         return array
 
     def integer(self, key: str) -> int:
-        """Return one member that must hold a single integer."""
+        """One member that must hold a single integer."""
         array = self.read(key)
         if array.size != 1 or array.dtype.kind not in "iu":
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; expected one integer")
         return int(array.reshape(-1)[0])
 
     def rows(self, key: str, scratch: Path | None = None) -> np.ndarray | RowFile:
-        """Return one member to be read in pieces, where it lies or, if it is compressed and there is a folder for
-        that, from a file there; as an array where neither can be.
+        """One member to be read in pieces: from the archive, or from a scratch file if it is compressed.
+
+        Without a scratch folder a compressed member comes as an array.
         """
         if key not in self:
             return self.read(key)
@@ -108,9 +104,7 @@ class Archive:
         return self.read(key) if array is None else in_pieces(array)
 
     def integer_rows(self, key: str) -> np.ndarray | RowFile:
-        """Return one member that must be a vector of integers, to be read in pieces if it is stored uncompressed; its
-        checksum is compared first.
-        """
+        """One member that must be a vector of integers, in pieces if stored uncompressed; its checksum is checked."""
         if key not in self or self._file.zip.getinfo(f"{key}.npy").compress_type != zipfile.ZIP_STORED:
             return self.integers(key)
         self._guarded(key, lambda: self._read_through(key))
@@ -154,7 +148,7 @@ class Archive:
 
 
 def load_array(path: Path) -> np.ndarray:
-    """Return a .npy array, memory-mapped copy-on-write.
+    """A .npy array, memory-mapped copy-on-write.
 
     Raises
     ------
@@ -174,7 +168,6 @@ def load_array(path: Path) -> np.ndarray:
 
 
 def _row_blocks(member: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Read an array row after row. The end of the member is read, too: there its checksum is compared."""
     row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
     step = max(1, BLOCK_BYTES // row_bytes)
     for first in range(0, shape[0], step):
@@ -197,14 +190,13 @@ BLOCK_BYTES = 1 << 25
 
 
 class RowFile:
-    """An array in a file that lies there row after row. A slice of rows, or an array of row numbers, reads these rows.
+    """An array in a file, row after row. A slice of rows, or an array of row numbers, reads these rows.
 
     Parameters
     ----------
-    file : BinaryIO               opened for reading; it stays open as long as this object lives
+    file : BinaryIO               opened for reading; stays open as long as this object lives
     offset : int                  bytes before the first row
     shape : (num_rows, ...)
-    dtype
 
     Raises
     ------
@@ -240,7 +232,7 @@ class RowFile:
         return self._read(0, len(self)).astype(self.dtype if dtype is None else dtype, copy=False)
 
     def row(self, number: int) -> RowFile:
-        """Return one row of several dimensions as an array of its own in the same file."""
+        """One row of several dimensions, as an array in the same file."""
         return RowFile(self._file, self._offset + number * self._row_bytes, self.shape[1:], self.dtype)
 
     def _read(self, start: int, stop: int) -> np.ndarray:
@@ -271,7 +263,7 @@ def _bytes_of(rows: np.ndarray) -> memoryview:
 
 
 class Column:
-    """One column of a RowFile of two dimensions, as an array of one that is read in slices."""
+    """One column of a two-dimensional RowFile, read in slices."""
 
     def __init__(self, table: RowFile, number: int) -> None:
         self._table, self._number = table, number
@@ -288,16 +280,16 @@ class Column:
 
 
 def columns(table: np.ndarray | RowFile) -> tuple[np.ndarray | Column, ...]:
-    """Return the columns of a table, each to be read in slices."""
+    """The columns of a table, each to be read in slices."""
     if isinstance(table, RowFile):
         return tuple(Column(table, number) for number in range(table.shape[1]))
     return tuple(table.T)
 
 
 def in_pieces(array: np.ndarray) -> np.ndarray | RowFile:
-    """Return what reads rows of an array that np.memmap has just mapped, whole and in C order; others stay as they are.
+    """A RowFile for an array that np.memmap has just mapped whole and in C order; other arrays unchanged.
 
-    A mapped page counts as memory of the process from its first use on.
+    A mapped page would count as memory of the process from its first use on.
     """
     if not (isinstance(array, np.memmap) and array.flags.c_contiguous and array.size and array.ndim):
         return array
@@ -305,17 +297,13 @@ def in_pieces(array: np.ndarray) -> np.ndarray | RowFile:
 
 
 def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> np.ndarray | RowFile:
-    """Join blocks of rows, in memory or, where there is a folder for that, in a file.
+    """Join blocks of rows, in memory or in a file of the scratch folder.
 
-    Parameters
-    ----------
-    blocks : iterable of (num_rows, ...), at least one, equal but for their first dimension
-    scratch : Path or None        folder of the file, which has no name and goes with the process
-    what : str                    what is kept, for a sentence
+    `blocks` are (num_rows, ...) arrays, at least one, equal but for their first dimension.
 
     Raises
     ------
-    DatasetError                  the folder has no room
+    DatasetError                  the folder is full
     """
     if scratch is None:
         return np.concatenate(list(blocks))
@@ -331,14 +319,14 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
 
 
 def scratch_file(scratch: Path, what: str) -> BinaryIO:
-    """Return a file to write and read that has no name. Raises DatasetError where the folder can't have one."""
+    """A nameless file to write and read. Raises DatasetError if the folder can't have one."""
     with refusals(scratch, what):
         return tempfile.TemporaryFile(dir=scratch)
 
 
 @contextmanager
 def refusals(scratch: Path | None, what: str) -> Iterator[None]:
-    """Say in a DatasetError that a folder could not keep something."""
+    """Turn an OSError of the scratch folder into a DatasetError."""
     try:
         yield
     except OSError as reason:

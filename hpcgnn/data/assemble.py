@@ -1,12 +1,6 @@
-"""Training, validation and test masks from id lists or from a random permutation. No file format is known here.
+"""The last steps of every source: features, labels, splits, the report of what was read, and the check of the whole.
 
-Graphs that come without labels and are trained on all the same: made labels, and every sign that they are made.
-
-Which file the graph comes from is not known here.
-
-describe: the lines of WhatWasRead, counted on the finished graph, so that all sources have the same screen.
-
-The last steps that every source shares: features, splits, report and check.
+A graph without labels can be trained with made ones, classes by in-degree; its name then says so.
 """
 
 from __future__ import annotations
@@ -32,10 +26,9 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
 
     Parameters
     ----------
-    labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, 255 where unknown, or
-        (num_nodes, num_targets) float32, NaN where unknown
-    options : SourceOptions     seed and split_fractions
-    unlabeled : (num_nodes,) bool, nodes that are left out, or None
+    labels : (num_nodes,) int64, -1 if unknown; (num_nodes, num_classes) uint8, 255 if unknown; or
+        (num_nodes, num_targets) float32, NaN if unknown
+    unlabeled : (num_nodes,) bool, nodes to leave out, or None
 
     Returns
     -------
@@ -50,19 +43,14 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
 
 
 def is_labeled(labels: np.ndarray) -> np.ndarray:
-    """Which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
+    """Whether each node has a label, (num_nodes,) bool."""
     if labels.dtype.kind == "f":
         return ~np.isnan(labels).all(axis=1)
     return labels >= 0 if labels.ndim == 1 else (labels != UNKNOWN_INDICATOR).any(axis=1)
 
 
 def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, name: str) -> Masks:
-    """Turn lists of training, validation and test node ids into masks.
-
-    Raises
-    ------
-    DatasetError      an id that is no node
-    """
+    """Masks of lists of training, validation and test node ids. Raises DatasetError for an id that is no node."""
     for split, members in zip(("training", "validation", "test"), ids, strict=True):
         if len(members) and (members.min() < 0 or members.max() >= num_nodes):
             bad = int(members.min() if members.min() < 0 else members.max())
@@ -81,14 +69,10 @@ def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, Cleani
                           options: SourceOptions, remarks: tuple[str, ...] = (),
                           edge_weight: np.ndarray | None = None, node_name: np.ndarray | None = None,
                           origins: Origins = NOWHERE) -> GraphDataset:
-    """Join a cleaned graph with labels made of its in-degrees and a random split.
+    """Join a cleaned graph with labels made from its in-degrees and a random split.
 
-    The name of the dataset says so, and with it every run and report: no such score is a benchmark.
-
-    Parameters
-    ----------
-    graph, features, remarks, edge_weight, node_name, origins      as of assemble_dataset
-    options : SourceOptions   made_classes is given
+    The name of the dataset says so, and with it every run and report: no such score is a benchmark. Parameters are
+    those of `assemble_dataset`; options.made_classes is given.
 
     Raises
     ------
@@ -114,12 +98,7 @@ MAX_LINES, MAX_TEXT = 40, 600     # an attribute of HDF5 holds 64 KiB
 
 
 def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> WhatWasRead:
-    """Count what a finished graph holds and say where it stood.
-
-    Parameters
-    ----------
-    drawn_with : int or None      seed of the split; None where the source has one
-    """
+    """Describe what a finished graph holds and where it came from; drawn_with is the seed of a random split."""
     report = dataset.cleaning
     lines = [("nodes", _nodes(dataset, origins)), ("edges", _edges(dataset)), ("weights", _weights(dataset, origins)),
              ("features", _features(dataset, origins)), ("labels", _labels(dataset, origins)),
@@ -218,10 +197,10 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
 
     Parameters
     ----------
-    graph : (indptr, indices, report)        as `cleaning.build_csr` returns it
-    features : (num_nodes, num_features) float, ndarray or scipy CSR, or None where the source has none
-    labels, edge_weight, node_name, class_names     as of GraphDataset
-    masks : three (num_nodes,) bool, or None where the source has no split
+    graph : (indptr, indices, report)        from `cleaning.build_csr`
+    features : (num_nodes, num_features) float, ndarray or scipy CSR, or None
+    labels, edge_weight, node_name, class_names     as in GraphDataset
+    masks : three (num_nodes,) bool, or None for a random split
     remarks : tuple of str                   of the source's reader, for the cleaning report
     origins : Origins                        where the source holds what was read
     unlabeled : (num_nodes,) bool            nodes that no split may hold, or None
@@ -263,7 +242,6 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:
-    """Refuse features or a number of classes that no model can have weights for."""
     if not 1 <= num_classes <= MAX_CLASSES:
         raise DatasetError(f"{name} has {num_classes} classes; expected 1 to {MAX_CLASSES}")
     if features is None:

@@ -1,6 +1,6 @@
-"""Weights of edges: which ones a model can work with. No file format is known here.
+"""Makes a clean CSR graph from a list of edges, with their weights, and reports what was found and done.
 
-Make a clean CSR graph of a list of arcs, with a report of what was found and done.
+Self-loops and duplicates go; the weights of duplicates are added.
 """
 
 from __future__ import annotations
@@ -20,18 +20,11 @@ Remarks = tuple[str, ...]
 
 
 def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndarray, name: str) -> tuple[bool, Remarks]:
-    """Check weights and tell whether they say anything.
-
-    They must be positive, since GCN divides by the root of their sums, and an edge of weight 0 is none.
-
-    Parameters
-    ----------
-    weight : (num_edges,) number, or None
-    source, target : (num_edges,) node ids, to name an edge by
+    """Check edge weights, which must be positive: GCN divides by the root of their sums.
 
     Returns
     -------
-    is_weighted : bool        False where there are none, or all are 1
+    is_weighted : bool        False without weights, or if all are 1
     remarks : tuple of str    for the cleaning report
 
     Raises
@@ -64,26 +57,24 @@ CleanGraph = tuple[np.ndarray, np.ndarray, CleaningReport]
 
 def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name: str,
               progress: Progress = silent, scratch: Path | None = None) -> CleanGraph:
-    """Remove self-loops and duplicates from the arcs source -> target and sort them by destination.
+    """Remove self-loops and duplicates from the edges source -> target and sort them by destination.
 
     Parameters
     ----------
     source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1; read in chunks
-    num_nodes : int
-    symmetrize : bool                               add the reverse of every arc that lacks it
+    symmetrize : bool                               add the reverse of every edge that lacks it
     name : str                                      of the dataset, for messages
-    progress : callable(description, total) -> ProgressTask
     scratch : Path or None                          folder for edges that are sorted, see sort_arcs
 
     Returns
     -------
     indptr : (num_nodes + 1,) int64                 CSR by destination
     indices : (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
-    report : CleaningReport                         is_symmetric is that of the graph returned
+    report : CleaningReport                         is_symmetric describes the returned graph
 
     Raises
     ------
-    DatasetError                                    an arc from or to a node that does not exist
+    DatasetError                                    an edge from or to a node that does not exist
     """
     return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress, scratch)[0]
 
@@ -91,23 +82,18 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
 def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int,
                        symmetrize: bool, name: str, progress: Progress = silent,
                        scratch: Path | None = None) -> tuple[CleanGraph, np.ndarray | None]:
-    """Clean arcs that may have weights; the other parameters and errors are those of build_csr.
+    """Clean edges that may have weights; other parameters and errors as `build_csr`.
 
-    The weights of duplicates are added, a self-loop goes with its weight, and an added reverse has its arc's weight.
-    Weights that are all 1 say nothing: the graph then has none.
+    Weights of duplicates are added; an added reverse gets its edge's weight. Weights that are all 1 are dropped.
 
     Parameters
     ----------
-    weight : (num_source_edges,) number, positive and finite; None where the source has none
+    weight : (num_source_edges,) number, positive and finite; or None
 
     Returns
     -------
-    graph : (indptr, indices, report)               as of build_csr
-    edge_weight : (num_edges,) float32 beside indices, or None
-
-    Raises
-    ------
-    DatasetError                                    also a weight that is not positive and finite in float32
+    graph : (indptr, indices, report)               as build_csr
+    edge_weight : (num_edges,) float32 or None
     """
     if num_nodes < 1:
         raise DatasetError(f"{name} has no nodes; expected at least one")
@@ -129,7 +115,6 @@ def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, nu
 
 def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
                     remarks: tuple[str, ...]) -> tuple[CleanGraph, np.ndarray | None]:
-    """Clean arcs of which each may have a weight, with all of them in memory several times."""
     source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
     matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
@@ -151,7 +136,6 @@ def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.n
 
 
 def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
-    """Raise DatasetError if some end of an arc is no node."""
     if ends.dtype.kind not in "iu":
         raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
     parts = [(int(part.min()), int(part.max())) for part, _ in chunks(ends, ends)]
@@ -166,7 +150,7 @@ def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
             num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
-    """Return arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops."""
+    # Returns arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops.
     source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))
@@ -183,10 +167,8 @@ def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
 
 
 def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[scipy.sparse.csr_matrix, bool]:
-    """Return the matrix with the reverse of each arc that lacks it, if asked, and whether all arcs then hold both ways.
-
-    An arc that is there keeps its weight, so weights of the two directions may differ.
-    """
+    # Returns the matrix with the reverse of each arc that lacks it, if asked, and whether all arcs then hold both
+    # ways. An arc that is there keeps its weight, so weights of the two directions may differ.
     reverse = matrix.transpose().tocsr()
     is_symmetric = (np.array_equal(reverse.indptr, matrix.indptr) and np.array_equal(reverse.indices, matrix.indices))
     if is_symmetric or not symmetrize:

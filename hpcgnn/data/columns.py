@@ -46,12 +46,7 @@ TRUTHS = {"True": True, "False": False, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class Cells:
-    """A column of a text file, before its role says whether its cells are numbers.
-
-    Attributes
-    ----------
-    texts : (n,) pyarrow Array or ChunkedArray of strings
-    """
+    """A column of a text file, (n,) pyarrow strings, before its role says whether its cells are numbers."""
 
     texts: pa.Array | pa.ChunkedArray
 
@@ -64,13 +59,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Words:
-    """Texts that repeat, each distinct one kept once.
-
-    Attributes
-    ----------
-    code : (n,) or (n, k) int32     place in `word`, -1 where unknown
-    word : tuple of str             distinct
-    """
+    """Texts that repeat, each distinct one kept once: (n,) or (n, k) int32 codes into `word`, -1 if unknown."""
 
     code: np.ndarray
     word: tuple[str, ...]
@@ -88,16 +77,9 @@ class _Column:
 
 
 def as_ids(values: Any, what: str) -> Ids:
-    """Return ids of nodes.
+    """Ids of nodes, (num_ids,) int64 or pyarrow texts; if one integer is beyond int64, all become decimal texts.
 
-    Parameters
-    ----------
-    values : (num_ids,)      a column of any library
-    what : str               what they are, in the plural, to start a sentence: "g: the ends of edges"
-
-    Returns
-    -------
-    ids : (num_ids,) int64, or pyarrow texts. Integers of which one is beyond int64 become decimal texts, all of them
+    `values` is a column of any library; `what` names it in the plural, to start a sentence: "g: the ends of edges".
 
     Raises
     ------
@@ -119,12 +101,12 @@ def as_ids(values: Any, what: str) -> Ids:
 
 
 def as_numbers(values: Any, what: str) -> np.ndarray:
-    """Return numbers, such as features, weights or targets, in their own type; NaN where one is unknown.
+    """Numbers, such as features, weights or targets, in their own type; NaN if unknown.
 
     Parameters
     ----------
     values : (n, ...)        a column or matrix of any library
-    what : str               what they are, in the plural, to start a sentence
+    what : str               its name in the plural, to start a sentence
 
     Returns
     -------
@@ -145,16 +127,13 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
 
 
 def as_labels(values: Any, what: str) -> np.ndarray | Words:
-    """Return labels: numbers, NaN where unknown, or the names of classes, as Words.
+    """Labels: numbers, NaN if unknown, or the names of classes as Words.
 
-    Parameters
-    ----------
-    values : (num_nodes,) or (num_nodes, num_columns)      a column or matrix of any library
-    what : str               what they are, in the plural, to start a sentence
+    `values` is a column or matrix of any library, (num_nodes,) or (num_nodes, num_columns).
 
     Raises
     ------
-    DatasetError             labels of several types, or what can be none
+    DatasetError             labels of several types, or of a type that no label has
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.is_mixed:
@@ -290,7 +269,6 @@ def texts_of(ids: Ids) -> pa.LargeStringArray:
 
 
 def _taken(values: Any, what: str) -> _Column:
-    """Take a column of any library apart."""
     if isinstance(values, np.ma.MaskedArray):
         return _masked(_of_numpy(values.data, what), np.ma.getmaskarray(values))
     if isinstance(values, np.ndarray):
@@ -361,7 +339,7 @@ def _of_tensor(values: Any, what: str) -> _Column:
 
 
 def _of_list(values: list | tuple, what: str) -> _Column:
-    """Numbers of Python keep their type: NumPy would make floats of 2^63 beside -1, and texts of 1 beside "a"."""
+    # Numbers of Python keep their type: NumPy would make floats of 2^63 beside -1, and texts of 1 beside "a".
     if not len(values):
         return _Column((0,), np.empty(0, np.float64), unknown=None)
     types = set(map(type, values))
@@ -377,7 +355,6 @@ def _of_list(values: list | tuple, what: str) -> _Column:
 
 
 def _of_objects(array: np.ndarray, what: str) -> _Column:
-    """Objects of Python: texts, numbers, or rows of them."""
     items = [_unboxed(item, what) for item in array.ravel().tolist()]
     unknown = np.array([item is None for item in items], bool).reshape(array.shape)
     known = [item for item in items if item is not None]
@@ -397,7 +374,7 @@ def _of_objects(array: np.ndarray, what: str) -> _Column:
 
 
 def _number_array(items: list, types: set[type]) -> np.ndarray:
-    """Numbers of Python as one array, unknown ones as 0 or NaN; integers stay integers."""
+    # Numbers of Python as one array, unknown ones as 0 or NaN; integers stay integers.
     if types == {bool}:
         return np.array([bool(item) for item in items])
     if types <= {int, bool, Decimal} and types and all(item is None or item == int(item) for item in items):
@@ -415,7 +392,6 @@ def _number_array(items: list, types: set[type]) -> np.ndarray:
 
 
 def _unboxed(item: Any, what: str) -> Any:
-    """Return an object as Python's own text or number, None where it is unknown, or as a row."""
     kind = type(item)
     if kind is str or kind is int or item is None or kind is bool:
         return item
@@ -452,7 +428,6 @@ def _utf8(item: bytes, what: str) -> str:
 
 
 def _stacked(rows: list, what: str) -> _Column:
-    """A column of vectors as a matrix."""
     shapes = {row.shape if isinstance(row, _Column) else None for row in rows}
     if len(shapes) > 1:
         raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
@@ -470,14 +445,13 @@ def _stacked(rows: list, what: str) -> _Column:
 
 
 def _joined(arrays: list[np.ndarray], join: Callable) -> np.ndarray:
-    """Arrays as one; signed and unsigned integers, which NumPy would make floats of, stay exact."""
+    # Arrays as one; signed and unsigned integers, which NumPy would make floats of, stay exact.
     if {array.dtype.kind for array in arrays} == {"i", "u"}:
         arrays = [array.astype(object) for array in arrays]
     return join(arrays)
 
 
 def _beside(columns: list[_Column], num_rows: int, what: str) -> _Column:
-    """Columns of a table as a matrix."""
     if any(column.texts is not None for column in columns):
         if not all(column.texts is not None for column in columns):
             raise DatasetError(f"{what} are columns of numbers and of texts; expected one kind")
@@ -576,7 +550,7 @@ def _masked(column: _Column, unknown: np.ndarray) -> _Column:
 
 
 def _cell_ids(cells: Cells, what: str) -> _Column:
-    """Whole numbers as Python writes them are integers, so that 007 stays a text; one other cell makes all texts."""
+    # Whole numbers as Python writes them are integers, so that 007 stays a text; one other cell makes all texts.
     texts = pc.utf8_trim_whitespace(_one(cells.texts.cast(pa.large_string())))
     with suppress(pa.ArrowException):
         numbers = texts.cast(pa.int64())
@@ -586,9 +560,8 @@ def _cell_ids(cells: Cells, what: str) -> _Column:
 
 
 def _cell_values(cells: Cells, what: str) -> _Column:
-    """Cells are int64 if all are whole numbers, float64 if all are numbers or missing, bool if all are True or False,
-    else texts.
-    """
+    # Cells are int64 if all are whole numbers, float64 if all are numbers or missing, bool if all are True or False,
+    # else texts.
     texts = pc.utf8_trim_whitespace(_one(cells.texts.cast(pa.large_string())))
     missing = pc.or_(pc.is_in(texts, value_set=pa.array(MISSING_TEXTS, pa.large_string())), pc.is_null(texts))
     unknown = missing.to_numpy(zero_copy_only=False)

@@ -1,7 +1,4 @@
-"""GraphDataset: the one in-memory form of a source graph, as every source produces it and `partition` consumes it.
-
-No file format is known here.
-"""
+"""GraphDataset: the one in-memory form of a source graph, which every source makes and partition/ reads."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or 
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a graph's name may be part of a folder's: printable, short, and no path."""
+    """Whether a graph's name can be part of a folder name: printable, short, and no path."""
     return (0 < len(name) <= MAX_NAME_BYTES and name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES
             and name not in (".", "..") and not set(name) & set("/\\"))
 
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """Record what was read, and what cleaning found and did, counted in directed edges (arcs) and nodes."""
+    """What was read, and what cleaning found and did, counted in directed edges and nodes."""
 
     source_edges: int = 0
     duplicate_edges_removed: int = 0
@@ -47,20 +44,16 @@ class GraphDataset:
     Attributes
     ----------
     name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
-    indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the arcs u -> v
+    indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the edges u -> v
     indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
-    features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped), scipy CSR, or FeatureRows, which
-                                             reads the rows that are asked for
-    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators,
-                                             255 where unknown;
-                                             or (num_nodes, num_classes) float32 targets, NaN where unknown
+    features : (num_nodes, num_features) float32: ndarray (possibly memory-mapped), scipy CSR, or FeatureRows
+    labels : (num_nodes,) int64 class ids, -1 if unknown; or (num_nodes, num_classes) uint8 indicators, 255 if unknown;
+                                             or (num_nodes, num_classes) float32 targets, NaN if unknown
     num_classes : int                        of a regression, the number of targets
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
-    cleaning : CleaningReport
-    edge_weight : (num_edges,) float32, positive and finite, beside indices; None where all arcs weigh the same
-    node_name : (num_nodes,) int64, or objects that are str     the nodes' ids in their source, None where these are
-                                             0..num_nodes - 1
-    class_names : tuple of str               in the order of class ids; empty where the source has numbers
+    edge_weight : (num_edges,) float32, positive and finite; None for equal weights
+    node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
+    class_names : tuple of str               by class id; empty if the source has numbers
     """
 
     name: str
@@ -91,31 +84,30 @@ class GraphDataset:
 
     @property
     def task(self) -> str:
-        """Return what the labels ask for: "classes", "multi-label" or "regression"."""
+        """What the labels ask for: "classes", "multi-label" or "regression"."""
         if self.labels.dtype.kind == "f":
             return "regression"
         return "multi-label" if self.labels.ndim == 2 else "classes"
 
     @property
     def is_multi_label(self) -> bool:
-        """Tell whether the labels are indicator rows."""
         return self.task == "multi-label"
 
     def name_of(self, node: int) -> str:
-        """Return how a sentence names a node: its number, or the id that its source gives it."""
+        """A node's number, or the id that its source gives it, for a sentence."""
         return str(node) if self.node_name is None else repr(self.node_name[node:node + 1].tolist()[0])
 
     @property
     def is_labeled(self) -> bool:
-        """Whether any node has a label, or a split any node; a graph without is for a trained model's answers."""
+        """Whether any node has a label or is in a split; if not, a trained model can only predict."""
         return bool((self.labels != -1).any() or self.val_mask.any() or self.test_mask.any())
 
     def in_degree(self) -> np.ndarray:
-        """Number of in-neighbours of every node, (num_nodes,) int64."""
+        """Number of in-neighbors of every node, (num_nodes,) int64."""
         return np.diff(self.indptr)
 
     def check(self) -> GraphDataset:
-        """Check every invariant that the later rooms rely on and return self.
+        """Check every invariant that later rooms rely on; returns self.
 
         Raises
         ------

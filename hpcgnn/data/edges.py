@@ -1,7 +1,7 @@
-"""`edges:FILE[,labels=FILE][,features=FILE][,splits=FILE]`: an edge list as text, and files of values a node.
+"""`edges:FILE[,labels=FILE][,features=FILE][,splits=FILE]`: an edge list as text, and files with values per node.
 
-Nodes have the ids that the files give them, or are counted from 0 where row k belongs to node k. Files of Matrix Market
-and KONECT count them from 1.
+Nodes have the ids in the files, or are counted from 0 if row k belongs to node k. Matrix Market and KONECT files count
+from 1.
 """
 
 from __future__ import annotations
@@ -92,15 +92,14 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
 
 @dataclass(frozen=True)
 class EdgeFile:
-    """Hold a file of edges.
+    """The content of a file of edges.
 
     Attributes
     ----------
-    source, target : (num_edges,) int64, also as what is read in slices, or both texts
+    source, target : (num_edges,) int64, possibly read in slices, or both texts
     weight : (num_edges,) float64, or None
-    num_nodes : int or None          where the file says it: then its ids, 1 to num_nodes, were made rows
+    num_nodes : int or None          if the file states it: its ids 1 to num_nodes are then rows already
     is_symmetric : bool              each edge is listed once and holds both ways
-    remarks, skipped, dubious : tuple of str
     """
 
     source: Ends | Ids
@@ -115,12 +114,12 @@ class EdgeFile:
 
 def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None = None,
                    are_rows: bool = True, has_weights: bool = True) -> EdgeFile:
-    """Read two columns of ids, and a third of weights where there is one.
+    """Read two columns of ids, and a third of weights if there is one.
 
     Parameters
     ----------
     has_header : bool or None        None finds out
-    are_rows : bool                  no other file has ids, so that a form which counts nodes from 1 says how many
+    are_rows : bool                  no other file has ids, so a file that counts nodes from 1 tells how many there are
     has_weights : bool               take a third column as weights
 
     Raises
@@ -178,7 +177,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
 
 @dataclass(frozen=True)
 class KnownForm:
-    """What the comments of a public collection's file say of it."""
+    """What the comments of a public collection's file say about it."""
 
     name: str
     is_symmetric: bool
@@ -213,7 +212,7 @@ def _matrix_market(table: TextTable, words: list[str]) -> KnownForm:
 
 def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | None, num_nodes: int | None
                   ) -> tuple[Ends, Ends, np.ndarray | None]:
-    """Read whole numbers into a file of the scratch folder, and weights into memory; 1 to num_nodes become rows."""
+    # Read whole numbers into a file of the scratch folder, and weights into memory; 1 to num_nodes become rows.
     weights: list[np.ndarray] = []
     first = table.num_unnamed
 
@@ -240,7 +239,6 @@ def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | Non
 
 
 def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np.ndarray | None]:
-    """Read ids of any kind, the unnamed columns before them, and weights, into memory."""
     found, first = read_columns(table, kinds), table.num_unnamed
     _check_index(found[:first], table.path)
     source, target = (checked_ids(ends, table.path) for ends in found[first:first + 2])
@@ -265,7 +263,6 @@ def _first_text(edges: EdgeFile) -> Any:
 
 
 def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None) -> Ids | None:
-    """Return the ids of all nodes, or None where nodes are numbered by rows."""
     if features is not None and features.ids is not None:
         if labels is not None and labels.ids is None:
             raise DatasetError(f"{features.path} has ids and {labels.path} has none, so their rows can't be matched; "
@@ -278,7 +275,6 @@ def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFi
 
 def _values(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None, ids: Ids | None,
             name: str) -> dict:
-    """Return labels, features and splits in the order of the nodes, as GivenGraph has them."""
     rows = None if ids is None else NodeRows(ids, name)
     values = {}
     for key, file in (("labels", labels), ("features", features), ("splits", splits)):

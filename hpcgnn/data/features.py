@@ -1,8 +1,6 @@
-"""FeatureRows: dense features that are read and treated a block of rows at a time. No file format is known here.
+"""Node features: read and treated block by block, normalized, freed of non-finite values, or made from the graph.
 
-Node features: made from the graph alone, normalized, and freed of values that are not finite.
-
-Dense ones are never changed, and only looked at by blocks: what is done to a row is done when it is read.
+Dense features are never changed in place: a `FeatureRows` applies its treatments to the rows when they are read.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ class Treatment(Protocol):
     """What is done to rows when they are read."""
 
     def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        """Return the rows of these numbers treated, (num_rows, num_features) float32; `values` stay as they are."""
+        """The treated rows, (num_rows, num_features) float32; `values` are not changed."""
 
 
 @dataclass(frozen=True)
 class FiniteRows:
-    """NaN and infinite values become zero."""
+    """Replaces NaN and infinite values by zero."""
 
     def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         return np.where(np.isfinite(values), values, np.float32(0))
@@ -36,7 +34,7 @@ class FiniteRows:
 
 @dataclass(frozen=True)
 class DividedRows:
-    """Each row is divided by a number of its own, divisor (num_nodes, 1) float64."""
+    """Divides each row by its own number, divisor (num_nodes, 1) float64."""
 
     divisor: np.ndarray
 
@@ -46,7 +44,7 @@ class DividedRows:
 
 @dataclass(frozen=True)
 class ScaledColumns:
-    """Each column is shifted by -mean, then multiplied by scale; both (num_features,) float64."""
+    """Shifts each column by -mean, then multiplies by scale; both (num_features,) float64."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -59,7 +57,7 @@ class ScaledColumns:
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """Features as their source has them, and what is done to the rows that are read. Nothing is kept of these.
+    """Features as their source has them, and the treatments of rows that are read; treated rows are not kept.
 
     Attributes
     ----------
@@ -86,7 +84,7 @@ class FeatureRows:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return some rows, (num_rows, num_features) float32."""
+        """Some rows, (num_rows, num_features) float32."""
         held = self.source[rows]
         values = np.asarray(held.toarray() if scipy.sparse.issparse(held) else held, np.float32)
         for treatment in self.treatments:
@@ -97,7 +95,7 @@ class FeatureRows:
         return self[:].astype(np.float32 if dtype is None else dtype, copy=False)
 
     def treated(self, treatment: Treatment) -> FeatureRows:
-        """Return the same rows with one treatment more."""
+        """The same rows with one more treatment."""
         return FeatureRows(self.source, (*self.treatments, treatment))
 
 
@@ -116,14 +114,13 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
     Parameters
     ----------
-    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, None where the source has none; of sparse
-        ones, values that are not finite are overwritten
+    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None; non-finite values of sparse ones
+        are overwritten
     indptr, indices                the cleaned graph
-    train_mask : (num_nodes,) bool
 
     Returns
     -------
-    features : (num_nodes, num_features) float32: an ndarray that is as it was given, scipy CSR, or FeatureRows
+    features : (num_nodes, num_features) float32: the given ndarray, scipy CSR, or FeatureRows
     remarks : tuple of str         what was done, for the cleaning report
 
     Raises
@@ -156,18 +153,9 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
 
 def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Say which columns of a source's features tell nothing of a node, and how many rows are zero.
+    """Sentences about columns that carry no information and rows that are zero: notes, and dubious findings.
 
-    Of more than SEEN_VALUES values the first ones are looked at.
-
-    Parameters
-    ----------
-    features : (num_nodes, num_features) number, as the source gives them
-    names : tuple of str           of the columns, or empty
-
-    Returns
-    -------
-    notes, dubious : tuple of str
+    Only the first SEEN_VALUES values are looked at. `names` are the columns' names, or empty.
     """
     num_rows, num_columns = features.shape
     if scipy.sparse.issparse(features):
@@ -190,7 +178,6 @@ def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[t
 
 
 def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Return the constant columns, those that rise by the same step from row to row, zero rows, and rows looked at."""
     num_rows, num_columns = features.shape
     num_seen = min(num_rows, max(3, SEEN_VALUES // max(1, num_columns)))
     first = next(_row_blocks(num_seen, num_columns), slice(0, 0))
@@ -213,14 +200,10 @@ def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.
 
 
 def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Features that use the graph alone: hops of a sparse random projection.
+    """Features from the graph alone, (num_nodes, 128) float32: hops of a sparse random projection.
 
     X has entries -1, 0, +1 with probabilities 1/6, 2/3, 1/6. X <- D^-1 A X is applied three times; the hops, each
     scaled to unit rows, are summed and the columns standardized. A node without in-neighbors has zero hops.
-
-    Returns
-    -------
-    features : (num_nodes, 128) float32, the same for the same graph
     """
     num_nodes = len(indptr) - 1
     rng = np.random.default_rng(0)
@@ -256,10 +239,10 @@ def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
 
 
 def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT) -> FeatureRows:
-    """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is shifted.
+    """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is only
+    shifted.
 
-    Mean and variance take a pass over blocks of rows each; `task` advances by rows of both. Sparse features become
-    dense, a block at a time.
+    `task` advances by rows of two passes. Sparse features become dense, block by block.
     """
     features = _rows_of(features)
     count = max(1, int(np.count_nonzero(fit_mask)))
@@ -272,7 +255,7 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
 
 
 def zero_non_finite(features: Features) -> tuple[Features, int]:
-    """Return features with zeros for NaN and infinite values, and how many these were; sparse ones are overwritten."""
+    """Features with zeros for NaN and infinite values, and their number; sparse ones are overwritten."""
     is_sparse = scipy.sparse.issparse(features)
     values = features.data.reshape(-1, 1) if is_sparse else features
     count = 0
@@ -290,13 +273,12 @@ def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: Pr
 
 
 def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Return (values - mean)², in the place of the values."""
     values -= mean
     return np.square(values, out=values)
 
 
 def _as_float32(features: Features) -> Features:
-    """Return sparse features and float32 arrays as they are, others as what makes float32 of the rows that are read."""
+    # Returns sparse features and float32 arrays as they are, others as what makes float32 of the rows that are read.
     if scipy.sparse.issparse(features):
         return features if features.dtype == np.float32 else features.astype(np.float32)
     return features if isinstance(features, np.ndarray) and features.dtype == np.float32 else _rows_of(features)

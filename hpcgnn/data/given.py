@@ -1,8 +1,6 @@
-"""Splits as users have them: masks, lists of ids, or a word a node. No file format is known here.
+"""GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
 
-GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
-
-Each kind of object or file is taken apart in a file of its own; none is known here.
+All sources but public data sets end in `finish_dataset`: number the nodes, clean the edges, read labels and splits.
 """
 
 from __future__ import annotations
@@ -34,24 +32,19 @@ NO_SPLIT = ("", "none", "nan", "unused")
 
 def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = None,
                 column: int | None = None) -> Masks:
-    """Return training, validation and test masks.
+    """Read training, validation and test masks, (num_nodes,) bool.
 
     Parameters
     ----------
-    splits : a word a node, (num_nodes,) str: train, val (valid, validation), test, or "" for none of them;
+    splits : one word per node, (num_nodes,) str: train, val (valid, validation), test, or "" for none;
         or three arrays in this order, or a dict of them by these words; each a mask, (num_nodes,) bool, or a list of
-        the nodes' ids. A mask of several splits is (num_nodes, num_splits). A dict may leave out all but the training
-        nodes
+        node ids. A mask of several splits is (num_nodes, num_splits). A dict needs only the training nodes
     column : int or None      which of several splits, counted from 0; masks of one split hold for all of them
-    rows : NodeRows       by which lists name nodes; None where ids are the numbers of rows
-
-    Returns
-    -------
-    train_mask, val_mask, test_mask : (num_nodes,) bool
+    rows : NodeRows           finds nodes by id; None if ids are row numbers
 
     Raises
     ------
-    DatasetError          another form, a word that is none of these, an id that no node has
+    DatasetError          another form, an unknown word, an id that no node has
     """
     if isinstance(splits, dict):
         members = [None, None, None]
@@ -69,7 +62,7 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
 
 
 def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
-    """Return masks of a word a node; see read_splits.
+    """Masks of one word per node, see `read_splits`.
 
     Raises
     ------
@@ -114,7 +107,6 @@ def _mask(part: Any, num_nodes: int, name: str, place: int, rows: NodeRows | Non
 
 
 def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, column: int | None) -> np.ndarray:
-    """Return one split of several, (num_nodes,) bool, from masks of shape (num_nodes, num_splits)."""
     if len(masks) != num_nodes:
         raise DatasetError(f"{name} has {SPLITS[place]} masks of shape {masks.shape}; expected a row for each of "
                            f"{num_nodes} nodes, with 0 or 1 for each split")
@@ -130,27 +122,22 @@ def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, co
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """Hold what a user's object or files say, before anything is decided.
+    """What a user's object or files say, before anything is decided.
 
     Attributes
     ----------
-    name : str
-    source, target : (num_edges,) ids of the nodes that each arc leads from and to: columns of any library, or numbers
-        that are read in slices
+    source, target : (num_edges,) ids of the ends of edges: columns of any library, or numbers read in slices
     weight : (num_edges,) column of numbers, or None
-    node_id : (num_nodes,) column with the id of each row, or None where the ends of arcs are the numbers of rows
-    row_name : (num_nodes,) column of ids of a graph whose arcs are between the numbers of rows, or None
-    num_nodes : int, or None where features, labels or ids tell
+    node_id : (num_nodes,) column with the id of each row, or None if ends are row numbers
+    row_name : (num_nodes,) column of ids if ends are row numbers all the same, or None
+    num_nodes : int, or None if features, labels or ids tell
     features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
     labels : (num_nodes,) column, or (num_nodes, num_columns), of numbers or texts, or None
     label_names : tuple of str       names of several columns of labels
-    num_classes : int, or None where labels tell
-    task : {"auto", "regression"}    what the source says of its labels
-    splits : what read_splits takes, or None
-    split_column : int or None       which of several splits
+    num_classes : int, or None if labels tell
+    splits : see read_splits, or None
     ignore : tuple or None           labels that are unknown; None takes each but NaN for a class
     is_symmetric : bool              each edge is listed once and holds both ways
-    remarks : tuple of str           for the cleaning report
     labels_hint : str                how labels are given, for the sentence that asks for them
     origins : Origins                where all this stood, for the screen of what was read
     """
@@ -181,8 +168,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError       arrays that disagree, an id that no node has, weights that are not positive, or what
-                       `assemble_dataset` refuses
+    DatasetError       arrays that disagree, an unknown id, weights that are not positive, or what `assemble_dataset`
+                       refuses
     """
     labels = _labels(given, options)
     if given.weight is not None:
@@ -221,14 +208,14 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 
 
 def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
-    """Labels of a graph that has none: a trained model answers for it, and nothing is trained on it."""
+    # Labels of a graph that has none: a trained model answers for it, and nothing is trained on it.
     return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
         f"{given.name} has no labels, so it is only for the answers of a trained model; to train on it, give labels by "
         f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
 
 
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
-    """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
+    # Returns the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed.
     source, target = given.source, given.target
     if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
         source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")
@@ -260,18 +247,15 @@ def _num_rows(given: GivenGraph) -> list[int]:
 
 
 def _is_column(ends: Any) -> bool:
-    """Whether ends of edges are in memory, and not read from a file in slices."""
     return not isinstance(ends, RowFile | Column | RowsOfEntries)
 
 
 def _are_rows(ends: Any) -> bool:
-    """Whether ends of edges can be taken as they are, as the numbers of rows."""
     return (isinstance(ends, np.ndarray | RowFile | Column | RowsOfEntries) and not isinstance(ends, np.ma.MaskedArray)
             and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
 
 
 def _known_nodes(given: GivenGraph) -> int | None:
-    """Number of nodes that features, labels or the source say; None where only edges tell."""
     if given.num_nodes is not None:
         return given.num_nodes
     known = _num_rows(given)

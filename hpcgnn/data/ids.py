@@ -1,4 +1,4 @@
-"""Ids of nodes, texts or integers with gaps, and the rows that they stand for. No file format is known here."""
+"""Ids of nodes, texts or integers with gaps, and the rows they stand for."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ class NodeRows:
 
     @property
     def names(self) -> np.ndarray | None:
-        """The ids, int64 or objects that are texts, or None where they are the rows' own numbers."""
+        """The ids, int64 or str objects; None if they are the row numbers."""
         if isinstance(self.ids, pa.Array):
             return self.ids.to_numpy(zero_copy_only=False)
         return None if np.array_equal(self.ids, np.arange(len(self.ids))) else self.ids
 
     def id_of(self, row: int) -> int | str:
-        """Return the id of one row."""
         return _item(self.ids, row)
 
     def find(self, ids: Any, what: str) -> np.ndarray:
@@ -93,7 +92,7 @@ class NodeRows:
 
 
 def ids_of_ends(source: Ids, target: Ids) -> Ids:
-    """Return the ids of a graph that is known by its edges only, ascending, each once."""
+    """Ids of a graph known by its edges only, ascending, each once."""
     if not (isinstance(source, pa.Array) or isinstance(target, pa.Array)):
         return np.unique(np.concatenate([source, target]))
     ids = pc.unique(pa.chunked_array([texts_of(source), texts_of(target)]))
@@ -101,11 +100,11 @@ def ids_of_ends(source: Ids, target: Ids) -> Ids:
 
 
 def numbers_of_ends(source: Ends, target: Ends) -> tuple[int, np.ndarray | None]:
-    """Return the number of nodes of a graph that is known by edges between numbers only, and the nodes' ids.
+    """Number of nodes of a graph known by its edges only, and the nodes' ids.
 
-    Numbers without large gaps count the nodes, and those that no edge names are isolated nodes: ids are None. Where
-    fewer than half of the numbers up to the largest occur, as in ids of a database, the numbers that occur are the
-    nodes: ids are (num_nodes,) int64, ascending.
+    Numbers without large gaps count the nodes, and unused ones are isolated nodes: ids are None. If fewer than half of
+    the numbers occur, as in ids of a database, the numbers that occur are the nodes: ids are (num_nodes,) int64,
+    ascending.
     """
     lowest, highest = 0, -1
     for ends in (ends for part in chunks(source, target) for ends in part):
@@ -127,7 +126,7 @@ def numbers_of_ends(source: Ends, target: Ends) -> tuple[int, np.ndarray | None]
 
 
 def renumbered(ends: Ends, ids: np.ndarray) -> np.ndarray:
-    """Return the place of each end in ascending ids, (num_edges,) int32, or int64 from 2^31 nodes on."""
+    """Place of each end in ascending ids, (num_edges,) int32, or int64 from 2^31 nodes on."""
     places = np.empty(len(ends), np.int32 if len(ids) < INT32_NODES else np.int64)
     for first in range(0, len(ends), ARCS_A_CHUNK):
         part = slice(first, first + ARCS_A_CHUNK)

@@ -1,8 +1,5 @@
-"""Labels in the two forms that a GraphDataset knows, class ids and indicator rows, from what files hold or made.
-
-What a column or matrix of labels asks for: classes by number or name, several labels a node, or a regression.
-
-Which file the labels come from is not known here.
+"""Decides what labels mean (classes, several labels per node, or a regression) and brings them into a GraphDataset's
+form.
 """
 
 from __future__ import annotations
@@ -26,15 +23,11 @@ LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids 
 
 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
-    """Class ids as int64, UNKNOWN where a value is NaN.
-
-    Parameters
-    ----------
-    values : (num_nodes,) or (num_nodes, 1), integer or floating point
+    """Class ids as int64, UNKNOWN for NaN; `values` are (num_nodes,) or (num_nodes, 1), integer or floating point.
 
     Raises
     ------
-    DatasetError      a value that is no whole number, or one so large that it is no class
+    DatasetError      a value that is no whole number, or too large for a class
     """
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
@@ -60,12 +53,7 @@ def class_ids(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
-    """Multi-label indicators as (num_nodes, num_classes) uint8.
-
-    Raises
-    ------
-    DatasetError      a value other than 0 and 1
-    """
+    """Multi-label indicators, (num_nodes, num_classes) uint8. Raises DatasetError for values other than 0 and 1."""
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected 0 and 1")
     if values.ndim != 2 or values.shape[1] == 0:
@@ -78,18 +66,10 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name: str) -> np.ndarray:
-    """Classes of equal size by rank of in-degree, for graphs without labels: a task that the graph alone can teach.
+    """Classes of equal size by rank of in-degree, (num_nodes,) int64, for graphs without labels.
 
-    Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id.
-
-    Parameters
-    ----------
-    indptr, indices           CSR by destination
-    num_classes : int, at least 2
-
-    Returns
-    -------
-    labels : (num_nodes,) int64, sizes of the classes differ by at most one
+    Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id. So the graph alone can
+    teach the task.
 
     Raises
     ------
@@ -106,7 +86,7 @@ def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name:
 
 
 def _sums_of_neighbors(indptr: np.ndarray, indices: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Sum a whole number of each node over the in-neighbors, (num_nodes,) int64, some arcs at a time."""
+    # Sum a whole number of each node over the in-neighbors, (num_nodes,) int64, some arcs at a time.
     sums, first = np.empty(len(value), np.int64), 0
     while first < len(value):
         last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + ARCS_A_CHUNK, side="right")) - 1)
@@ -118,7 +98,7 @@ def _sums_of_neighbors(indptr: np.ndarray, indices: np.ndarray, value: np.ndarra
 
 
 def num_classes_of(labels: np.ndarray) -> int:
-    """Number of classes of a source that does not state it: the columns, or the largest class id plus one."""
+    """Number of classes if the source does not state it: the columns, or the largest class id plus one."""
     return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
 
 
@@ -135,17 +115,15 @@ FAR = 5.0      # deviations of targets from 0, from which a training begins far 
 
 @dataclass(frozen=True)
 class Labels:
-    """Hold labels as a GraphDataset has them.
+    """Labels as a GraphDataset has them.
 
     Attributes
     ----------
     values : (num_nodes,) int64, (num_nodes, num_classes) uint8, or (num_nodes, num_classes) float32
-    num_classes : int
-    class_names : tuple of str      empty where classes are numbers
+    class_names : tuple of str      empty if classes are numbers
     remarks : tuple of str          what was decided, for the cleaning report
     dubious : tuple of str          what may be meant otherwise, with the option that says so
-    unlabeled : (num_nodes,) bool   nodes whose labels were ignored or unknown throughout a row, which leave given
-        splits; or None
+    unlabeled : (num_nodes,) bool   nodes with ignored or unknown labels, which leave given splits; or None
     """
 
     values: np.ndarray
@@ -160,26 +138,22 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
                 column_names: tuple[str, ...] = (), ignore: tuple | None = (), origins: Origins = NOWHERE) -> Labels:
     """Decide what labels mean and bring them into their form.
 
-    Texts are names of classes, which are numbered in alphabetical order. Whole numbers are classes. Where these are
-    0 to C - 1 they number themselves; others, such as 1 to C or codes of five digits, are numbered in their order and
-    become the names. -1 and NaN are unknown, and so is a number that stands for it by custom (255, -100, ...) beside
-    classes without a gap. Several columns of 0 and 1 are several labels a node, and so are texts that join names by ;
-    or |, such as "art;music". Any number with a fraction makes all of them targets of a regression, as `task`
-    "regression" does.
+    Texts name classes, numbered in alphabetical order. Whole numbers are classes: 0 to C - 1 as they are; others, such
+    as 1 to C or codes of five digits, are numbered in ascending order and become the names. -1 and NaN are unknown, and
+    so is a customary number (255, -100, ...) beside classes without a gap. Several columns of 0 and 1, or texts such as
+    "art;music", are several labels per node. Any number with a fraction makes all labels targets of a regression.
 
     Parameters
     ----------
     values : (num_nodes,) column of any library, or (num_nodes, num_columns), of numbers or texts
     task : {"auto", "classes", "multi-label", "regression"}
-    name : str                      of the dataset or file, for messages
-    num_classes : int               where the source states it: its numbers are then kept
+    num_classes : int               if the source states it; its numbers are then kept
     column_names : tuple of str     of several columns of 0 and 1
     ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
-    origins : Origins               where the labels stood, and which other columns may hold them
 
     Raises
     ------
-    DatasetError                    labels that `task`, or no task, can have; a class for nearly every node; an ignored
+    DatasetError                    labels that do not fit `task`, or no task; a class for nearly every node; an ignored
                                     label that no node has
     """
     sets = _of_sets(values, ignore)
@@ -207,10 +181,8 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 
 
 def _of_sets(values: Any, ignore: tuple | None) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """Return rows of 0 and 1, and the names of their columns, of sets or lists of classes a node; None for other forms.
-
-    A node whose set is missing has a row of NaN.
-    """
+    # Returns rows of 0 and 1, and the names of their columns, of sets or lists of classes a node; None for other
+    # forms. A node whose set is missing has a row of NaN.
     items = values.tolist() if str(getattr(values, "dtype", "")) == "object" else values
     if not isinstance(items, list | tuple) or not all(
             isinstance(item, SETS) or item is None or (isinstance(item, float) and math.isnan(item)) for item in items):
@@ -251,7 +223,6 @@ def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: in
 
 def _ignored(values: np.ndarray | Words, ignore: tuple | None, name: str
              ) -> tuple[np.ndarray | Words, np.ndarray | None]:
-    """Return labels with unknown ones in the place of those that are ignored, and which these are."""
     if not ignore:
         return values, None
     is_text = isinstance(values, Words)
@@ -276,9 +247,9 @@ def _code_of(words: Words, word: str) -> int:
 
 
 def place_beside(column: str, held: Mapping[str, Any]) -> str:
-    """The other coordinate, where a column of labels called y stands beside x or a latitude; else nothing.
+    """The other coordinate, if a column of labels called y stands beside x or a latitude; else nothing.
 
-    held : value of the first node by name of the column or attribute; an x that is a vector is no coordinate
+    `held` maps names to the first node's value; an x that is a vector is no coordinate.
     """
     if column.lower() != "y":
         return ""
@@ -287,7 +258,6 @@ def place_beside(column: str, held: Mapping[str, Any]) -> str:
 
 
 def _way(origins: Origins) -> str:
-    """How labels are named, with the columns that may hold them."""
     shown = ", ".join(origins.others[:SHOWN_CLASSES])
     return origins.way + (f", one of {shown}" if shown else "")
 
@@ -305,7 +275,7 @@ def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
 
 
 def _joins_names(words: Words) -> bool:
-    """Whether texts join names of several classes, as "art;music" beside "music" does, so that a name recurs."""
+    # Whether texts join names of several classes, as "art;music" beside "music" does, so that a name recurs.
     parts = [part for text in words.word for part in set(_parts(text))]
     return len(parts) > len(words.word) - sum(word in MISSING_TEXTS for word in words.word) and (
         len(set(parts)) < len(parts))
@@ -316,7 +286,6 @@ def _parts(text: str) -> list[str]:
 
 
 def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
-    """Return what to know of targets whose mean is many deviations from 0, where a model's answers begin."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)      # of columns without a known target
         mean, deviation = np.nanmean(targets, axis=0), np.nanstd(targets, axis=0)
@@ -329,7 +298,6 @@ def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
 
 
 def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:
-    """Return targets as (num_nodes, num_targets) float32, NaN where unknown."""
     if isinstance(values, Words):
         raise DatasetError(f"{name} has labels that are texts, {values.word[0]!r} first; a regression needs numbers")
     targets = values.reshape(len(values), -1)
@@ -345,7 +313,7 @@ def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:
 
 def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
                 column_names: tuple[str, ...]) -> Labels:
-    """Rows of 0, 1, and UNKNOWN_INDICATOR for NaN; a row of nothing but NaN is a node without a label."""
+    # Rows of 0, 1, and UNKNOWN_INDICATOR for NaN; a row of nothing but NaN is a node without a label.
     remarks = ()
     if isinstance(values, Words):
         column_names = tuple(sorted({part for text in values.word for part in _parts(text)}))
@@ -373,7 +341,6 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
 
 
 def _is_one_hot(rows: np.ndarray) -> bool:
-    """Whether each row has one 1, and 0 else."""
     return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
 
 
@@ -440,7 +407,6 @@ def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, ta
 
 
 def _distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct numbers, ascending, and how often each occurs."""
     if len(ids) and ids.min() >= 0 and ids.max() <= COUNTED_CLASSES:      # in one pass, without sorting
         count = np.bincount(ids)
         codes = np.flatnonzero(count)
@@ -449,7 +415,6 @@ def _distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stands_out(code: int, codes: np.ndarray, num_classes: int | None) -> bool:
-    """Whether a number that stands for unknown by custom lies outside of classes without a gap."""
     if num_classes is not None:
         return not 0 <= code < num_classes
     rest = codes[~np.isin(codes, FILLS)]
@@ -458,7 +423,6 @@ def _stands_out(code: int, codes: np.ndarray, num_classes: int | None) -> bool:
 
 
 def _refuse_names(classes: np.ndarray | list[str], num_labeled: int, kind: str, name: str, origins: Origins) -> None:
-    """Raise DatasetError if nearly every node has a class of its own, which nothing can be learned from."""
     if num_labeled < FEW_NODES or len(classes) <= SHARE_OF_NAMES * num_labeled:
         return
     where = f" of {origins.labels}" if origins.labels else ""
@@ -469,7 +433,6 @@ def _refuse_names(classes: np.ndarray | list[str], num_labeled: int, kind: str, 
 
 
 def _many(num_classes: int, num_labeled: int) -> tuple[str, ...]:
-    """What to know of a number of classes that is odd for so many nodes."""
     if num_classes == 1 and num_labeled > 1:
         return ("all nodes with a label are of one class, which leaves nothing to learn",)
     if num_labeled < FEW_NODES or num_classes * NODES_A_CLASS <= num_labeled:

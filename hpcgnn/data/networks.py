@@ -31,11 +31,11 @@ PLAIN_NODES = str | bytes | int | float | np.generic
 
 
 def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a square sparse matrix of SciPy or torch, whose stored values other than zero are weights.
+    """The graph of a square sparse matrix of SciPy or torch; stored non-zero values are weights.
 
     Raises
     ------
-    DatasetError       a matrix that is not square or whose index arrays are damaged
+    DatasetError       a matrix that is not square or has damaged index arrays
     """
     matrix = as_sparse(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:

@@ -1,7 +1,4 @@
-"""Files of labels, features and splits, a row a node: under the nodes' ids, or in the order of rows.
-
-What the rows belong to, and the form of labels and splits, is decided elsewhere.
-"""
+"""Files of labels, features and splits with one row per node: by the nodes' ids, or in the order of rows."""
 
 from __future__ import annotations
 
@@ -36,16 +33,14 @@ FEATURES = np.float32    # the type of numbers in a file of features, and of no 
 
 @dataclass(frozen=True)
 class NodeFile:
-    """Hold one file of values of nodes.
+    """The content of one file of values per node.
 
     Attributes
     ----------
-    path : Path
-    ids : (num_rows,) int64 or texts, or None where row k belongs to node k
+    ids : (num_rows,) int64 or texts, or None if row k belongs to node k
     values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
-    remarks : tuple of str
     skipped : tuple of str           lines and columns that were left out
-    columns : tuple of str           names of the columns of values, where a header has them
+    columns : tuple of str           names of the columns of values, if a header has them
     dubious : tuple of str           what may be meant otherwise
     """
 
@@ -62,8 +57,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
                    has_header: bool | None = None) -> NodeFile:
     """Read labels, features or splits from text or .npy.
 
-    The first of several columns is the node's id if a header calls it so (id, node, name, ...), or if it holds texts;
-    has_ids says what it is where that can't tell. A first column without a name that counts the rows is left out.
+    The first of several columns holds ids if its header says so (id, node, name, ...), or if it holds texts. An unnamed
+    first column that counts the rows is left out.
 
     Parameters
     ----------
@@ -120,7 +115,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
 
 
 def _shows_ids(table: TextTable) -> bool:
-    """Whether a header calls the first column an id, or its only other one something of nodes, or a row has texts."""
+    # Whether a header calls the first column an id, or its only other one something of nodes, or a row has texts.
     is_text = [not is_like_number(cell) for cell in table.first]
     if table.header is None:
         return any(is_text)
@@ -142,7 +137,6 @@ def _without_index(table: TextTable, dtype: type, scratch: Path | None) -> np.nd
 
 
 def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
-    """Whether the first of several columns is 0, 1, 2 and so on, or the same from 1."""
     if matrix.shape[1] < 2 or len(matrix) < 3:
         return False
     start = matrix[:1][0, 0]
@@ -153,11 +147,11 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 
 
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
-    """Return a file's values in the order of the nodes; those of nodes that it does not name are missing.
+    """A file's values in the order of the nodes; missing for nodes that it does not name.
 
     Raises
     ------
-    DatasetError              an id that no node has, one twice, or a node without a row where all must have one
+    DatasetError              an unknown id, one twice, or a node without a row if all must have one
     """
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
@@ -176,7 +170,6 @@ def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | C
 
 
 def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
-    """Return features as what reads them in pieces; labels and splits are small."""
     return in_pieces(matrix) if dtype is FEATURES else matrix
 
 

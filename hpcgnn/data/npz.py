@@ -1,7 +1,7 @@
-"""Adjacency matrices of scipy.sparse.save_npz, which don't say whether rows are sources or destinations.
+"""`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz.
 
-`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz with files
-beside it; docs/own-data.md has the layout. The archive is read without pickle.
+A SciPy matrix has its labels and features in files beside it, and `rows=` must say whether rows are sources or
+destinations. docs/own-data.md has the layout. Archives are read without pickle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MATRIX_SETTINGS = ("rows", "labels", "features", "splits", "weight", "ignore")
 
 
 def is_matrix(archive: Archive) -> bool:
-    """Tell whether an archive is one of scipy.sparse.save_npz."""
+    """Whether an archive is one of scipy.sparse.save_npz."""
     return all(key in archive for key in ("format", "shape", "data"))
 
 
@@ -80,8 +80,8 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
-                      disagree; a SciPy matrix of which nobody says what its rows are
+    DatasetError      a file that is missing, damaged, without labels and none are to be made, or with arrays that
+                      disagree; a SciPy matrix without `rows=`
     """
     file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
     path = Path(file)
@@ -150,12 +150,11 @@ def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
 
 
 def _masks(archive: Archive, num_nodes: int, name: str) -> tuple[np.ndarray, ...]:
-    """Return masks of one split, (num_nodes,) bool, or of several, (num_nodes, num_splits)."""
     return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
 
 
 def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
-    """Make a mask of bool, or of numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
+    # Make a mask of bool, or of numbers that are 0 or 1; texts such as 'False', and NaN, would all become True.
     if values.shape[:1] != (num_nodes,) or values.ndim > 2:
         raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():

@@ -1,4 +1,4 @@
-"""given_graph: which kind of object a user passes, told by what it has, so that no library is imported for it."""
+"""given_graph: recognizes the kind of a user's object by its attributes, without importing its library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def _is_given(choices: Choices, what: str) -> bool:
 
 
 def _name_of(data: Any) -> str:
-    """Return a name that an object carries, as graphs of NetworkX may."""
     name = getattr(data, "name", "")
     return name if isinstance(name, str) and name.isidentifier() else DEFAULT_NAME
 

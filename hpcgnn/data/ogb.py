@@ -1,6 +1,6 @@
-"""`ogb:NAME`: node-property datasets of the Open Graph Benchmark from the raw folder that the `ogb` package leaves.
+"""`ogb:NAME`: node-property datasets of the Open Graph Benchmark, from the raw folder that the `ogb` package leaves.
 
-`ogb` itself is imported only to download what is missing.
+`ogb` is imported only to download what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPLIT_FILES = ("train.csv.gz", "valid.csv.gz", "test.csv.gz")
 
 @dataclass(frozen=True)
 class OgbEntry:
-    """Hold what OGB's own table states of a dataset; is_undirected: every edge is listed once and holds both ways."""
+    """What OGB's table states of a dataset; is_undirected: every edge is listed once and holds both ways."""
 
     split: str
     num_classes: int
@@ -125,7 +125,7 @@ def _one_column(labels: np.ndarray, path: Path) -> np.ndarray:
 
 
 def _find_folder(name: str, entry: OgbEntry, root: Path) -> Path:
-    """Folder of the dataset; PyTorch Geometric's and DGL's loaders may have left a suffix on it."""
+    # Folder of the dataset; PyTorch Geometric's and DGL's loaders may have left a suffix on it.
     plain = name.replace("-", "_")
     candidates = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl"]
     marker = "data.npz" if entry.is_binary else "edge.csv.gz"
@@ -141,7 +141,6 @@ def _find_folder(name: str, entry: OgbEntry, root: Path) -> Path:
 
 
 def _download(ogb_url, url: str, archive: str, folder: Path) -> Path:
-    """Fetch and unpack one archive next to `folder` and give it that name."""
     if folder.exists():
         raise DatasetError(f"{folder} exists but lacks its raw files; remove it and run again to download {url}")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,5 @@
-"""Refuse sources that ask for too much: a pipe to wait at, or more memory than there is. No format is known here.
-
-Splitting of a source specification's `key=value,key=value` settings, with typed values.
-
-What the settings mean is decided by each source.
-
-SourceOptions: how a source graph is read and cleaned, and the progress protocol of long reads.
+"""SourceOptions: how a source graph is read and cleaned; the settings of a specification; and the progress of long
+reads.
 """
 
 from __future__ import annotations
@@ -21,9 +16,9 @@ from hpcgnn.errors import DatasetError
 
 
 def check_file(path: Path) -> None:
-    """Raise DatasetError if a path leads to something that is no file, at which a reader could wait for ever.
+    """Raise DatasetError if a path is no file, such as a pipe that a reader could wait at for ever.
 
-    What does not exist or can't be looked at passes: opening it says why.
+    A missing or unreadable path passes: opening it says why.
     """
     try:
         mode = os.stat(path).st_mode
@@ -35,9 +30,9 @@ def check_file(path: Path) -> None:
 
 
 def check_memory(name: str, what: str, num_bytes: int) -> None:
-    """Raise DatasetError where arrays of so many bytes can't be in this machine's memory.
+    """Raise DatasetError if arrays of this many bytes do not fit into memory.
 
-    The system promises more memory than there is, and kills who uses it.
+    The system promises more memory than there is, and kills the process that uses it.
     """
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if num_bytes > available:
@@ -76,17 +71,17 @@ def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dic
 
 
 def choice_of(text: str | None) -> str | bool | None:
-    """Return what a setting chooses: False where it is "none", None where it is not given."""
+    """What a setting chooses: False for "none", None if it is not given."""
     return False if text == NOTHING else text
 
 
 def ignored_of(text: str | None) -> list[str] | bool | None:
-    """Return what ignore= names, "a;b" as a list; False for "none"."""
+    """The labels that ignore= names, "a;b" as a list; False for "none"."""
     return text.split(";") if text is not None and text != NOTHING else choice_of(text)
 
 
 def split_of(text: str | None) -> str | int | bool | None:
-    """Return the name of a split's column, or the number of one of several splits."""
+    """The name of a split's column, or the number of one of several splits."""
     return int(text) if text is not None and text.isdecimal() else choice_of(text)
 
 
@@ -121,7 +116,7 @@ TASKS = ("auto", "classes", "multi-label", "regression")
 
 
 class ProgressTask(Protocol):
-    """One long step under way."""
+    """A long step under way."""
 
     def advance(self, amount: float) -> None:
         """Report that `amount` more of the total is done."""
@@ -135,7 +130,7 @@ class SilentTask:
 
 
 def silent(description: str, total: float | None) -> ProgressTask:
-    """Start a step that is not shown; a command passes its own function to show one."""
+    """Start a step that is not shown."""
     return SilentTask()
 
 
@@ -144,27 +139,22 @@ Progress = Callable[[str, "float | None"], ProgressTask]
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Say how to read a source.
+    """How to read a source.
 
     Attributes
     ----------
-    seed : int                  of the random split where the source has none, and of a synthetic graph that names none
-    symmetrize : bool           add the reverse of every arc; otherwise an arc u -> v carries messages from u to v only
-    root : Path or None         folder that holds OGB datasets, "dataset" if None
+    seed : int                  of a random split, and of a synthetic graph that names none
+    symmetrize : bool           add the reverse of every edge; otherwise edge u -> v only carries messages from u to v
+    root : Path or None         folder of OGB datasets, "dataset" if None
     non_finite : {"error", "zero"}                   what to do with NaN and infinite features
-    features : {"auto", "given", "structural"}       take the source's features, or make them from the graph alone;
-                                                     auto makes them where the source has none
+    features : {"auto", "given", "structural"}       auto makes features from the graph if the source has none
     normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
-                                                     nodes; auto is what data/registry.toml says of a public dataset,
-                                                     and none for all others
-    is_public : bool            the source is a public dataset by its name, not a file or object of the user's own
-    split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
-    made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
-    task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
-                                                     for targets of a regression
-    progress : callable(description, total) -> ProgressTask
-    scratch : Path or None      folder for features that lie nowhere in pieces, such as those of a text table, and for
-                                edges that are sorted, in files without a name; None keeps them in memory
+                                                     nodes; auto follows data/registry.toml for public datasets
+    is_public : bool            a public dataset by its name, not a file or object of the user
+    split_fractions : (train, val)                   of the labeled nodes; the rest is test
+    made_classes : int or None  classes of labels made from in-degrees, for a source without labels
+    task : {"auto", "classes", "multi-label", "regression"}     auto takes numbers with a fraction for targets
+    scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
 
     Raises
     ------

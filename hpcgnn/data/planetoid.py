@@ -1,10 +1,8 @@
-"""A pickle reader that builds arrays, CSR matrices and plain containers and refuses everything else.
+"""`planetoid:DIR/NAME`: the raw files ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index} of Cora, CiteSeer and PubMed.
 
-It exists for Planetoid's Python 2 pickles; nothing that a pickle names is imported, and no array is built unchecked.
-
-`planetoid:DIR/NAME`: the raw files ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index} of Cora, CiteSeer and PubMed.
-
-The public split is used: the first rows train, the next 500 validate, test.index tests.
+The files are Python 2 pickles. A restricted reader builds arrays, CSR matrices and plain containers and refuses all
+else: it imports nothing that a pickle names, and checks every array. The public split is used: the first rows train,
+the next 500 validate, test.index tests.
 """
 
 from __future__ import annotations
@@ -239,7 +237,7 @@ def _arcs(neighbors: dict, folder: Path, name: str) -> tuple[np.ndarray, np.ndar
 
 
 def _features(raw: RawFiles, num_nodes: int) -> scipy.sparse.csr_matrix:
-    """Rows of allx, then of tx at their test ids, and zero rows where test.index has gaps."""
+    # Rows of allx, then of tx at their test ids, and zero rows where test.index has gaps.
     rows = np.concatenate([np.arange(raw.allx.shape[0]), raw.test_id])
     place = scipy.sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, np.arange(len(rows)))),
                                     shape=(num_nodes, len(rows)))

@@ -1,11 +1,8 @@
-"""Graphs of PyTorch Geometric and DGL, by what they hold; neither library is imported.
+"""Graphs of PyTorch Geometric and DGL, without importing them: one, several joined as one, or `pyg:FILE`.
 
-Several graphs of PyTorch Geometric as one: a list, a dataset, or the tensors and slices that datasets keep.
-
-PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; ends of edges still count
-the nodes of their own graph. Two graphs of 3 and 2 nodes become one of 5: edge 0 -> 1 of the second one is 3 -> 4.
-
-`pyg:FILE`: the tensors of a PyTorch Geometric graph, saved as a dict. Pickles of objects are never loaded.
+PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; edges count the nodes of
+their own graph. Two graphs of 3 and 2 nodes become one of 5: edge 0 -> 1 of the second one is 3 -> 4. `pyg:FILE` holds
+tensors saved as a dict; pickles of objects are never loaded.
 """
 
 from __future__ import annotations
@@ -103,7 +100,6 @@ def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _may_be_weights(key: str, held: dict[str, Any]) -> bool:
-    """Whether an attribute of edges has one number per edge; edge_attr may have several."""
     return key != "edge_attr" or tuple(getattr(held[key], "shape", ()))[1:] in ((), (1,))
 
 
@@ -119,7 +115,6 @@ def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
 
 
 def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str, is_matrix: bool = False) -> Any:
-    """Return a value by its name, by a usual one where none is given, or the given array; None for none."""
     if choice is None:
         choice = first_of(usual, held)
     if choice is None:
@@ -189,7 +184,7 @@ def is_graph(data: Any) -> bool:
 
 
 def held_of(data: Any, name: str) -> Held:
-    """Return the attributes of one graph by name, without those that are None.
+    """Attributes of one graph by name, except None.
 
     Raises
     ------
@@ -385,6 +380,6 @@ class _Class:
 
 
 def _known_classes(torch: Any) -> AbstractContextManager:
-    """Let a file name the class of its graphs; before torch 2.5 such a file is refused."""
+    # Let a file name the class of its graphs; before torch 2.5 such a file is refused.
     known = getattr(torch.serialization, "safe_globals", None)
     return nullcontext() if known is None else known([(_Class, "torch_geometric.data.data.Data")])

@@ -1,4 +1,4 @@
-"""load_source: from a `KIND:REST` specification to a GraphDataset. Each kind of source is read in a file of its own."""
+"""load_source: from a `KIND:REST` specification to a GraphDataset."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""BlockModel: the settings of a synthetic graph and their text form. Nothing is drawn here.
+"""`synthetic:SETTINGS`: a degree-corrected stochastic block model with power-law degrees, planted labels and features.
 
-Edges of the degree-corrected block model: pairs of nodes drawn in proportion to their power-law weights, no pair
-twice. Labels and features are not known here.
-
-`synthetic:SETTINGS`: a degree-corrected stochastic block model with power-law degrees, planted labels and features
-that depend on the class. Edges are drawn in chunks, so tens of millions need little more memory than the graph.
+Edges are pairs of nodes drawn in proportion to their weights, no pair twice. They are drawn in chunks, so tens of
+millions take little more memory than the graph.
 """
 
 from __future__ import annotations
@@ -185,7 +182,6 @@ def _keys(first: np.ndarray, second: np.ndarray, keep: np.ndarray, num_nodes: in
 
 def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.random.Generator,
                    task: ProgressTask) -> np.ndarray:
-    """Draw exactly `wanted` distinct keys, ascending: drop what is there already, and draw again what is missing."""
     keys = np.empty(0, dtype=np.int64)
     num_barren = 0
     while (missing := wanted - len(keys)) > 0:
@@ -205,7 +201,7 @@ def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.rando
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """Distinct values, ascending; np.unique hashes 64-bit integers, which is several times slower than sorting them."""
+    # Distinct values, ascending; np.unique hashes 64-bit integers, which is several times slower than sorting them.
     values.sort()
     is_first = np.ones(len(values), dtype=bool)
     np.not_equal(values[1:], values[:-1], out=is_first[1:])
@@ -251,7 +247,7 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 def _multi_labels(block: np.ndarray, num_classes: int, rng: np.random.Generator) -> np.ndarray:
-    """Indicator rows: the block, the next class with COMPANION_PROBABILITY, any other with STRAY_PROBABILITY."""
+    # A node has its block's class, the next one with COMPANION_PROBABILITY, any other with STRAY_PROBABILITY.
     nodes = np.arange(len(block))
     labels = (rng.random((len(block), num_classes), dtype=np.float32) < STRAY_PROBABILITY).astype(np.uint8)
     has_companion = rng.random(len(block)) < COMPANION_PROBABILITY
@@ -262,7 +258,7 @@ def _multi_labels(block: np.ndarray, num_classes: int, rng: np.random.Generator)
 
 def _draw_features(model: BlockModel, labels: np.ndarray, rng: np.random.Generator,
                    options: SourceOptions) -> np.ndarray | RowFile:
-    """Standard normal noise around a random mean row a class; a node of several classes has the sum of their means."""
+    # Standard normal noise around a random mean row per class; a node of several classes gets the sum of their means.
     means = rng.standard_normal((model.classes, model.features))
     means = (model.signal * means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
     task = options.progress("drawing features", model.nodes)

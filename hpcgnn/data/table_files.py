@@ -24,12 +24,10 @@ SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "feat
 
 
 def load_csv(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load tables from text files with a header; see load_tables."""
     return load_tables(rest, options, "csv", read_csv_table)
 
 
 def load_parquet(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load tables from Parquet files; see load_tables."""
     return load_tables(rest, options, "parquet", read_parquet_table)
 
 
@@ -67,12 +65,13 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
 
 
 def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Read text files whose first line names their columns, and say so, and what was skipped. A column is int64 if each
-    of its cells is a whole number as Python writes it; all others are Cells.
+    """Read text files with a header line; also returns remarks, and what was skipped.
+
+    A column is int64 if all its cells are whole numbers as Python writes them; others are Cells.
 
     Raises
     ------
-    DatasetError      a first line of numbers, a column that is named twice, or what TextTable refuses
+    DatasetError      a first line of numbers, a column name twice, or what TextTable refuses
     """
     table = TextTable(path)
     if table.header is None:
@@ -112,7 +111,7 @@ class TextColumns(dict):
 
 
 def _counts(column: np.ndarray | pa.Array) -> bool:
-    """Whether a column is 0, 1, 2 and so on, or the same from 1, or rises as the index of some rows of a table does."""
+    # Whether a column is 0, 1, 2 and so on, or the same from 1, or rises as the index of some rows of a table does.
     return isinstance(column, np.ndarray) and bool((np.diff(column) > 0).all()) and bool((column[:1] >= 0).all())
 
 
@@ -121,8 +120,7 @@ def _is_empty(column: np.ndarray | pa.Array) -> bool:
 
 
 def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Read a Parquet file, or those of a folder or pattern, which have the same columns; folders such as year=2020 are
-    columns, too.
+    """Read a Parquet file, or several with the same columns; folders such as year=2020 are columns, too.
 
     Raises
     ------
@@ -160,7 +158,6 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
 
 
 def _column(name: str | None, table: Table | None) -> str | int | None:
-    """Return the name of a column; a number is its place in the file where no column is called by it."""
     if name is None or table is None or name in table:
         return name
     places = getattr(table, "places", tuple(table))

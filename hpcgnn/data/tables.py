@@ -1,7 +1,4 @@
-"""What a user may say of an object beside the object itself. No kind of object is known here.
-
-Edge and node tables, whatever library holds them: columns by name, and the graph that they describe.
-"""
+"""Tables of edges and nodes from any library, and what a user may say about where things are in an object."""
 
 from __future__ import annotations
 
@@ -22,20 +19,17 @@ ROWS = ("sources", "destinations")
 
 @dataclass(frozen=True)
 class Choices:
-    """Say where in an object things are, or give them as arrays.
+    """Where in an object things are, or the things themselves as arrays.
 
     Attributes
     ----------
-    name : str or None       of the dataset
-    ignore : None, False, or one or several labels or columns
-                             what is left out: labels become unknown, columns are no features; False takes each label
-                             but NaN for a class, also -1
-    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of such names;
-                             None takes what goes by a usual name; False leaves it out. Splits may be
-                             the number of one of several, the columns of masks
-    nodes : table or None    a row a node, beside a table of edges
+    ignore : None, False, or labels or columns to leave out
+                             labels become unknown, columns are no features; False takes each label but NaN for a class
+    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of names;
+                             None takes what has a usual name; False leaves it out. Splits may be a split's number
+    nodes : table or None    one row per node, beside a table of edges
     source, target : str, int or None     columns of a table of edges, by name or by position
-    rows : {"sources", "destinations"}    what the rows of a matrix are: A[u, v] is the arc u -> v, or v -> u
+    rows : {"sources", "destinations"}    rows of a matrix: A[u, v] is the edge u -> v, or v -> u
     """
 
     name: str | None = None
@@ -57,11 +51,11 @@ class Choices:
 
     @property
     def split_column(self) -> int | None:
-        """Which of several splits that masks hold; None where nobody chose one."""
+        """Which of several splits the masks hold; None if nobody chose one."""
         return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
 
     def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
-        """Return the held columns that are left out, and the labels; None where each label but NaN is a class."""
+        """The held columns that are left out, and the labels; None if each label but NaN is a class."""
         if self.ignore is None:
             return set(), ()
         if self.ignore is False or self.ignore == "none":
@@ -72,7 +66,7 @@ class Choices:
 
 
 def is_name(choice: Any) -> bool:
-    """Tell whether a choice names columns or attributes, one or a list of them, and is no array."""
+    """Whether a choice is a column name or a list of names, not an array."""
     return isinstance(choice, str) or (isinstance(choice, list | tuple) and len(choice) > 0
                                        and all(isinstance(item, str) for item in choice))
 
@@ -102,7 +96,7 @@ Table = dict[str, Any]     # columns of any library, by name
 
 
 def is_table(data: Any) -> bool:
-    """Tell whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
+    """Whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
     return _has_fields(data) or (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
         hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
         isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
@@ -113,8 +107,7 @@ def _has_fields(data: Any) -> bool:
 
 
 def columns_of(data: Any, what: str) -> Table:
-    """Return the columns of a table by name, each with num_rows values, as their library holds them; what they become
-    is decided where they are used, see `columns`.
+    """Columns of a table by name, each with num_rows values, as their library holds them.
 
     Raises
     ------
@@ -200,9 +193,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
 
 
 def index_columns(table: Table) -> list[str]:
-    """Names of the first columns that have none, as pandas names an index that it has read from a file, and that count
-    the rows: they begin at 0 or later, and rise.
-    """
+    """Names of the first, unnamed columns that count the rows, as pandas writes an index: they rise from 0 or later."""
     found = []
     for name, values in table.items():
         if name and not name.lower().startswith("unnamed:"):
@@ -227,7 +218,6 @@ def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name
 
 
 def _named(*columns: str | None) -> str:
-    """The columns that something stood in, for the screen of what was read."""
     found = [str(column) for column in columns if column is not None]
     if not found:
         return "an array"
@@ -239,7 +229,7 @@ def _weights(column: str | None, choice: Any) -> str:
 
 
 def given_arrays(choices: Choices) -> dict[str, Any]:
-    """Return what was given as arrays beside an object that holds edges only, as GivenGraph takes it."""
+    """What was given as arrays beside an object that holds edges only, for GivenGraph."""
     given = {what: getattr(choices, what) for what in ("node_ids", "features", "labels", "splits")}
     found = {what: None if value is None or value is False else value for what, value in given.items()}
     if found["features"] is not None:
@@ -308,7 +298,6 @@ def _feature(values: Any, column: str, name: str) -> np.ndarray:
 
 
 def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
-    """Return features, a row a node, and their columns: those named, or all that are not used otherwise."""
     if choice is False:
         return None, []
     if choice is not None and not is_name(choice):

@@ -54,9 +54,9 @@ BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
 
 
 def parts_of(path: Path, kinds: str) -> list[Path]:
-    """Return the files that a path stands for, in the order of their names.
+    """The files that a path stands for, sorted by name.
 
-    Hidden files, and those that begin with _ or end with .crc, are what Spark and Dask write beside the data.
+    Hidden files, and those that begin with _ or end with .crc, are skipped: Spark and Dask write them beside the data.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def parts_of(path: Path, kinds: str) -> list[Path]:
 
 
 def _by_number(file: Path) -> list[tuple[str, int]]:
-    """A key that sorts names with the numbers in them by value."""
+    # A key that sorts names with the numbers in them by value.
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(file))]
 
 
@@ -101,7 +101,7 @@ def keys_of(file: Path, folder: Path) -> dict[str, str]:
 
 
 def name_of(path: Path) -> str:
-    """Name of the dataset in these files: their own up to the first dot, or the folder's where a pattern names them."""
+    """Name of the dataset in these files: up to the first dot, or the folder's name for a pattern."""
     name = path.name
     if any(mark in name for mark in "*?[") and not path.exists():
         name = re.split(r"[*?\[]", name)[0].rstrip("-_.") or path.parent.name
@@ -114,18 +114,17 @@ class TextStream:
 
     Parameters
     ----------
-    path : Path
     task : ProgressTask            advances by bytes of the file as it is stored
 
     Attributes
     ----------
-    num_comments : int             lines that were skipped as comments, so far
+    num_comments : int             comment lines skipped so far
     comments : list of str         the first of them
     head : list of bytes           lines before the data that begin with # or % and a letter: comments, or data
 
     Raises
     ------
-    DatasetError                   while it is read: a file that is missing, damaged, no text, or has an endless line
+    DatasetError                   while reading: a file that is missing, damaged, no text, or has an endless line
     """
 
     def __init__(self, path: Path, task: ProgressTask | None = None) -> None:
@@ -261,7 +260,7 @@ class TextStream:
         return b"".join(kept)
 
     def _without_head(self, lines: bytes) -> bytes:
-        """Skip comments and empty lines before the data; those that may be data are kept in `head`."""
+        # Skip comments and empty lines before the data; those that may be data are kept in `head`.
         start = 0
         while start < len(lines):
             if lines[start] in b" \t\n" and (empty := EMPTY_LINES.match(lines, start)):
@@ -303,7 +302,7 @@ class _Raising:
 
 
 def with_single_blanks(lines: bytes) -> bytes:
-    """Return lines with one blank between cells and none around them, whatever blanks and tabs there were."""
+    """Lines with one blank between cells and none around them."""
     if b'"' in lines:
         return BLANK_RUN.sub(lambda found: found[1] or found[2].strip(b" \t") or b" ", lines).lstrip(b" ")
     if b"\t" in lines:
@@ -316,18 +315,16 @@ def with_single_blanks(lines: bytes) -> bytes:
 
 
 def without_blank_lines(lines: bytes) -> bytes:
-    """Return lines without those of blanks alone."""
     return BLANK_LINE.sub(b"", lines) if _has_adjacent_blanks(lines) else lines
 
 
 def _has_adjacent_blanks(lines: bytes) -> bool:
-    """Whether blanks, tabs or ends of lines follow each other, or one comes first."""
     is_blank = np.frombuffer(lines, np.uint8) < 33
     return bool(is_blank[:1].any() or (is_blank[1:] & is_blank[:-1]).any())
 
 
 def has_leading_zeros(lines: bytes) -> bool:
-    """Whether some whole number may be written with a zero before it, as in 007, 0x1f or -0."""
+    """Whether some whole number may start with a zero, as in 007, 0x1f or -0."""
     code = np.frombuffer(b"\n\n" + lines + b"\n", np.uint8)
     place = np.flatnonzero(code[2:-1] == ord("0")) + 2
     place = place[~IS_WORD[code[place - 1]]]

@@ -50,13 +50,7 @@ TRUTHS = ("true", "false", "yes", "no")
 
 
 class CellError(DatasetError):
-    """A cell that its column's type can't hold.
-
-    Attributes
-    ----------
-    column : int       its place in the file
-    text : str         what it holds, where that is known
-    """
+    """A cell that its column's type can't hold: `column` is its place in the file, `text` what it holds, if known."""
 
     def __init__(self, column: int, message: str, text: str = "") -> None:
         super().__init__(message)
@@ -65,14 +59,13 @@ class CellError(DatasetError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the first lines of a file say that it is laid out.
+    """How a file is laid out, as its first lines show.
 
     Attributes
     ----------
     separator : str                one character; a blank stands for any run of blanks
-    header : tuple of str or None  names of the columns, None where the first line is data
+    header : tuple of str or None  names of the columns, None if the first line is data
     num_columns : int              cells of a row, also a last one that is empty in all rows
-    first : tuple of str           cells of the first row of data
     has_tail : bool                each row ends in a separator
     size : tuple of int or None    rows, columns and entries that a Matrix Market file states before its entries
     """
@@ -86,23 +79,21 @@ class Layout:
 
 
 class TextTable:
-    """A table in text, whose rows are read as often as they are asked for.
+    """A table in text files; its rows can be read several times.
 
     Parameters
     ----------
-    path : Path                    a file, a folder of files or a pattern; each file has the header of the first
-    has_header : bool or None      None finds out: a first line of texts is a header if it stands above a column of
-                                   numbers, or holds a usual name such as id, source or label
-    progress : callable(description, total) -> ProgressTask
+    path : Path                    a file, a folder or a pattern; each file has the header of the first
+    has_header : bool or None      None: a first line of texts is a header if it stands above a column of numbers, or
+                                   holds a usual name such as id, source or label
 
     Attributes
     ----------
-    header : tuple of str or None
     num_columns : int              0 for a file without rows or header
     first : tuple of str           cells of the first row of data
     size : tuple of int or None    of a Matrix Market file
-    comments : list of str         the first lines that were skipped
-    keys : tuple of str            names of columns in the names of folders, as in year=2020/part-0.csv
+    comments : list of str         the first skipped lines
+    keys : tuple of str            columns in the names of folders, as in year=2020/part-0.csv
 
     Raises
     ------
@@ -128,7 +119,7 @@ class TextTable:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was decided of the first line and of several files."""
+        """What was decided about the first line and about several files."""
         name = self.path.name
         if self.header is None:
             said = [f"{name} has no header"]
@@ -149,25 +140,25 @@ class TextTable:
 
     @property
     def num_unnamed(self) -> int:
-        """How many columns before others have no name, as the index of a pandas DataFrame has none."""
+        """Number of leading columns without a name, such as the index of a pandas DataFrame."""
         return 0 if self.header is None else next(
             (place for place, name in enumerate(self.header) if name and not name.lower().startswith("unnamed:")), 0)
 
     def blocks(self, kinds: list[str | None]) -> Iterator[list[Any]]:
-        """Read all rows, some at a time: per column that is asked for, an Arrow array.
+        """Read all rows block by block; yields one Arrow array per requested column.
 
         Parameters
         ----------
         kinds : per column, None to leave it out, or
-            INTEGER     int64, of cells that are whole numbers as Python writes them
+            INTEGER     int64: all cells are whole numbers as Python writes them
             NUMBER      float64; a missing cell ('', NaN, NA, None, null) is NaN
-            LOOSE       as NUMBER, also of cells such as '+1', ' NA' and true; slower
+            LOOSE       as NUMBER, also for cells such as '+1', ' NA' and true; slower
             TEXT        strings without blanks around them
-            and behind those of the file, TEXT for all `keys` or nothing
+            `keys` follow, each TEXT or left out
 
         Raises
         ------
-        CellError       a cell that is of another type; the others may be read again by another type
+        CellError       a cell of another type; the columns may be read again with another one
         DatasetError    what TextStream refuses, or rows of unequal length
         """
         total = sum(file.stat().st_size for file in self._files)
@@ -236,7 +227,7 @@ class _FileRows:
         return Layout(separator, header, num_columns, first, has_tail)
 
     def _matrix_market(self, rows: list[list[str]]) -> Layout:
-        """The first line of data states rows, columns and entries; it is taken off."""
+        # The first line of data states rows, columns and entries; it is taken off.
         self._start = self._start[_end_of_row(self._start):]
         try:
             size = tuple(map(int, rows[0]))
@@ -253,7 +244,7 @@ class _FileRows:
             raise _no_utf8(self.file, error.object[error.start:error.start + 1]) from None
 
     def _data_in_head(self, rows: list[list[str]], separator: str) -> list[bytes]:
-        """Return lines such as `#ml,u7` before the data that are data themselves; count the others as comments."""
+        # Returns lines such as `#ml,u7` before the data that are data themselves; count the others as comments.
         head, self.stream.head = self.stream.head, []
         if not head:
             return []
@@ -299,7 +290,6 @@ class _FileRows:
                 raise self._explained(error) from None
 
     def _clean(self, has_integers: bool, has_texts: bool) -> Iterator[bytes]:
-        """Yield lines as Arrow's reader wants them, without the header."""
         layout = self.layout
         is_first = layout.header is not None
         num_bytes = 0
@@ -411,7 +401,6 @@ class _Readable:
 
 
 def _end_of_row(lines: bytes) -> int:
-    """Return where the first row ends; a quoted cell may span lines."""
     end = lines.find(b"\n") + 1
     while end and lines.count(b'"', 0, end) % 2:
         end = lines.find(b"\n", end) + 1
@@ -419,7 +408,7 @@ def _end_of_row(lines: bytes) -> int:
 
 
 def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
-    """Return the rows of a sample and what separates their cells: the first mark that all rows have as often."""
+    # Returns the rows of a sample and what separates their cells: the first mark that all rows have as often.
     lines = [line for line in text.split("\n") if line.strip()][:SAMPLE_ROWS]
     if not lines:
         return [], ","
@@ -440,7 +429,6 @@ def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
 
 
 def _is_by_blanks(rows: list[list[str]]) -> bool:
-    """Whether columns between tabs are several numbers between blanks: KONECT separates by both."""
     return any(" " in cell.strip() for row in rows for cell in row) and all(
         is_number(cell) for row in rows for between in row for cell in between.split())
 
@@ -459,7 +447,6 @@ def _parsed(text: str, separator: str, file: Path) -> list[list[str]]:
 
 
 def _fitted(header: tuple[str, ...], num_columns: int, has_tail: bool, file: Path) -> tuple[str, ...]:
-    """Return a header that has a cell more or less than the rows."""
     if len(header) == num_columns + 1 and not header[-1]:
         return header[:-1]
     if len(header) == num_columns - 1:
@@ -490,7 +477,6 @@ def is_like_number(cell: str) -> bool:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell of a text table is a number."""
     try:
         float(cell)
     except ValueError:
@@ -507,11 +493,9 @@ def _strings(texts: list[str]) -> Any:
 
 
 def numbers_of(column: pa.Array, has_truths: bool = False) -> pa.Array | None:
-    """Return a column of texts as float64, NaN where one is missing, or None where one is no number.
+    """A column of texts as float64, NaN if missing; None if one is no number.
 
-    Parameters
-    ----------
-    has_truths : bool      the words true and false, yes and no are 1 and 0 where all cells are such
+    `has_truths`: true and false, yes and no count as 1 and 0 if all cells are such.
     """
     column = pc.utf8_trim_whitespace(column)
     is_missing = pc.is_in(column, value_set=_strings(list(MISSING_TEXTS)))
@@ -528,7 +512,7 @@ def numbers_of(column: pa.Array, has_truths: bool = False) -> pa.Array | None:
 
 
 def ids_of(column: pa.ChunkedArray) -> Ids:
-    """Return ids as int64 if all are whole numbers as Python writes them, else as texts."""
+    """Ids as int64 if all are whole numbers as Python writes them, else as texts."""
     blocks = []
     for chunk in column.chunks:
         try:
@@ -544,11 +528,11 @@ def ids_of(column: pa.ChunkedArray) -> Ids:
 
 
 def checked_ids(ids: Ids, path: Path) -> Ids:
-    """Return ids as they are.
+    """The ids, unchanged.
 
     Raises
     ------
-    DatasetError      one of several lines, where a quotation mark is not closed; one that is missing among numbers
+    DatasetError      an id of several lines, from a quotation mark that is not closed; one missing among numbers
     """
     if not isinstance(ids, pa.Array):
         return ids
@@ -568,9 +552,7 @@ def checked_ids(ids: Ids, path: Path) -> Ids:
 def read_columns(table: TextTable, purposes: list[str | None]) -> list[Any]:
     """Read whole columns: ids (INTEGER), numbers or else texts (NUMBER), or texts (TEXT); None leaves one out.
 
-    Returns
-    -------
-    columns : per column that is asked for, (num_rows,) int64, (num_rows,) float64, or an Arrow array of strings
+    Per requested column, returns (num_rows,) int64, (num_rows,) float64, or an Arrow array of strings.
     """
     kinds = list(purposes)
     for place, kind in enumerate(kinds):
@@ -609,17 +591,16 @@ def _numbers_or_texts(texts: pa.ChunkedArray, purpose: str) -> np.ndarray | pa.L
 
 
 def joined(texts: pa.ChunkedArray) -> pa.LargeStringArray:
-    """Return one array of texts."""
     return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], pa.large_string())
 
 
 def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, first: int = 0) -> np.ndarray | RowFile:
-    """Read the columns from `first` on as numbers, a block of rows at a time.
+    """Read the columns from `first` on as numbers, block by block.
 
     Parameters
     ----------
     dtype : type              np.int64, np.float32 or np.float64
-    scratch : Path or None    folder of a file that keeps the rows; None keeps them in memory
+    scratch : Path or None    folder of a file for the rows; None keeps them in memory
 
     Returns
     -------
@@ -646,7 +627,7 @@ def _kept(table: TextTable, kinds: list[str | None], dtype: type, scratch: Path 
 
 
 def numpy_of(column: pa.Array) -> np.ndarray:
-    """Return numbers as NumPy's, NaN where one is missing; Arrow's own way would import pandas, which takes long."""
+    """Numbers as a NumPy array, NaN if missing; Arrow's own conversion would import pandas."""
     if column.null_count:
         column = pc.fill_null(column, np.nan)
     dtype = np.int64 if column.type == pa.int64() else np.float64

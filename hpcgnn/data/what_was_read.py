@@ -1,7 +1,7 @@
-"""WhatWasRead: what a source was taken for, topic by topic, and what is dubious in it, as `preprocess` prints it.
+"""WhatWasRead: how the columns of a source were understood, and what is dubious, as `preprocess` prints it.
 
-A reader says in Origins where ids, weights, features, labels and splits stood, which lines it skipped and what it did
-not use; `description` counts the rest.
+A reader notes in `Origins` where ids, weights, features, labels and splits stood and what it did not use; `describe`
+counts the rest.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class Origins:
-    """Where a source holds what was read, in words such as "column field of papers.csv"; empty where all is said.
+    """Where a source holds what was read, in words such as "column field of papers.csv"; empty if there is nothing to
+    say.
 
     Attributes
     ----------
-    ids, weights, features, labels, splits : str
     feature_names : tuple of str       of the columns of features, in order
-    skipped : tuple of str             lines or rows that were left out and why, as "3 lines of a.csv that start with #"
-    unused : tuple of str              columns, attributes and arrays that nothing was made of
-    others : tuple of str              other columns or attributes of nodes, which may hold the labels that are meant
-    way : str                          how other labels are named
-    place : str                        a column of coordinates beside labels called y, where nobody has named the labels
+    skipped : tuple of str             lines or rows left out and why, as "3 lines of a.csv that start with #"
+    unused : tuple of str              columns, attributes and arrays that were not used
+    others : tuple of str              other columns or attributes of nodes, which may be the labels meant
+    way : str                          how to name other labels
+    place : str                        a column of coordinates beside labels called y, if nobody named the labels
     dubious : tuple of str             sentences about what may be meant otherwise, with the option that says so
     """
 
@@ -51,17 +51,12 @@ NO_WEIGHTS = "none, as asked"
 
 @dataclass(frozen=True)
 class WhatWasRead:
-    """What a source was taken for; as a text, the screen that `hpcgnn preprocess` prints.
-
-    Attributes
-    ----------
-    lines : tuple of (topic, text)     topics as in TOPICS, some several times
-    """
+    """What a source was taken for, as lines of (topic, text); as a text, the screen that `hpcgnn preprocess` prints."""
 
     lines: tuple[Line, ...] = ()
 
     def of(self, topic: str) -> tuple[str, ...]:
-        """Return the texts of one topic, such as "labels"."""
+        """Texts of one topic, such as "labels"."""
         return tuple(text for known, text in self.lines if known == topic)
 
     @property

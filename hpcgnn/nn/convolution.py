@@ -1,7 +1,7 @@
 """Graph convolutions with a linear aggregation (GCN, SAGE) or a maximum.
 
-A convolution sends rows before or after its linear map, whichever is narrower. Example: from 602 input features to 256
-hidden columns, rows are mapped first, and 256 columns travel. A row sent after the map was dropped out by its owner. A
+A convolution sends rows before or after its linear map, whichever is narrower. Example: from 256 hidden columns to
+41 classes, rows are mapped first, and 41 columns travel. A row sent after the map was dropped out by its owner. A
 row sent before it crosses without dropout, and the receiver applies the owner's mask.
 """
 

@@ -21,12 +21,9 @@ LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class StepCheck:
-    """What one step found in the gradients and left in the weights.
+    """What one step found in the gradients and left in the weights; magnitudes are infinite or NaN where a value is.
 
-    Attributes
-    ----------
-    largest_gradient, largest_result : float      largest magnitude; infinite or NaN where a value is
-    hash : int      of the weights' bits, below 2**64; independent of threads and SIMD level
+    `hash` is of the weights' bits, below 2**64, independent of threads and SIMD level.
     """
 
     largest_gradient: float = 0.0
@@ -68,39 +65,25 @@ class AdamFactors:
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, number: int) -> StepCheck:
-    """Move weights and both moments in place.
+    """Move (n,) float32 weights and both moments in place, on the buffers' device.
 
         slope    = gradient + decay weights
         mean    += mean_weight (slope - mean)
         square   = square_decay square + square_weight slope²
         weights += rate lr mean / (√square / unbiased + epsilon)
 
-    Parameters
-    ----------
-    weights, gradient, lr, decay, mean, square : (n,) float32, contiguous, on one device
-    number : int      of the step, from 1
-
-    Raises
-    ------
-    KernelError      buffers of another type or length
-
-    Reference: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.
+    Steps count from 1. Reference: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.
     """
     for tensor in (weights, gradient, lr, decay, mean, square):
         if tensor.dtype != torch.float32 or tensor.shape != weights.shape or not tensor.is_contiguous():
             raise KernelError(f"Adam needs buffers of {weights.numel()} contiguous float32, found "
                               f"{tuple(tensor.shape)} {tensor.dtype}")
     return _adam_step.on(weights.device)(weights, gradient, lr, decay, mean, square,
-                                                 AdamFactors.of_step(number))
+                                         AdamFactors.of_step(number))
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
-    """The `StepCheck` of any optimizer's step, by torch's operations and one read from the device.
-
-    Parameters
-    ----------
-    gradient, weights, moments : (n,) float32, contiguous, on one device
-    """
+    """The `StepCheck` of any optimizer's step, from flat float32 buffers by one read from the device."""
     if len(weights) == 0:
         return StepCheck()
     # The largest magnitudes; NaN is larger than all.
@@ -113,6 +96,7 @@ def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tens
 def _hash(weights: torch.Tensor) -> torch.Tensor:
     index = torch.arange(len(weights), dtype=torch.int64, device=weights.device)
     bits = weights.view(torch.int32).to(torch.int64) & LOW_32
+    # Mix each weight's bits with its index, so that weights that change places change the sum.
     mixed = bits ^ (index * 0x9E3779B1 & LOW_32)
     mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & LOW_32
     mixed = mixed ^ (mixed >> 13)

@@ -71,18 +71,17 @@ class SparseRows:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """How a GPU works through the rows."""
         return Geometry(self)
 
     @cached_property
     def tasks(self) -> np.ndarray:
         """Bounds of row ranges with about equally many entries, (num_tasks + 1,) int64.
 
-        Raises
-        ------
-        KernelError      arrays of other types or lengths, entries that are not stored, or columns that no table has
+        Raises KernelError for entries that are not stored, or columns that no table has.
         """
+        # Every product asks for the tasks, so the matrix is checked here, once: kernels trust what it says.
         self._check()
+        # Equal shares of work: a hub's row is a task of its own, many short rows share one.
         work = np.cumsum(self.end - self.begin + ENTRIES_A_ROW)
         total = int(work[-1]) if len(work) else 0
         cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
@@ -103,6 +102,7 @@ class SparseRows:
         if not 0 <= self.num_self <= min(self.num_rows, no_row):
             raise KernelError(f"a sparse matrix of {self.num_rows} rows, {no_row} of whose columns are near, has "
                               f"{self.num_self} self-loops")
+        # A column in [no_row, split) would be read beyond the near rows.
         bad = kernels.first_bad_row(self.begin, self.end, self.indices, self.num_columns, no_row, split)
         if bad >= 0:
             raise KernelError(f"row {bad} of a sparse matrix has entries {self.begin[bad]} to {self.end[bad]} of "
@@ -110,7 +110,6 @@ class SparseRows:
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
-        """`tasks` of the rows start .. stop - 1."""
         inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
         return np.concatenate([[start], inner, [stop]]).astype(np.int64)
 
@@ -178,10 +177,6 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> tor
     near : (n, dim) float32, bfloat16 or float16
     far : (m, dim) as near, PackedRows of m rows, or None, where m is 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, far, out)
@@ -217,9 +212,7 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
     entry_scale : (num_weights, num_heads) float32, on a device also of near's type
     entry_index : (num_entries,) int64      row of entry_scale for each entry; None: the entry's own number
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree; a matrix with a column_scale, an entry_scale or implied self-loops
+    Raises KernelError for a matrix with a column_scale, an entry_scale or implied self-loops.
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, None, out)
@@ -278,9 +271,7 @@ class _Aggregate(torch.autograd.Function):
 def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
     """matrix @ h, differentiable in h; `transposed` is the same matrix by columns.
 
-    Raises
-    ------
-    KernelError      h does not have one row of a storage type per column of the matrix
+    Raises KernelError if h does not have one row of a storage type per column of the matrix.
     """
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"aggregation needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
@@ -289,7 +280,6 @@ def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> to
 
 @by_device("aggregation")
 def _multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
-    """Rows that `tasks` name, stored in `out` or added to it."""
     entry_scale = None if matrix.entry_scale is None else matrix.entry_scale[:, None]
     _aggregate(matrix, near, far, out, tasks, is_added, entry_scale)
 

@@ -75,6 +75,7 @@ class Pieces:
 
     def give_back(self, start: int, size: int) -> None:
         """Free a piece."""
+        # Join with the free part behind, then with the one before.
         i = bisect.bisect(self._free, (start, size))
         if i < len(self._free) and start + size == self._free[i][0]:
             size += self._free.pop(i)[1]
@@ -107,6 +108,7 @@ class MovingPieces:
         start = self._free.take_or_none(num_bytes)
         if start is not None:
             return start, []
+        # Take new addresses, and move the memory of small free pieces there until they are full.
         start, moves, num_moved = self._bare.take(num_bytes), [], 0
         while num_moved < num_bytes and (part := self._free.take_smallest(num_bytes - num_moved)) is not None:
             moves.append(Move(part[0], start + num_moved, part[1]))
@@ -117,7 +119,6 @@ class MovingPieces:
         return start, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Free a piece."""
         self._free.give_back(start, size)
 
 
@@ -137,7 +138,6 @@ class Places:
 
     @property
     def num_filled(self) -> int:
-        """Bytes that have been used at least once."""
         return self._fixed.top + self._moving.num_filled
 
     def take(self, num_bytes: int) -> tuple[int, int, list[Move]]:
@@ -150,7 +150,6 @@ class Places:
         return start, size, moves
 
     def give_back(self, start: int, size: int) -> None:
-        """Free a piece."""
         (self._fixed if start < self._border else self._moving).give_back(start, size)
 
 
@@ -207,6 +206,7 @@ class Arena:
     def _move(self, move: Move) -> None:
         if _moves_pages(self.address + move.source, self.address + move.target, move.num_bytes):
             return
+        # A system may move at most what was moved together: try halves; pages that stay are given back.
         half = move.num_bytes // CHUNK // 2 * CHUNK
         if not half:
             _LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)

@@ -23,14 +23,8 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
     """score[k, u, head] = <row u, vector k> over the columns of a head; heads share the columns evenly.
 
-    Parameters
-    ----------
-    rows : (num_rows, dim) float32, bfloat16 or float16
-    vectors : (num_vectors, dim) float32
-
-    Returns
-    -------
-    (num_vectors, num_rows, num_heads) float32
+    Takes rows (num_rows, dim) and vectors (num_vectors, dim) float32.
+    Returns (num_vectors, num_rows, num_heads) float32.
     """
     _check_heads(rows, len(rows), num_heads)
     check_rows(vectors, len(vectors), "attention", torch.float32)
@@ -51,14 +45,10 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     slope : float                            of LeakyReLU below 0
     dtype : torch.dtype                      of alpha; float32 on the host
 
-    Returns
-    -------
-    (num_entries, num_heads) of dtype        rounded once: off by 2^-11 of itself in float16 (2^-25 below 2^-14), by
-                                             2^-8 in bfloat16; zeros in a row with absent columns only
+    Returns (num_entries, num_heads) of dtype, rounded once: off by 2^-11 of itself in float16 (2^-25 below 2^-14), by
+    2^-8 in bfloat16; zeros in a row with absent columns only.
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree; self-loops that are not stored
+    Raises KernelError for self-loops that are not stored.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
     overflows (HalfGNN, Section 3.1.2), and alpha stays in the range of 16 bits (Section 4.4).
@@ -75,9 +65,7 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
     ----------
     alpha, gradient : (num_entries, num_heads) float32, on a device also bfloat16 or float16, both alike
 
-    Returns
-    -------
-    (matrix.num_rows, num_heads) float32     gradient of target: the sum over each row
+    Returns the gradient of target, its sum over each row: (matrix.num_rows, num_heads) float32.
     """
     _check_scores(matrix, target, source)
     check_rows(alpha, len(matrix.indices), "attention", *_entry_dtypes(alpha))
@@ -90,10 +78,7 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
 def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
     """out[v] = sum of value[entry_index[e]] over the entries e of row v, in their order, (num_rows, num_heads) float32.
 
-    Parameters
-    ----------
-    value : (num_values, num_heads) float32, on a device also bfloat16 or float16
-    entry_index : (num_entries,) int64       rows of value
+    value is (num_values, num_heads) float32, on a device also of 16 bits; entry_index is (num_entries,) int64.
     """
     check_rows(value, len(value), "attention", *_entry_dtypes(value))
     _check_index(matrix, entry_index)
@@ -107,9 +92,7 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
     ----------
     left : (matrix.num_rows, dim), right : (matrix.num_columns, dim)     float32, bfloat16 or float16, both alike
 
-    Returns
-    -------
-    (num_entries, num_heads)      float32, on a device of the rows' type; summed in float32 and rounded once
+    Returns (num_entries, num_heads) float32, on a device of the rows' type; summed in float32 and rounded once.
 
     Reference: HalfGNN, Sections 4.2 and 4.4. Deviation: sums are float32.
     """
@@ -128,6 +111,7 @@ class _Attend(torch.autograd.Function):
         z = z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
+            # exp(-inf) = 0: an absent node gets no share of the softmax.
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope,
                              entry_dtype.on(z.device)(z))
@@ -177,9 +161,7 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
                                                                    of the others count as not stored. All must be finite
     entry_weight : (num_entries,) float32                          w, applied after the softmax; 1 by default
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree; self-loops that are not stored
+    Raises KernelError for self-loops that are not stored.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
     """

@@ -92,7 +92,6 @@ class Rescaling:
 
 
 def padded(number: int, multiple: int) -> int:
-    """`number`, rounded up to a multiple."""
     return -(-number // multiple) * multiple
 
 
@@ -102,7 +101,6 @@ def words_of(length: int) -> int:
 
 
 def check_bit_width(bit_width: int) -> None:
-    """Raises KernelError unless 1 <= bit_width <= 8."""
     if not 1 <= bit_width <= LARGEST_BIT_WIDTH:
         raise KernelError(f"a bit-width is {bit_width}; expected 1 to {LARGEST_BIT_WIDTH}")
 
@@ -116,9 +114,7 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
     is_by_column : bool      lines are the matrix's columns; otherwise its rows
     line_padding : {8, 128}
 
-    Raises
-    ------
-    KernelError      another width, type or padding
+    Raises KernelError for another width, type or padding.
     """
     lines = _empty_lines(codes, torch.uint8, bit_width, is_by_column, line_padding)
     _pack_codes.on(codes.device)(codes, lines, is_by_column)
@@ -128,9 +124,7 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
 def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
     """Planes of the codes of (num_rows, num_columns) finite float32 values, quantized while they are packed.
 
-    Raises
-    ------
-    KernelError      as `pack_codes`; or low and step are neither single nor one per line
+    Raises KernelError as `pack_codes`, or if low and step are neither single nor one per line.
     """
     lines = _empty_lines(values, torch.float32, codes.bit_width, is_by_column, line_padding)
     if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
@@ -141,7 +135,6 @@ def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Codes of the lines, (num_lines, length) uint8."""
     return _unpack_codes.on(lines.words.device)(lines)
 
 
@@ -161,9 +154,7 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
     (left.num_lines, right.num_lines) int32; with a rescaling float32 values; with a code range too, BitLines of the
     values' codes along the columns, one per row
 
-    Raises
-    ------
-    KernelError      lengths that disagree, or sums that could pass 2^31 - 1
+    Raises KernelError for sums that could pass 2^31 - 1.
 
     Reference: QGTC, Eq. (5)-(7).
     """

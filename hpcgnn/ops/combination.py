@@ -53,7 +53,6 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
 
 
 def largest_product(code_bits: int, weight_bits: int, is_signed: bool) -> int:
-    """Largest magnitude of a code times a weight."""
     return (2 ** (code_bits - 1) if is_signed else 2**code_bits - 1) * 2 ** (weight_bits - 1)
 
 
@@ -119,7 +118,6 @@ class Rates:
 
 @by_device("combination")
 def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
-    """codes @ weight.T in int32, in the given way."""
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
@@ -151,6 +149,7 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
     seconds = {"dense": rates.panel * weights + rates.dense * size * dense_outputs,
                "sparse": rates.table * weights + rates.scan * size
                          + density * size * (rates.listed + rates.entry * sparse_outputs)}
+    # Products of planes add codes without signs, so their sums are larger.
     if dim * (2**code_bits - 1) * (2**weight_bits - 1) <= LARGEST_SUM:
         seconds["bits"] = (rates.bit * code_bits * weight_bits * size * dense_outputs
                            + rates.pack * (code_bits * size + weight_bits * weights))
@@ -195,7 +194,6 @@ def _combine_entries(codes: torch.Tensor, weight: torch.Tensor, is_by_bit: bool 
 
 
 def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int) -> torch.Tensor:
-    """Planes hold no signs: with a = code + p and b = weight + q, code weight = a b - q a - p weight."""
     code_offset, weight_offset = 2 ** (code_bits - 1) * (codes.dtype == torch.int8), 2 ** (weight_bits - 1)
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)

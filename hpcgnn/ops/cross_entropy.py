@@ -14,8 +14,6 @@ ROWS_A_BLOCK = 1 << 14
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Stores the logits as they are; backward computes their softmax again."""
-
     @staticmethod
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         chosen = torch.empty(len(logits), 1, device=logits.device)
@@ -38,14 +36,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum over all rows of -log(softmax(logits)) at the labels, float32, differentiable in logits.
+    """Sum over all rows of -log(softmax(logits)) at the labels, float32, with the bits of torch on float32 logits.
 
-    Loss and gradient have the bits of torch's function on float32 logits.
-
-    Parameters
-    ----------
-    logits : (n, num_classes) float32, bfloat16 or float16
-    labels : (n,) int64
+    Differentiable in logits, (n, num_classes) float32, bfloat16 or float16; labels are (n,) int64.
     """
     return _CrossEntropy.apply(logits, labels)
 

@@ -18,10 +18,7 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T, added to `out` if given.
-
-    rows (n, in_dim), out (n, out_dim) and weight (out_dim, in_dim) have one type.
-    """
+    """rows @ weight.T, added to `out` if given: (n, in_dim), (out_dim, in_dim) and (n, out_dim) of one type."""
     return _map_rows.on(rows.device)(rows, weight, out)
 
 
@@ -64,6 +61,7 @@ def _map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | 
 def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if not _is_for_onednn(rows):
         return _own_gradient(gradient, rows)
+    # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and our kernel the rest.
     met = _rows_alike(rows)
     total = (gradient[:met].t() @ rows[:met]).float()
     return total if met == len(rows) else total.add_(_own_gradient(gradient[met:], rows[met:]))

@@ -59,7 +59,6 @@ class RowPlanes:
 
     @property
     def offset(self) -> int:
-        """What was added to every code."""
         return 1 << (self.bit_width - 1) if self.is_signed else 0
 
 
@@ -94,6 +93,7 @@ class Entries:
         arrays = [torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices)]
         if not len(hubs):
             return cls(*arrays)
+        # Long rows are summed in chunks first, by many warps; the finishing kernel reads their sums.
         hub = np.full(len(counts), -1, np.int32)
         hub[hubs] = np.arange(len(hubs))
         chunk_row = np.searchsorted(indptr, bounds[:, 0], "right") - 1
@@ -101,7 +101,6 @@ class Entries:
         return cls(*arrays, *more, chunk_row, len(hubs))
 
     def chunks(self, first: int, stop: int) -> slice:
-        """Chunks of rows first .. stop - 1."""
         return slice(*np.searchsorted(self.chunk_row, (first, stop)).tolist())
 
 
@@ -135,7 +134,6 @@ class DeviceNodes:
 
 
 def words_a_plane(length: int) -> int:
-    """32-bit words of `length` bits."""
     return -(-length // WORD_BITS)
 
 
@@ -162,7 +160,6 @@ WIDEST = 4096              # columns whose sums lie in a block's shared memory, 
 
 
 def field_bits_of(bit_width: int) -> int:
-    """Bits of a field that holds codes of that width: 2, 4 or 8."""
     return 2 if bit_width <= 2 else 4 if bit_width <= 4 else 8
 
 
@@ -263,6 +260,7 @@ class DeviceLayers:
             raise KernelError("tiles sum neighbors of the same rows, and attention weighs them one by one")
         self._faults = torch.zeros(1, dtype=torch.int32, device=self._device)
         size = max(one.field_words for one in layers)
+        # Mapped codes of two layers exist at once: the one that is summed, and the next one.
         tables = [torch.zeros((self._num_rows + num_others) * size, dtype=torch.int32, device=self._device)
                   for _ in range(min(2, len(layers)))]
         self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)
@@ -285,7 +283,6 @@ class DeviceLayers:
         return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
-        """Start a pass: map the rows for the first convolution."""
         self._again((), self._begin)
 
     def convolve(self, number: int, first: int, stop: int) -> None:
@@ -406,5 +403,4 @@ def result_dims(layers: list[DeviceLayer]) -> tuple[int, int]:
 
 
 def padded_outputs(num_outputs: int) -> int:
-    """Lines of planes by column for so many outputs."""
     return padded(num_outputs, TILE_ROWS)

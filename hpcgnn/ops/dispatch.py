@@ -43,7 +43,6 @@ class Operation:
         return self._found.get(device) or self._find(device)
 
     def forget(self) -> None:
-        """Find the functions again, when `_device_types` has changed."""
         self._found.clear()
 
     def _find(self, device: torch.device) -> Callable:

@@ -39,10 +39,6 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
     step : (n, 1) or (1, dim) float32, above 0
     max_code : (n, 1) or (1, 1) float32 of whole numbers, at most 255
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree
-
     Reference: MEGA, Eq. (2).
     """
     _check(values, step, max_code)
@@ -59,17 +55,13 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
     local_weight : float or None
         if given, of_step and clipped are gradients of local_weight * sum of |quantized - x| instead
     needs_values : bool      compute of_values
-
-    Raises
-    ------
-    KernelError      types or shapes that disagree
     """
     _check(values, step, max_code)
     check_rows(gradient, len(values), "fake quantization", torch.float32)
     if gradient.shape != values.shape:
         raise KernelError(f"values of shape {tuple(values.shape)} were given a gradient of {tuple(gradient.shape)}")
-    return _quantize_values_backward.on(values.device)(values, step, max_code, gradient,
-                                                                            local_weight, needs_values)
+    return _quantize_values_backward.on(values.device)(values, step, max_code, gradient, local_weight,
+                                                       needs_values)
 
 
 def _check(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> None:
@@ -95,6 +87,7 @@ def _quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code
                               local_weight: float | None, needs_values: bool) -> CodeGradients:
     of_values = empty(tuple(values.shape)) if needs_values else None
     of_step = torch.empty(step.shape)
+    # What is clipped is summed per row, beside a step per row.
     clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)
     kernels.fake_quantize_backward(
         values.detach().numpy(), gradient.detach().numpy(), *_scales(values, step, max_code), local_weight is not None,

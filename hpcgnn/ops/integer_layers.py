@@ -114,9 +114,7 @@ class BatchedLayers:
     rows : BitLines of num_rows lines of num_features codes
     is_signed : bool                     half the range of their width was added to these codes
 
-    Raises
-    ------
-    KernelError      shapes that disagree, or no row, feature or layer at all
+    Raises KernelError for no row, feature or layer at all.
     """
 
     def __init__(self, layers: list[IntegerLayer], tiles: BatchTiles, indices: np.ndarray, in_degree: np.ndarray,
@@ -136,16 +134,10 @@ class BatchedLayers:
 
     @property
     def space_bytes(self) -> int:
-        """Bytes of working memory of all threads."""
         return self._kernel.space_bytes(self._tiles.row_begin) * torch.get_num_threads()
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
-
-        Raises
-        ------
-        KernelError      a value that is NaN
-        """
+        """Logits and what the last layer reads (nothing if that is the input), float32. Raises KernelError for NaN."""
         num_rows = int(self._tiles.row_begin[-1])
         logits, hidden = (empty((num_rows, dim)).numpy() for dim in (self._out_dim, self._hidden_dim))
         tiles = self._tiles
@@ -169,9 +161,7 @@ class GraphLayers:
     ----------
     mapped : list of MappedRows      of each convolution; every second one has the same memory
 
-    Raises
-    ------
-    KernelError      shapes that disagree, an entry without a row, or no feature or layer at all
+    Raises KernelError for an entry without a row, or no feature or layer at all.
     """
 
     def __init__(self, layers: list[IntegerLayer], indptr: np.ndarray, indices: np.ndarray, num_others: int,
@@ -185,6 +175,7 @@ class GraphLayers:
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = max(self._kernel.code_form(number)[1] for number in range(1, len(layers)))
             self._codes = empty((num_rows, stride), torch.uint8).numpy()
+        # Mapped codes of two layers exist at once, the one that is summed and the next one: two tables are enough.
         forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
         sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
         self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]
@@ -194,7 +185,6 @@ class GraphLayers:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of rows that lie between convolutions."""
         return sum(table.nbytes for table in self._tables) + (0 if self._codes is None else self._codes.nbytes)
 
     def codes(self, number: int) -> np.ndarray:

@@ -31,8 +31,6 @@ class OwnPart:
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """weight and bias (dim,) float32."""
-
     weight: np.ndarray
     bias: np.ndarray
     eps: float
@@ -83,9 +81,7 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
     source : (n, dim) int32 or float32
     values : (n, dim) float32, written
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree; a value that is NaN; a negative value for codes without a sign
+    Raises KernelError for a value that is NaN; a negative value for codes without a sign.
     """
     _check("source", source, (np.float32, np.int32), source.shape)
     shape = source.shape
@@ -156,10 +152,8 @@ def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: n
     codes : (num_codes, dim) int8 or uint8, contiguous
     out : (num_rows, dim) int32, contiguous, overwritten, or None for a new one
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree, an entry without a row, an indptr that does not rise, or a row with
-                     so many entries that its sum could overflow
+    Raises KernelError for an entry without a row, an indptr that does not rise, or a row with so many entries that its
+    sum could overflow.
     """
     is_csr = indptr.dtype == np.int64 and indices.dtype == np.int32 and indptr.ndim == indices.ndim == 1
     if not is_csr or not len(indptr):
@@ -207,9 +201,7 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
     codes : (n, dim) int8                heads share the columns evenly
     vectors : (2, dim) float64           row 0 scores destinations, row 1 sources; in units of a code
 
-    Raises
-    ------
-    KernelError      shapes that disagree; vectors so large that a score could pass 65,536
+    Raises KernelError for vectors so large that a score could pass 65,536.
     """
     if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
             or codes.shape[1] % num_heads:
@@ -247,13 +239,9 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
     scores : Scores of all rows of codes
     first : int                      row v is row first + v of codes
 
-    Returns
-    -------
-    (num_rows, dim) float32
+    Returns (num_rows, dim) float32.
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree, an entry without a row, or an indptr that does not rise
+    Raises KernelError for an entry without a row, or an indptr that does not rise.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
     """

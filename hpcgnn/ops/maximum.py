@@ -25,9 +25,7 @@ def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torc
     out : (matrix.num_rows, dim), as h          0 without entries; NaN if an entry is NaN
     argmax : (matrix.num_rows, dim) int32       first largest entry; -1 without entries
 
-    Raises
-    ------
-    KernelError      types or shapes that disagree; a matrix with scales or implied self-loops
+    Raises KernelError for a matrix with scales or implied self-loops.
     """
     check_rows(h, matrix.num_columns, "maximum")
     scales = matrix.row_scale, matrix.column_scale, matrix.entry_scale
@@ -40,6 +38,7 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
         out, argmax = row_maximum(matrix, h.contiguous())
+        # Which row was largest is all that the gradient needs.
         ctx.save_for_backward(argmax)
         ctx.transposed = transposed
         return out

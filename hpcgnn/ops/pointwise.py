@@ -23,8 +23,6 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 class _Dropout(torch.autograd.Function):
-    """Backward draws the mask again from the key."""
-
     @staticmethod
     def forward(ctx, rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
         ctx.arguments = node_id, key, threshold
@@ -47,9 +45,7 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
     node_id : (n,) int64            global ids of the rows
     key : CounterKey                purpose DROPOUT
 
-    Raises
-    ------
-    KernelError      another probability; rows of another type; ids and rows that disagree in number
+    Raises KernelError for another probability; rows of another type; ids and rows that disagree in number.
     """
     threshold = _threshold_of(probability)
     contiguous = rows.contiguous()
@@ -99,12 +95,11 @@ class Activation:
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
         """The activated rows, or the first ones, and what `backward` needs; without a backward `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
-        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold,
-                                                              self.weight, self.bias, self.eps, out)
+        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold, self.weight,
+                                                 self.bias, self.eps, out)
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
-        """Activation of the rows start .. stop alone, with their ids."""
         return replace(self, node_id=None if self.node_id is None else node_id,
                        num_back=min(max(self.num_back - start, 0), stop - start))
 
@@ -136,7 +131,6 @@ class StoredActivation:
     store: RowStore
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
-        """Activate `rows` in place: the activated rows and what `backward` needs."""
         # Without a normalization what passed is enough.
         codes = None if self.activation.weight is None else self.store.encode(rows)
         out, (_, moments) = self.activation.forward(rows, rows)
@@ -163,8 +157,6 @@ class StoredActivation:
 
 
 class _Activation(torch.autograd.Function):
-    """Keeps what the activation says; backward normalizes and draws again."""
-
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
                 activation: Activation) -> torch.Tensor:
@@ -199,9 +191,7 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     eps : float                     added to the variance, which divides by dim
     num_back : int or None          only the first num_back rows get a gradient, the others 0; None: all do
 
-    Raises
-    ------
-    KernelError      another probability; rows of another type; ids, weight or bias that do not fit the rows
+    Raises KernelError for another probability; rows of another type; ids, weight or bias that do not fit the rows.
 
     Reference: Ba et al., "Layer normalization", 2016, Eq. (4).
     """

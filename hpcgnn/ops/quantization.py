@@ -58,12 +58,7 @@ class MessageLayout:
 
     @classmethod
     def build(cls, bit_width: np.ndarray, dim: int, code: str = "affine") -> MessageLayout:
-        """Lay out a message of `len(bit_width)` rows of `dim` columns.
-
-        Raises
-        ------
-        KernelError      a width outside BIT_WIDTHS; a code outside CODES; rows too wide to be rotated
-        """
+        """Lay out rows of `dim` columns; KernelError for unknown widths or codes, and rows too wide to be rotated."""
         if code not in CODES:
             raise KernelError(f"code must be of {CODES}, found {code!r}")
         bit_width = np.ascontiguousarray(bit_width, dtype=np.uint8)
@@ -115,43 +110,38 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     """Gather rows, round each to its bit-width and write the message.
 
     A row of 1 to 8 bits becomes stochastic codes, with bfloat16 zero_point (rounded down) and step (rounded up). A row
-    of 32 bits becomes its float32 values. A row of 16 bits is rounded stochastically to bfloat16 if stored in float32,
-    else it is sent as stored. Over keys the expectation of the dequantized row is the row, up to
-    2**-17 + 2**(bits - 22) steps: draws have 16 bits and codes are computed in float32.
+    of 32 bits becomes its float32 values; a row of 16 bits is rounded stochastically to bfloat16 if it is stored in
+    float32, else sent as stored. Over keys the expectation of the dequantized row is the row, up to
+    2**-17 + 2**(bits - 22) steps.
 
     Rounding to the nearest is biased but contractive, as messages that carry a difference need. 8 bits: parameters as
     above. 2 and 4 bits: least squares over the row's codes. 1 bit: the means above and below a split, at the row's mean
     or halfway to either end, whichever leaves the least squared error. 16 bits of float32: nearest bfloat16.
 
-    Code "rotated": a row of 1 to 8 bits is first turned by signs that the key draws and Hadamard transforms, so that
-    its columns resemble Gaussian draws. They are coded evenly about zero: at 1 bit by sign, else at the steps with
-    least squared error for a Gaussian. The only parameter is a bfloat16 step. Stochastic: <decoded, row> = |row|**2,
-    hence unbiased over keys. Nearest: the step with the least squared error.
+    Code "rotated": signs that the key draws and Hadamard transforms first turn a row of 1 to 8 bits, so that its
+    columns resemble Gaussian draws. They are coded evenly about zero: at 1 bit by sign, else at the steps with least
+    squared error for a Gaussian. The only parameter is a bfloat16 step: if stochastic, <decoded, row> = |row|**2, hence
+    unbiased over keys; else the step with the least squared error.
 
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16, contiguous
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
-    key : CounterKey                            of the draws
     message : (layout.num_bytes,) uint8         written; on the device of the rows
     rounding : of ROUNDINGS
 
-    Raises
-    ------
-    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38 (waits for a device); shapes
-                     or devices that disagree; another rounding; a key that rotates no rows
+    Raises KernelError for NaN, infinity or a magnitude above 1.6e38 in a row of 1 to 8 bits (waits for a device).
 
     Reference: AdaQP, Eq. (4); SYLVIE, Eq. (3). Deviation: parameters are rounded before the codes are drawn, so that
-    the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al., EF21, NeurIPS 2021. Rotated:
-    Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022; steps of a Gaussian: Max, 1960. Deviations: even steps, not
-    centroids, at 2 bits and more; overlapping transforms if no power of two fits a row.
+    the estimate stays unbiased on the wire. Contractive: Richtarik et al., EF21, NeurIPS 2021. Rotated: Vargaftik et
+    al., DRIVE, NeurIPS 2021; EDEN, ICML 2022; steps: Max, 1960. Deviations: even steps, not centroids, at 2 bits and
+    more; overlapping transforms if no power of two fits a row.
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
-    found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message,
-                                                           rounding == "nearest")
+    found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message, rounding == "nearest")
     refuse_bad_row(found, node_id, key)
 
 
@@ -167,7 +157,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
     device_kernels("quantization", rows.device).start_quantizing(rows, row_index, node_id, layout, key, message,
-                                                      rounding == "nearest", first_bad)
+                                                                 rounding == "nearest", first_bad)
 
 
 def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
@@ -179,21 +169,13 @@ def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
 
 def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
                     rows: torch.Tensor, accumulate: bool = False, key: CounterKey | None = None) -> None:
-    """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
+    """Read a message into rows[row_index], assigning or, with `accumulate`, adding; arguments as in `quantize_rows`.
 
     Values and sums are computed in float32 and rounded once, to the nearest, ties to even. A rotated row is infinite or
-    NaN if its norm times the square root of its columns is beyond float32.
+    NaN if its norm times the square root of its columns is beyond float32. row_index must be distinct, and only rotated
+    rows need `key`, the one that quantized them.
 
-    Parameters
-    ----------
-    message : (layout.num_bytes,) uint8         on the device of the rows
-    row_index : (layout.num_rows,) int32, distinct
-    rows : (n, dim) float32, bfloat16 or float16, contiguous      written; of the sender's storage
-    key : CounterKey or None      the one that quantized the message; only rotated rows need it
-
-    Raises
-    ------
-    KernelError      shapes or devices that disagree; rotated rows without a key
+    Raises KernelError for rotated rows without a key.
 
     Reference: AdaQP, Eq. (5).
     """
@@ -204,18 +186,12 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Parameters of the rows of a message on the host.
+    """Parameters of the rows of a message on the host, or of its first layout.parameter_bytes.
 
     The codes of a row of b <= 8 bits span step * (2**b - 1) from zero_point on; for a rotated row this is the span
-    after the rotation, and zero_point is -step * (2**b - 1) / 2.
+    after the rotation, and zero_point is -step * (2**b - 1) / 2. A row of 16 or 32 bits has 0 and 0.
 
-    Parameters
-    ----------
-    message : (layout.num_bytes,) uint8, or its first layout.parameter_bytes
-
-    Returns
-    -------
-    zero_point, step : (layout.num_rows,) float32; both 0 for a row of 16 or 32 bits
+    Returns zero_point and step, (layout.num_rows,) float32 each.
     """
     if len(message) != layout.parameter_bytes:
         _check_bytes(layout, message)
@@ -255,7 +231,6 @@ def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
 @by_device("quantization")
 def _quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                    message: np.ndarray, is_nearest: bool) -> int:
-    """-1, or the position of the first row that can't be quantized."""
     found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
                                  key.stream, is_nearest, layout.is_rotated, _rotation_stream(layout, key), message)

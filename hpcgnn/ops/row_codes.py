@@ -41,16 +41,9 @@ class RowBits:
 
     @classmethod
     def pack(cls, codes: np.ndarray, bit_width: np.ndarray) -> RowBits:
-        """Pack rows.
+        """Pack (num_rows, length) contiguous uint8 or int8 codes, each row at its `bit_width` of 1 to 8.
 
-        Parameters
-        ----------
-        codes : (num_rows, length) uint8 or int8, contiguous
-        bit_width : (num_rows,) integer, 1 to 8      enough for every code of the row, sign included
-
-        Raises
-        ------
-        KernelError      another width or number of widths, or a code that needs more bits
+        Raises KernelError for another width or number of widths, or a code that needs more bits, sign included.
         """
         is_signed = codes.dtype == np.int8
         if bit_width.shape != codes.shape[:1] or (len(bit_width) and not (
@@ -59,6 +52,7 @@ class RowBits:
         begin = np.zeros(len(codes) + 1, np.int32)
         np.cumsum(bit_width, out=begin[1:])
         made = cls(np.zeros((int(begin[-1]), words_of(codes.shape[1])), np.int32), begin, codes.shape[1], is_signed)
+        # Pack all rows of one width at a time; signed codes are shifted so that none is negative.
         for width, rows in made._rows_by_width():
             some = codes[rows].astype(np.int16) + (1 << width >> 1 if is_signed else 0)
             if some.size and not (some.min() >= 0 and some.max() < 1 << width):
@@ -77,7 +71,6 @@ class RowBits:
 
     @property
     def bit_width(self) -> np.ndarray:
-        """Width of each row, (num_rows,) int32."""
         return np.diff(self.begin)
 
     def some(self, first: int, stop: int) -> RowBits:
@@ -132,12 +125,7 @@ class RowStore:
             raise KernelError(f"kept rows have a bit-width of {PACKED_WIDTHS}, found {self.bit_width}")
 
     def encode(self, rows: torch.Tensor) -> torch.Tensor:
-        """Codes of (num_rows, dim) rows, (num_bytes,) uint8 on their device.
-
-        Raises
-        ------
-        KernelError      a row holds NaN, infinity or a magnitude above 1.6e38; its node, layer and epoch are named
-        """
+        """Codes of the rows, (num_bytes,) uint8 on their device; KernelError for NaN, infinity or above 1.6e38."""
         rows = rows.contiguous()
         codes = empty((sum(layout.num_bytes for *_, layout in self._parts()),), torch.uint8, rows.device)
         for span, index, layout, message in self._cut(codes):

@@ -23,9 +23,7 @@ def best_level() -> str:
 def simd_level() -> str:
     """Level in use.
 
-    Raises
-    ------
-    KernelError      HPCGNN_SIMD names no level, or one that this processor or build does not have
+    Raises KernelError if HPCGNN_SIMD names no level, or one that this processor or build does not have.
     """
     best = kernels.supported_level()
     forced = os.environ.get("HPCGNN_SIMD")

@@ -20,14 +20,10 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def spans(is_marginal: np.ndarray, device: str = "cpu") -> tuple[Spans, Spans]:
-    """Central and marginal rows as few long ranges.
+    """Central and marginal rows as few long ranges, from is_marginal (num_out,): the row has a halo neighbor.
 
     All rows count as marginal if nearly all are, or if ranges would be too short. Central ranges are cut into blocks;
     messages make progress between two blocks.
-
-    Parameters
-    ----------
-    is_marginal : (num_out,) bool       the row has a halo neighbor
     """
     num_out = len(is_marginal)
     bounds = [0, *(np.flatnonzero(np.diff(is_marginal)) + 1).tolist(), num_out]

@@ -18,7 +18,7 @@ class Mark(Protocol):
     """An event on a stream, as torch.cuda.Event."""
 
     def query(self) -> bool:
-        """Whether the stream has passed it."""
+        ...
 
     def synchronize(self) -> None:
         """Block the host until the stream has passed it."""

@@ -50,7 +50,6 @@ class TileList:
 
     @property
     def num_tiles(self) -> int:
-        """Number of stored tiles."""
         return len(self.column)
 
     @property
@@ -61,17 +60,9 @@ class TileList:
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False,
                  device: torch.device | str = "cpu") -> TileList:
-    """Tiles of a CSR pattern; an entry given twice counts once.
+    """Tiles of a CSR pattern, words on `device`; an entry given twice counts once.
 
-    Parameters
-    ----------
-    indptr : (num_rows + 1,) int64
-    indices : (num_entries,) int32, in [0, num_columns)
-    device : of the words
-
-    Raises
-    ------
-    KernelError      arrays of another type, or no CSR of such a matrix
+    indptr is (num_rows + 1,) int64; indices is (num_entries,) int32, in [0, num_columns).
     """
     _check_csr(indptr, indices, num_columns)
     num_rows = len(indptr) - 1
@@ -96,21 +87,14 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
                    rescaling: Rescaling | None = None,
                    codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
+    """The 0/1 matrix times lines of codes, finished as in `bit_gemm.multiply_bits`, and the number of tiles multiplied.
 
     Parameters
     ----------
     jump : bool      skip tiles of zeros; must be True for a list, which has none
     reuse : bool     load a tile once for all planes of the right side; otherwise once per plane
 
-    Returns
-    -------
-    (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply_bits`
-    number of tiles multiplied
-
-    Raises
-    ------
-    KernelError      lengths that disagree, sums that could overflow, or jump=False for a list of tiles
+    Raises KernelError for sums that could overflow, or jump=False for a list of tiles.
 
     Reference: QGTC, Sections 4.3 and 4.4.
     """
@@ -177,6 +161,7 @@ class BatchTiles:
         if indptr.dtype != np.int64 or indptr.shape != (row_begin[-1] + 1,):
             raise KernelError(f"batches of {row_begin[-1]} rows need an int64 indptr of one more, "
                               f"found {indptr.dtype} of shape {indptr.shape}")
+        # Tiles keep their columns, which count from the batch's first row; only where rows of tiles begin is shifted.
         offset = _bounds([one.num_tiles for one in lists])
         begins = [one.begin[:-1] + start for one, start in zip(lists, offset, strict=False)]
         words = [one.words.numpy().reshape(-1, TILE_ROWS, 4) for one in lists]
@@ -191,12 +176,10 @@ class BatchTiles:
 
     @property
     def num_tiles(self) -> np.ndarray:
-        """Number of tiles of each batch, (num_batches,) int64."""
         return np.diff(self.begin[self.tile_row_begin])
 
     @property
     def num_places(self) -> np.ndarray:
-        """Number of tiles of each batch, empty ones included, (num_batches,) int64."""
         num_rows = np.diff(self.row_begin)
         return -(-num_rows // TILE_ROWS) * -(-num_rows // TILE_COLUMNS)
 
@@ -207,7 +190,6 @@ class BatchTiles:
 
     @cached_property
     def largest_batch(self) -> int:
-        """Number of rows of the largest batch."""
         return int(np.diff(self.row_begin).max(initial=0))
 
 
@@ -222,9 +204,7 @@ def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int
     bit_width : int, 1 to 8
     out : (row_begin[end] - row_begin[first], dim) int32, overwritten
 
-    Raises
-    ------
-    KernelError      other types, shapes or widths, or sums that could overflow
+    Raises KernelError for other types, shapes or widths, or sums that could overflow.
     """
     if not 1 <= bit_width <= 8 or not 0 <= first <= end <= tiles.num_batches:
         raise KernelError(f"sums over batches {first} to {end} of {tiles.num_batches}, of codes of {bit_width} bits; "

@@ -1,4 +1,9 @@
-"""Build one part of a graph in local numbering from the owner of every node. No file format is known here."""
+"""Builds one part of a graph in local numbering, from the owner of every node.
+
+Example: nodes 0..3 form a ring, and rank 0 owns 0 and 1. Its inner rows are [0, 1], both marginal, as each has a
+neighbor on rank 1. Its halo rows are [2, 3], local rows 2 and 3. Rank 1 asks for the same edges from the other side, so
+rank 0 sends rows [0, 1] to it.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +23,21 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
                     ordered: np.ndarray | None = None) -> Partition:
     """Build part `part` of `dataset`.
 
-    Within a row, `indices` keep the ascending global order of the dataset, so a row is summed in the same order
-    however many parts there are.
+    Within a row, `indices` keep the global ascending order, so a row is summed in the same order for any number of
+    parts. What is not given is computed here: give `halos` and `importance` when building all parts.
 
     Parameters
     ----------
     owner : (num_nodes,) int32
-    halos : what find_halos(dataset, owner, num_parts) returns; found here if not given, give it when building all parts
-    reorder, seed             order of the central and of the marginal rows, see order_rows
-    importance : (num_nodes,) float32, what node_importance(dataset, halos) returns; as halos, found here if not given
-    cluster : (num_nodes,) int32, what cluster_nodes returns, or None
-    ordered : (num_inner,) int64, what order_rows returns for this part; found here if not given
-
-    Returns
-    -------
-    partition : Partition     memory: its own arrays, 5 bytes a node of the graph, one block of arcs,
-                              and what halos and importance take if they are found here
+    halos : list of Halo                     all parts' halos, from `find_halos`
+    reorder, seed                            order of the rows, see `order_rows`
+    importance : (num_nodes,) float32        from `node_importance`
+    cluster : (num_nodes,) int32 or None     from `cluster_nodes`
+    ordered : (num_inner,) int64             from `order_rows`
 
     Raises
     ------
-    ConfigError               part or owner does not fit num_parts, an unknown order, or the part has more rows
-                              than 32-bit ids can name
+    ConfigError               part or owner does not fit num_parts, an unknown order, or more rows than 32-bit ids name
     """
     _check_owner(dataset, owner, part, num_parts)
     if halos is None:
@@ -70,7 +69,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
 
 
 def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarray:
-    """Return dense features of some nodes, (number of them, num_features) float32."""
+    """Dense features of some nodes, (num_chosen, num_features) float32."""
     rows = dataset.features[node_id]
     return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 
@@ -86,7 +85,6 @@ def _check_owner(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts:
 
 def _central_first(dataset: GraphDataset, owner: np.ndarray, part: int,
                    inner_id: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return inner ids, (num_inner,) int64, central ones first, and the number of central ones."""
     is_marginal = np.zeros(len(inner_id), bool)
     for first, degree, sources in row_blocks(dataset, inner_id):
         row = np.repeat(np.arange(first, first + len(degree)), degree)
@@ -96,7 +94,6 @@ def _central_first(dataset: GraphDataset, owner: np.ndarray, part: int,
 
 
 def _local_index(num_nodes: int, inner_id: np.ndarray, halo_id: np.ndarray) -> np.ndarray:
-    """Return global id -> local row, (num_nodes,) int32, -1 where the part does not know the node."""
     num_local = len(inner_id) + len(halo_id)
     if num_local > np.iinfo(np.int32).max:
         raise ConfigError(f"a part has {num_local} inner and halo rows, more than 32-bit ids can name; "
@@ -117,7 +114,6 @@ def _local_rows(dataset: GraphDataset, inner_id: np.ndarray, local_index: np.nda
 
 
 def _local_weights(dataset: GraphDataset, inner_id: np.ndarray, num_edges: int) -> np.ndarray | None:
-    """Return the weights of the part's arcs in the order of its rows, (num_edges,) float32."""
     if dataset.edge_weight is None:
         return None
     weight, done = np.empty(num_edges, np.float32), 0
@@ -128,7 +124,6 @@ def _local_weights(dataset: GraphDataset, inner_id: np.ndarray, num_edges: int) 
 
 
 def _boundary(halos: list[Halo], part: int, num_parts: int, local_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return local rows that each part asks of this one, in the asking part's halo order."""
     asked = [halo.node_id[halo.offset[part]:halo.offset[part + 1]] for halo in halos]
     offset = np.zeros(num_parts + 1, np.int64)
     np.cumsum([len(ids) for ids in asked], out=offset[1:])

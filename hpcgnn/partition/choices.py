@@ -1,4 +1,4 @@
-"""What one may choose of parts and the order of their rows. Commands read it, so nothing is imported here."""
+"""Names and defaults of the options of hpcgnn preprocess; without imports, so that help is quick."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ MOST_LAYERS = 1024
 
 
 def split_balance(text: str) -> tuple[str, str]:
-    """Return what is to be balanced, of BALANCES or MEASURED, and the layers or the run behind a colon; both are empty
-    where the text says nothing of the kind.
+    """Split the text of --balance into its kind, and the layers or the run folder behind a colon.
+
+    Both are empty if the text is none of these.
     """
     kind, colon, rest = text.partition(":")
     is_number = rest.isascii() and rest.isdigit() and 1 <= int(rest) <= MOST_LAYERS
@@ -31,5 +32,5 @@ def split_balance(text: str) -> tuple[str, str]:
 
 
 def default_balance(partitioner: str) -> str:
-    """Return what a partitioner balances by default: a layer's work, or nodes where it knows no weights."""
+    """What a partitioner balances by default: a layer's work, or nodes if it takes no weights."""
     return "both" if partitioner in WEIGHING_PARTITIONERS else "nodes"

@@ -1,8 +1,7 @@
-"""Clusters of the whole graph, which steps of a training take a few of. Parts have no say in them, and vice versa.
+"""Cuts the whole graph into clusters with METIS: for the steps of a training, and for the batches of inference.
 
-Clusters of the batches that a graph is answered in, and which arcs the batches keep. No rank is known here.
-
-Training reads the same arcs from here as inference in batches.
+A training step takes a few clusters of the graph, a batch takes `batch_size` consecutive ones. Clusters do not depend
+on the parts, so any number of ranks makes the same steps and batches.
 """
 
 from __future__ import annotations
@@ -23,24 +22,23 @@ ADVICE = "leave out --cluster-rows"
 
 def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scratch: Path | None = None,
                   progress: Progress = silent) -> np.ndarray:
-    """Cut a graph into clusters of about `cluster_rows` nodes with few arcs between them, the same for any parts.
+    """Cut a graph into clusters of about `cluster_rows` nodes with few edges between them.
 
-    Clusters that METIS splits late have numbers near each other, so clusters of one region are nearly consecutive.
+    Clusters of one region have nearly consecutive numbers, since METIS splits them late. The result depends on the
+    graph and the seed, not on the parts.
 
     Parameters
     ----------
-    dataset : GraphDataset    a directed graph is taken as undirected; one without arcs is cut into blocks of ids
+    dataset : GraphDataset    a directed graph is taken as undirected; one without edges is cut into blocks of ids
     cluster_rows : int >= 1
-    seed : int                the same seed gives the same clusters
-    scratch, progress         see symmetric_adjacency
 
     Returns
     -------
-    cluster : (num_nodes,) int32, from 0 to ceil(num_nodes / cluster_rows) - 1 or less; every number occurs
+    cluster : (num_nodes,) int32, numbered from 0 without gaps, at most ceil(num_nodes / cluster_rows) clusters
 
     Raises
     ------
-    ConfigError               fewer rows than one, more nodes or edges than METIS can count, or it gave up
+    ConfigError               cluster_rows < 1, more nodes or edges than METIS can count, or METIS gave up
     """
     if cluster_rows < 1:
         raise ConfigError(f"cluster_rows is {cluster_rows}; expected at least 1, or 0 for no clusters")
@@ -55,24 +53,16 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scrat
 
 
 def _without_gaps(cluster: np.ndarray) -> np.ndarray:
-    """Number clusters anew in the order that they have: METIS leaves some empty where they are of very few nodes."""
     is_used = np.bincount(cluster) > 0
     return (np.cumsum(is_used, dtype=np.int32) - 1)[cluster]
 
 
 def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int,
                    name: str = "the graph") -> np.ndarray:
-    """Cut a graph into METIS clusters of about equally many nodes. Batch b has the clusters b * batch_size and on.
+    """Cut a graph into METIS clusters of about equal size, (num_nodes,) int32; some cluster may be empty.
 
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, no arc twice
-    num_clusters, batch_size : int       clusters of the graph, and clusters a batch
-    name : str                           of the graph, for messages
-
-    Returns
-    -------
-    cluster : (num_nodes,) int32; some cluster may be empty
+    Batch b takes `batch_size` clusters from b * batch_size on. `indptr`, (num_nodes + 1,) int64, and `indices`,
+    (num_edges,) integer, are CSR by destination without duplicates.
 
     Raises
     ------
@@ -93,11 +83,8 @@ def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, b
 
 
 def arc_groups(cluster: np.ndarray, batch_size: int, keeps_all: bool) -> np.ndarray:
-    """Return the group of each node, (num_nodes,) int32: batches keep an arc where both its ends are in one group.
+    """Group of each node, (num_nodes,) int32: a batch keeps an edge if both ends are in one group.
 
-    Parameters
-    ----------
-    cluster : (num_nodes,) int32, what `batch_clusters` returns
-    keeps_all : bool         keep the arcs between clusters of one batch
+    `keeps_all` keeps the edges between clusters of one batch, too.
     """
     return cluster // batch_size if keeps_all else cluster

@@ -1,6 +1,8 @@
-"""Condense-Edge: what clusters of rows need of each other, once each and in order, and the order of rows by that need.
+"""Condense-Edge: which rows each cluster needs from other clusters, and an order of rows by that need.
 
-No cache and no time is known here; condense_traffic counts what the regions save.
+Example: clusters {0, 1} and {2, 3}, edges 2 -> 0, 2 -> 1 and 0 -> 3. The region of the first cluster is [2], needed
+twice and copied once; the region of the second is [0]. `hpcgnn.accelerators.condense_traffic` counts the bytes this
+saves.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ MOST_ENTRIES = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class ClusteredRows:
-    """A graph whose rows are laid out cluster after cluster.
+    """A graph with rows laid out cluster after cluster.
 
     Attributes
     ----------
     start : (num_clusters + 1,) int64     cluster c has the rows start[c] .. start[c + 1] - 1; it may be empty
     indptr : (num_rows + 1,) int64        CSR by destination
-    indices : (num_entries,) int32        sources, rows as well
+    indices : (num_entries,) int32        source rows
     """
 
     start: np.ndarray
@@ -40,33 +42,32 @@ class ClusteredRows:
         return len(self.start) - 1
 
     def cluster_of_rows(self) -> np.ndarray:
-        """Return (num_rows,) int64, cluster of each row."""
+        """Cluster of each row, (num_rows,) int64."""
         return np.repeat(np.arange(self.num_clusters), np.diff(self.start))
 
     def is_sparse(self) -> np.ndarray:
-        """Return (num_entries,) bool: the sparse connections, whose source lies in another cluster."""
+        """Sparse connections, (num_entries,) bool: edges from a row of another cluster."""
         cluster = self.cluster_of_rows()
         return np.repeat(cluster, np.diff(self.indptr)) != cluster[self.indices]
 
     def without(self, is_dropped: np.ndarray) -> ClusteredRows:
-        """Return the same rows without some entries, (num_entries,) bool."""
+        """The same rows without the entries marked in `is_dropped`, (num_entries,) bool."""
         kept_before = np.concatenate([[0], np.cumsum(~is_dropped)])
         return ClusteredRows(self.start, kept_before[self.indptr], self.indices[~is_dropped])
 
 
 @dataclass(frozen=True)
 class CondensedRegions:
-    """The regions of Condense-Edge, the eID lists of MEGA's Algorithm 1 one after the other.
+    """The regions of Condense-Edge: the eID lists of MEGA's Algorithm 1, one after the other.
+
+    A producer that computes its rows in order appends to each region in order, and a cluster reads its region from
+    front to back. The halo rows of an exchange between ranks are such regions already.
 
     Attributes
     ----------
     start : (num_clusters + 1,) int64     region of cluster c: copied_row[start[c]:start[c + 1]]
-    copied_row : (num_copies,) int32      rows that the cluster needs of others, ascending, each once
-    place : (num_entries,) int32          position of the copy that serves an entry, -1 where the cluster has the row
-
-    A producer that goes through its rows in order appends to each region in order: rows are written once a cluster
-    that needs them, and a cluster reads its region from front to back. Between parts, the halo rows of an exchange are
-    such regions already: `boundary_index` lists them by receiver, in the receiver's halo order.
+    copied_row : (num_copies,) int32      rows that the cluster needs from others, ascending, each once
+    place : (num_entries,) int32          position of the copy that serves an entry; -1 for a row of the same cluster
     """
 
     start: np.ndarray
@@ -79,18 +80,13 @@ class CondensedRegions:
 
 
 def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
-    """List for each cluster the rows that it needs of others.
-
-    Returns
-    -------
-    regions : CondensedRegions            memory: 4 bytes an entry, a row and a copy
+    """List for each cluster the rows that it needs from others.
 
     Raises
     ------
     KernelError                           more entries than 32-bit positions can name
 
-    Reference: MEGA, Algorithm 1 and §V-E; clusters of consecutive ids are the form without
-    partition of §VII.
+    Reference: MEGA, Algorithm 1 and §V-E; clusters of consecutive ids are the form without partition of §VII.
     """
     if len(rows.indices) > MOST_ENTRIES:
         raise KernelError(f"condensed regions name at most {MOST_ENTRIES} entries, found {len(rows.indices)}; "
@@ -103,15 +99,8 @@ def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
 def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndarray, ClusteredRows]:
     """Lay out rows cluster after cluster, by number within each.
 
-    Parameters
-    ----------
-    arcs : (num_rows, num_rows) CSR by destination
-    cluster : (num_rows,) integer
-
-    Returns
-    -------
-    order : (num_rows,) int64             row i of the layout is row order[i] of `arcs`
-    rows : ClusteredRows
+    `arcs` is (num_rows, num_rows) CSR by destination, `cluster` (num_rows,) integer. Returns order, (num_rows,) int64,
+    and the layout; its row i is row order[i] of `arcs`.
     """
     order = np.argsort(cluster, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(cluster))]).astype(np.int64)
@@ -119,7 +108,7 @@ def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndar
 
 
 def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
+    """indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     moved = arcs[order]
@@ -127,14 +116,9 @@ def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.n
 
 
 def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.ndarray:
-    """Rows cluster after cluster; in each, those that most other clusters need first, and together by who needs them.
+    """Order of rows by cluster; in each cluster, rows that most other clusters read come first, grouped by reader.
 
-    So what other clusters read of a cluster lies in a few runs at its front, as in a condensed region, but without a
-    copy; the rows that only their own cluster reads come last.
-
-    Parameters
-    ----------
-    arcs, cluster                         as in lay_out
+    So what others read lies in a few runs at the front of a cluster, as in a condensed region but without copies.
 
     Returns
     -------

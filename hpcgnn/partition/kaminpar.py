@@ -1,7 +1,7 @@
-"""KaMinPar on neighbor lists, for owners of nodes and for clusters of rows. No dataset and no part is known here.
+"""Runs KaMinPar on neighbor lists, in a process of its own.
 
-It runs in a process of its own: its memory goes back to the system when it ends, the interpreter is free meanwhile, and
-a fault of it is a sentence.
+When that process ends its memory returns to the system, and if KaMinPar crashes the user reads one sentence. The graph
+goes there as a ParHIP file, the parts come back as int32.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ BLOCK = 1 << 22
 def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
                    weight: np.ndarray | None = None, name: str = "the graph",
                    advice: str = "use --partitioner metis") -> np.ndarray:
-    """Return parts of about equal weight with few edges cut.
+    """Cut a graph into parts of about equal weight with few edges cut.
 
-    One thread works, since KaMinPar's result depends on the order in which several meet: the same graph, weights, seed
-    and version give the same parts.
+    KaMinPar runs on one thread: with several, its result depends on the order in which they meet. The same graph,
+    weights, seed and version give the same parts.
 
     Parameters
     ----------
     indptr, indices           undirected neighbor lists with at least one edge, ids below 2**31
     num_parts : int, 2 <= num_parts <= num_nodes
-    weight : (num_nodes,) non-negative integer, or None where every node weighs the same
-    name, advice : str        of the graph, and what to do where KaMinPar can't; for messages
+    weight : (num_nodes,) non-negative integer, or None for equal weights
+    name, advice : str        of the graph, and what to do if KaMinPar fails; for messages
 
     Returns
     -------
@@ -66,7 +66,6 @@ def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed
 
 def _run(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
          weight: np.ndarray | None) -> tuple[subprocess.CompletedProcess, np.ndarray]:
-    """Return how the process ended, and the parts that it wrote."""
     # Files without a name: they go with the last process that has them open.
     with tempfile.TemporaryFile() as graph, tempfile.TemporaryFile() as result:
         write_parhip(graph, indptr, indices, weight)
@@ -79,8 +78,9 @@ def _run(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
 
 
 def write_parhip(file: BinaryIO, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> None:
-    """Write a graph as KaMinPar reads it, a block at a time: a header, where each list of neighbors starts, in bytes of
-    the file, the lists, and the weights of nodes.
+    """Write a graph as KaMinPar reads it, block by block.
+
+    In order: a header, the byte where each neighbor list starts, the lists, and the weights of nodes.
 
     Reference: KaHIP's user guide, "Binary Graph Format of ParHIP", with KaMinPar's bits for narrow numbers.
     """

@@ -1,6 +1,6 @@
-"""What kaminpar.py starts: reads a graph from one open file, partitions it and writes the parts to another.
+"""The program that kaminpar.py starts: reads a graph from one open file and writes its parts to another.
 
-It runs alone, without the package around it, so nothing of hpcgnn is imported here.
+It is run with `python -I`, so it imports nothing from hpcgnn.
 """
 
 import os
@@ -18,7 +18,7 @@ MANY_EDGES = 1 << 28     # from which on the search for hills takes longer than 
 
 
 def end_with_parent() -> None:
-    """Ask Linux to end this process when the one that waits for it ends; elsewhere it ends by itself."""
+    """Ask Linux to kill this process when its parent ends."""
     if sys.platform == "linux":
         import ctypes
 
@@ -26,14 +26,14 @@ def end_with_parent() -> None:
 
 
 def chosen_context(num_parts: int, num_edges: int) -> kaminpar.Context:
-    """Return the preset for so many parts of a graph of so many edges."""
+    """KaMinPar's preset for this number of parts and edges."""
     if num_parts <= FEW_PARTS and num_edges < MANY_EDGES:
         return kaminpar.eco_context()
     return kaminpar.fast_context() if num_parts >= MANY_PARTS else kaminpar.default_context()
 
 
 def main(graph: int, result: int, num_parts: int, imbalance: float, seed: int) -> None:
-    """Partition the graph of one descriptor on one thread and write (num_nodes,) int32 to the other."""
+    """Partition the graph of one file descriptor on one thread and write (num_nodes,) int32 to the other."""
     end_with_parent()
     kaminpar.reseed(seed)
     loaded = kaminpar.load_graph(f"/dev/fd/{graph}", kaminpar.GraphFileFormat.PARHIP)

@@ -1,10 +1,4 @@
-"""The undirected neighbor lists that a partitioner works on. They serve to choose owners and clusters; training keeps
-the arcs.
-
-No partitioner is called here.
-
-METIS k-way on neighbor lists, for owners of nodes and for clusters of rows.
-"""
+"""METIS k-way partitioning, and the undirected neighbor lists that it and other partitioners read."""
 
 from __future__ import annotations
 
@@ -27,17 +21,11 @@ MAX_NODES = np.iinfo(np.int32).max
 
 def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner contiguous or random",
                         scratch: Path | None = None, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbor lists of the graph with every arc taken in both directions.
+    """Neighbor lists of the graph with every edge in both directions: (num_nodes + 1,) int64 and (num_neighbors,)
+    int32.
 
-    Parameters
-    ----------
-    scratch : Path or None    folder for arcs of a large directed graph while they are sorted, see sort_arcs
-    progress : callable(description, total) -> ProgressTask
-
-    Returns
-    -------
-    indptr : (num_nodes + 1,) int64
-    indices : (num_neighbors,) int32, ascending within a row; the dataset's own arrays where it is symmetric already
+    Neighbors ascend. A symmetric dataset's own arrays are returned. `scratch` is a folder for the edges of a large
+    directed graph while they are sorted.
 
     Raises
     ------
@@ -63,16 +51,14 @@ METIS_ERRORS = {-2: "it refuses the graph", -3: "it has not enough memory", -4: 
 def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objective: str, seed: int,
                 weight: np.ndarray | None = None, name: str = "the graph",
                 advice: str = "use --partitioner ldg") -> np.ndarray:
-    """Return parts of about equal weight with the least rows sent or the least edges cut.
+    """Cut a graph into parts of about equal weight with the fewest rows sent, or the fewest edges cut.
 
     Parameters
     ----------
     indptr, indices           undirected neighbor lists with at least one edge
-    num_parts : int, 2 <= num_parts <= num_nodes
     objective : {"volume", "cut"}
-    weight : (num_nodes,) integer, or None where every node weighs the same. METIS knows several weights a node, but
-        pymetis hands it one only.
-    name, advice : str        of the graph, and what to do where METIS can't; for messages
+    weight : (num_nodes,) integer, or None for equal weights
+    name, advice : str        of the graph, and what to do if METIS fails; for messages
 
     Returns
     -------
@@ -104,9 +90,7 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
 
 
 def _find_function() -> ctypes._CFuncPtr | None:
-    """Return METIS's own function, to be called without holding the interpreter, so that progress bars move meanwhile;
-    None where pymetis keeps it to itself.
-    """
+    # Called through ctypes, METIS does not hold the interpreter, so progress bars move. None if pymetis hides it.
     from pymetis import _internal
 
     return getattr(ctypes.CDLL(_internal.__file__), "METIS_PartGraphKway", None)
@@ -114,9 +98,7 @@ def _find_function() -> ctypes._CFuncPtr | None:
 
 def _call(part_graph: ctypes._CFuncPtr, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None,
           num_parts: int, settings: dict[str, int]) -> np.ndarray:
-    """Call METIS_PartGraphKway(nvtxs, ncon, xadj, adjncy, vwgt, vsize, adjwgt, nparts, tpwgts, ubvec, options, objval,
-    part); arrays are of METIS's index type. Raises RuntimeError where METIS gives up.
-    """
+    # METIS_PartGraphKway(nvtxs, ncon, xadj, adjncy, vwgt, vsize, adjwgt, nparts, tpwgts, ubvec, options, objval, part)
     from pymetis._internal import options_indices
 
     index_type = indptr.dtype
@@ -137,10 +119,8 @@ def _call(part_graph: ctypes._CFuncPtr, indptr: np.ndarray, indices: np.ndarray,
 
 @contextmanager
 def _term_held_back() -> Iterator[None]:
-    """Hold SIGTERM back until METIS has ended: METIS takes it for an error of its own, and then gives up, or returns a
-    partition with all nodes in one part as if nothing had been. Where the process has other threads, such as those of
-    OpenBLAS, one of them takes the signal in METIS's handler and the process ends by a fault, which loses no more.
-    """
+    # On SIGTERM, METIS gives up, or returns a partition with all nodes in one part as if it were a result. In a process
+    # with other threads one of them may still take the signal in METIS's handler; then the process just ends.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

@@ -1,6 +1,7 @@
-"""Nested clusters: an order of rows in which small clusters lie within larger ones, in time linear in the arcs.
+"""Orders the inner rows of a part so that neighbors lie close in memory.
 
-The order of a part's inner rows, so that neighbors lie close in memory. Central rows are not told apart here.
+The default, "nested", lays out small clusters within larger ones in time linear in the edges: each row joins the
+cluster of most of its sources, and whole clusters join larger ones in the same way.
 """
 
 from __future__ import annotations
@@ -22,21 +23,18 @@ ROUNDS = 3
 
 
 def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_id: np.ndarray) -> np.ndarray:
-    """Lay out rows by clusters of at most 65,536 rows, in each by clusters of at most 2,048, in these by those of 64.
-
-    Rows join the cluster that most of their sources are in, and whole clusters join larger ones likewise, so that what
-    is summed together lies together. Nothing of the graph is copied.
+    """Order rows by clusters of at most 65,536 rows, within them by clusters of at most 2,048, and within these of 64.
 
     Parameters
     ----------
     indptr : (num_nodes + 1,) int64           CSR by destination
-    indices : (num_edges,) int32              sources; those outside the rows don't count
-    inner_id : (num_rows,) int64              the nodes whose rows are ordered, ascending
+    indices : (num_edges,) int32              sources; those outside `inner_id` are skipped
+    inner_id : (num_rows,) int64              the nodes to order, ascending
 
     Returns
     -------
-    order : (num_rows,) int64                 positions in inner_id; ties ascend. Memory: 4 bytes a node of the graph
-                                              and 40 a row. Time: 9 passes over the arcs
+    order : (num_rows,) int64                 positions in inner_id; ties ascend. Takes 9 passes over the edges,
+                                              4 bytes per node of the graph and 40 per row
     """
     num_rows = len(inner_id)
     unit_of_node = np.full(num_nodes, -1, np.int32)
@@ -57,7 +55,6 @@ def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_
 
 
 def _numbered(cluster: np.ndarray) -> np.ndarray:
-    """Number clusters anew without gaps, in the order that they have."""
     is_used = np.bincount(cluster, minlength=1) > 0
     return (np.cumsum(is_used, dtype=np.int32) - 1)[cluster]
 
@@ -69,18 +66,17 @@ ROWS_A_CONDENSED_CLUSTER = 512
 
 
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
-    """Return the nodes of a part in the order that their rows will have.
+    """Put the nodes of a part in the order of their rows.
 
     Parameters
     ----------
     dataset                   its name, num_nodes, indptr and indices are read
     inner_id : (num_inner,) int64, ascending
     reorder : {"none", "nested", "metis", "degree", "rcm", "condense-edge"}
-        none keeps the order of the source; nested lays out clusters within clusters, see nested_order; metis lays out
-        clusters of about 2048 rows one after the other; degree puts rows with many in-neighbors first; rcm is reverse
-        Cuthill-McKee; condense-edge lays out clusters of about 512 rows, in each those first that most other clusters
-        read. All but degree look at the arcs inside the part
-    seed : int                of metis; the same seed gives the same order
+        none: order of the source. nested: clusters within clusters. metis: clusters of about 2048 rows. degree: many
+        in-neighbors first. rcm: reverse Cuthill-McKee. condense-edge: clusters of about 512 rows, first those that most
+        other clusters read. All but degree look only at edges inside the part
+    seed : int                of metis and condense-edge
 
     Returns
     -------
@@ -111,7 +107,6 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
 
 
 def _checked_rows(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return indptr (int64) and indices (int32), the dataset's own arrays where they are of these types."""
     if dataset.num_nodes > np.iinfo(np.int32).max:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes, and nested clusters number at most "
                           f"{np.iinfo(np.int32).max}; use --reorder degree or none")
@@ -119,12 +114,7 @@ def _checked_rows(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, name: str) -> np.ndarray:
-    """Return METIS clusters of about equally many rows, (num_rows,) int32; one cluster where a graph has no arc.
-
-    Raises
-    ------
-    ConfigError               METIS gave up
-    """
+    """METIS clusters of about `rows_a_cluster` rows, (num_rows,) int32; one cluster if there is no edge."""
     num_clusters = -(-arcs.shape[0] // rows_a_cluster)
     if num_clusters == 1 or arcs.nnz == 0:
         return np.zeros(arcs.shape[0], np.int32)
@@ -133,12 +123,7 @@ def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, 
 
 
 def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_matrix:
-    """Return the arcs between the nodes of a part.
-
-    Returns
-    -------
-    arcs : (num_inner, num_inner) int8 CSR of ones by destination; node i of it is inner_id[i]
-    """
+    """Edges between the nodes of a part, (num_inner, num_inner) int8 CSR by destination; row i is inner_id[i]."""
     num_inner = len(inner_id)
     position = np.full(dataset.num_nodes, -1, np.int32)
     position[inner_id] = np.arange(num_inner, dtype=np.int32)
@@ -153,5 +138,5 @@ def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_
 
 
 def undirected(arcs: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
-    """Return every arc in both directions, int8 CSR of ones."""
+    """Every edge in both directions, int8 CSR of ones."""
     return (arcs + arcs.T).astype(bool).astype(np.int8)

@@ -1,6 +1,6 @@
-"""Parts that come from elsewhere: the part that owns each node, as an array or a file has it.
+"""Chooses the part that owns each node: by a partitioner, or as the user's array or file says.
 
-Choose the part that owns each node: KaMinPar and its refinement, METIS, streaming LDG, random or contiguous.
+Partitioners: KaMinPar followed by a refinement (the default), METIS, streaming LDG, random, contiguous.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ from hpcgnn.partition.work import TrainingWork
 
 
 def own_parts(partitioner: Any, owner: Any = None) -> Any:
-    """Return the array or the path of a file that says the part of each node, or None where a partitioner is named.
-
-    Parameters
-    ----------
-    partitioner : one of PARTITIONERS, or what `owner` may be
-    owner : array, path or None
+    """The user's array or path of a file with the part of each node; None if a partitioner is named.
 
     Raises
     ------
@@ -55,17 +50,17 @@ def own_parts(partitioner: Any, owner: Any = None) -> Any:
 
 
 def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndarray:
-    """Return the part of each node, (num_nodes,) int32.
+    """Read the part of each node, (num_nodes,) int32.
 
     Parameters
     ----------
     given : Path, or (num_nodes,) column of any library
-        A file is .npy or text with a part a line, as METIS writes it, in the order of nodes, or with a node's id before
+        a file is .npy, or text with one part per line in the order of nodes, or behind a node's id
 
     Raises
     ------
-    ConfigError      another number of nodes, a part that is none of 0 .. num_parts - 1, or a part without a node
-    DatasetError     a file that is missing or malformed, an id that no node has
+    ConfigError      another number of nodes, a part outside 0 .. num_parts - 1, or a part without a node
+    DatasetError     a file that is missing or malformed, or an unknown id
     """
     what = f"the parts of nodes in {given}" if isinstance(given, Path) else "the parts of nodes"
     row = None
@@ -105,7 +100,7 @@ REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinem
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
                   balance: str | None = None, work: TrainingWork | None = None) -> np.ndarray:
-    """Return the owners that choose_owners chooses."""
+    """The owners that `choose_owners` chooses."""
     return choose_owners(dataset, num_parts, partitioner, seed, balance, work=work)[0]
 
 
@@ -117,23 +112,20 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
 
     Parameters
     ----------
-    dataset : GraphDataset    a directed graph is taken as undirected, for this choice only
+    dataset : GraphDataset    a directed graph is taken as undirected here
     num_parts : int, 1 <= num_parts <= num_nodes
     partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
-        kaminpar minimizes the cut edges, then moves nodes so that fewer rows are sent (communication volume); metis
-        minimizes the rows sent, metis-cut the cut edges; all three k-way
-    seed : int >= 0           of kaminpar, of metis, of random and of the order in which ldg visits nodes; the same
-        seed gives the same owners
-    balance : {"nodes", "edges", "both", "training"}    what the parts have about equally much of: nodes, in-edges, the
-        work of both, EDGES_A_NODE x nodes + in-edges, or the work of `work`; None is default_balance(partitioner)
-    scratch : Path or None    see symmetric_adjacency
-    progress : callable(description, total) -> ProgressTask
-    work : TrainingWork       of balance "training"; of DEFAULT_LAYERS layers by default
+        kaminpar minimizes cut edges, then the rows sent; metis minimizes rows sent, metis-cut cut edges
+    balance : {"nodes", "edges", "both", "training"} or None
+        what parts have about equally much of: nodes, in-edges, EDGES_A_NODE x nodes + in-edges, or the work of `work`.
+        None: `default_balance`
+    scratch : Path or None    see `symmetric_adjacency`
+    work : TrainingWork       for balance "training"; DEFAULT_LAYERS layers by default
 
     Returns
     -------
-    owner : (num_nodes,) int32, values < num_parts
-    refinement : what kaminpar's refinement changed; None of other partitioners, and where nothing was to be cut
+    owner : (num_nodes,) int32, values < num_parts; the same for the same seed
+    refinement : Refinement   of kaminpar; None for other partitioners, and for a graph without edges
 
     Raises
     ------
@@ -175,7 +167,7 @@ def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, bal
 
 
 def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
-    """Return blocks of ascending ids whose sizes differ by at most one, (num_nodes,) int32."""
+    """Blocks of ascending ids, equal in size up to one node, (num_nodes,) int32."""
     size = np.full(num_parts, num_nodes // num_parts)
     size[: num_nodes % num_parts] += 1
     return np.repeat(np.arange(num_parts, dtype=np.int32), size)
@@ -183,11 +175,9 @@ def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
 
 def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, scratch: Path | None,
                 progress: Progress) -> np.ndarray:
-    """Make one pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C); ties go to the emptiest, then the lowest part.
-
-    Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is SLACK × the mean part, so
-    parts may be somewhat uneven where that cuts less.
-    """
+    # Make one pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C); ties go to the emptiest, then the lowest part.
+    # Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is SLACK × the mean part, so
+    # parts may be somewhat uneven where that cuts less.
     indptr, indices = symmetric_adjacency(dataset, scratch=scratch, progress=progress)
     progress("partitioning with ldg", None)
     order = np.arange(dataset.num_nodes, dtype=np.int32)
@@ -201,7 +191,6 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, scratch: Path 
 
 def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int, weight: np.ndarray | None,
                     name: str, progress: Progress) -> tuple[np.ndarray, Refinement]:
-    """Return KaMinPar's parts after moves that lower the communication volume and keep its balance."""
     owner = fill_empty_parts(kaminpar_parts(indptr, indices, num_parts, seed, weight, name), num_parts)
     load = np.ones((len(owner), 1), np.int64) if weight is None else weight.astype(np.int64)[:, None]
     task = progress("refining parts", PASSES * len(owner))
@@ -209,7 +198,7 @@ def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, see
 
 
 def node_weight(dataset: GraphDataset, balance: str, work: TrainingWork | None = None) -> np.ndarray | None:
-    """Return what each node adds to its part's load, (num_nodes,) int64, or None where all nodes weigh the same."""
+    """What each node adds to its part's load, (num_nodes,) int64; None if all nodes weigh the same."""
     if balance == "nodes":
         return None
     if balance == TRAINING:
@@ -219,17 +208,9 @@ def node_weight(dataset: GraphDataset, balance: str, work: TrainingWork | None =
 
 
 def fill_empty_parts(owner: np.ndarray, num_parts: int) -> np.ndarray:
-    """Give every empty part the last node of the part that is then the largest.
+    """Give every empty part the last node of the largest part; changes `owner`, (num_nodes,) int32, in place.
 
-    KaMinPar and METIS leave some on tiny graphs.
-
-    Parameters
-    ----------
-    owner : (num_nodes,) int32, num_nodes >= num_parts; changed in place
-
-    Returns
-    -------
-    owner : (num_nodes,) int32, every part occurs
+    KaMinPar and METIS leave parts empty on tiny graphs.
     """
     size = np.bincount(owner, minlength=num_parts)
     for part in np.flatnonzero(size == 0):

@@ -1,10 +1,7 @@
-"""Digests of the lists that two parts must hold alike: rows that one needs are those that the other sends.
+"""Partition: the rows that one rank owns and needs, in local numbering; and how the rows it needs are found.
 
-Nobody is asked for them here.
-
-Partition: what one rank owns and needs of a graph, in local numbering.
-
-Find the rows of other parts that each part needs, for all in one pass over the arcs.
+Part p needs the sources of edges into its nodes that other parts own: its halo. Owner and user must list these rows in
+the same order, which is by part and then by ascending global id; digests of the lists tell whether they do.
 """
 
 from __future__ import annotations
@@ -20,18 +17,18 @@ from hpcgnn.data.options import ProgressTask, silent
 
 
 def needed_digests(part: Partition, key: str, peers: Iterable[int]) -> np.ndarray:
-    """Digest the halo rows of each owning part of `peers`, (num_peers,) int64: ids, in-degrees, importance, in order.
+    """Digest of this part's halo rows from each of `peers`, (num_peers,) int64.
 
-    Parameters
-    ----------
-    key : str                 hashed too, so that lists of two generations of shards never agree
+    Hashed are ids, in-degrees and importance, in order.
+
+    `key` is hashed too, so that lists of two runs of preprocess never agree.
     """
     halo = slice(part.num_inner, None)
     return _digests(key, peers, part.halo_offset, part.halo_id, part.in_degree[halo], part.importance[halo])
 
 
 def sent_digests(part: Partition, key: str, peers: Iterable[int]) -> np.ndarray:
-    """Return the digest that each receiving part must have of what it needs of this one, (num_peers,) int64."""
+    """Digest of the rows that each of `peers` needs from this part; equals their `needed_digests`."""
     rows = part.boundary_index
     return _digests(key, peers, part.boundary_offset, part.inner_id[rows], part.in_degree[rows], part.importance[rows])
 
@@ -51,33 +48,28 @@ def _digests(key: str, peers: Iterable[int], offset: np.ndarray, *columns: np.nd
 class Partition:
     """One part of a partitioned graph.
 
-    Local rows are numbered inner rows first (central, then marginal; in each, the order that preprocess --reorder
-    chose, ascending global id without one), then halo rows (by owner, ascending global id in each). A central row has
-    inner neighbours only; a marginal row has a halo one.
+    Local rows are numbered: inner rows, central before marginal, each in the order of preprocess --reorder; then halo
+    rows, by owner and ascending global id. A central row has inner neighbors only, a marginal row has a halo neighbor.
 
     Attributes
     ----------
-    part, num_parts : int
-    num_nodes_global : int
     num_central : int                        inner rows [0, num_central) are central, the rest marginal
     inner_id : (num_inner,) int64            global ids
     halo_id : (num_halo,) int64              global ids
     halo_offset : (num_parts + 1,) int64     halo rows owned by part q are halo_offset[q]:halo_offset[q + 1]
-    boundary_index : (num_sent,) int32       local inner rows to send, by receiving part, in the receiver's halo order
+    boundary_index : (num_sent,) int32       inner rows to send, by receiving part, in the receiver's halo order
     boundary_offset : (num_parts + 1,) int64 boundary_index[boundary_offset[q]:boundary_offset[q + 1]] goes to part q
     indptr : (num_inner + 1,) int64          CSR by destination
     indices : (num_local_edges,) int32       local rows, inner or halo
-    in_degree : (num_inner + num_halo,) int32   in-degree in the whole graph
-    importance : (num_inner + num_halo,) float32   of the row's messages, see node_importance; 0 for inner rows that
-                                             no other part needs. Owner and user of a row hold the same number
+    in_degree : (num_inner + num_halo,) int32   in the whole graph
+    importance : (num_inner + num_halo,) float32   see `node_importance`; 0 for inner rows that no other part needs
     features : (num_inner, num_features) float32 or float16
     labels : (num_inner,) int64 class ids, (num_inner, num_classes) uint8 indicators, or (num_inner, num_outputs)
                                              float32 targets of a regression
     train_mask, val_mask, test_mask : (num_inner,) bool
-    edge_weight : (num_local_edges,) float32, beside `indices`, or None where all arcs weigh the same
-    inner_name : (num_inner,) int64, or objects that are str: the nodes' ids in their source, or None where these are
-        the global ids
-    cluster : (num_inner,) int32, the cluster of the whole graph that each inner row is in, see cluster_nodes, or None
+    edge_weight : (num_local_edges,) float32 or None for equal weights
+    inner_name : (num_inner,) int64 or str objects    ids in the source, or None if they are the global ids
+    cluster : (num_inner,) int32 or None     cluster of the whole graph, see `cluster_nodes`
     """
 
     part: int
@@ -116,7 +108,7 @@ class Partition:
 
     @property
     def num_cut_edges(self) -> int:
-        """Count the arcs whose source is a halo row."""
+        """Number of edges from a halo row."""
         return int((self.indices >= self.num_inner).sum())
 
 
@@ -140,17 +132,9 @@ class Halo:
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
                progress: Callable[[str, float | None], ProgressTask] = silent,
                parts: range | None = None) -> list[Halo]:
-    """Return the halo of every part: the distinct sources of arcs into the part that another part owns.
+    """Find the halo of every part, or of those in `parts`: distinct sources of edges into the part that others own.
 
-    Parameters
-    ----------
-    owner : (num_nodes,) int32
-    progress : callable(description, total) -> ProgressTask
-    parts : range or None     find those of these parts alone
-
-    Returns
-    -------
-    halos : one Halo a part; together they hold 8 bytes for every row that crosses in an exchange
+    `owner` is (num_nodes,) int32. All halos together take 8 bytes per row that crosses in an exchange.
     """
     parts = range(num_parts) if parts is None else parts
     task = progress("finding halos", len(parts))
@@ -174,7 +158,7 @@ def _find_halo(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: i
 
 
 def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Read CSR rows in blocks of about EDGES_PER_BLOCK arcs, so that temporaries stay small.
+    """Read CSR rows in blocks of about EDGES_PER_BLOCK edges, so that temporaries stay small.
 
     Parameters
     ----------
@@ -191,13 +175,7 @@ def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, n
 
 
 def row_positions(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Walk CSR rows likewise, for what lies beside `indices`.
-
-    Yields
-    ------
-    first, degree                            as of row_blocks
-    position : (num_block_edges,) int64      of the rows' arcs in the dataset's arrays
-    """
+    """As `row_blocks`, but yields positions of edges in the dataset's arrays, (num_block_edges,) int64, not sources."""
     degree = dataset.indptr[rows + 1] - dataset.indptr[rows]
     end = np.cumsum(degree)
     first = 0

@@ -1,5 +1,7 @@
-"""Refinement: a partition in, one of less communication volume under limits of load out. How parts are first chosen is
-not known here.
+"""Refines a partition: moves nodes between parts so that fewer rows are sent, under limits of load.
+
+Three rounds of moves: first parts may grow to FREEDOM times their limit, since full parts would refuse most moves; then
+overfull parts give nodes away where that costs least; then moves within the limit.
 """
 
 from __future__ import annotations
@@ -24,11 +26,8 @@ MARGIN = 0.998
 class PartitionCounts:
     """What a partition costs and how even it is, counted on the undirected graph.
 
-    Attributes
-    ----------
-    volume : int              rows that cross: for each node, the other parts that have a neighbor of it
-    num_cut_edges : int       undirected
-    node_imbalance, edge_imbalance : float    largest part over the mean; of edges by the ends that nodes have
+    `volume` counts rows that cross: for each node, the other parts that have a neighbor. Imbalances are largest part
+    over mean; edges count at both ends.
     """
 
     volume: int
@@ -39,35 +38,28 @@ class PartitionCounts:
 
 @dataclass(frozen=True)
 class Refinement:
-    """Hold the counts of a partition before and after its refinement."""
+    """Counts of a partition before and after its refinement."""
 
     before: PartitionCounts
     after: PartitionCounts
 
     def as_settings(self) -> dict[str, float]:
-        """Return the counts as plain data, "volume_before" and so on, for the shards' provenance."""
+        """Counts by name ("volume_before", ..), for the shards' provenance."""
         return {f"{name}_{when}": value for when, counts in (("before", self.before), ("after", self.after))
                 for name, value in asdict(counts).items()}
 
 
 def count_partition(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int) -> PartitionCounts:
-    """Count what a partition costs; the arrays are those of refine_owners."""
+    """Count what a partition costs; arrays as for `refine_owners`."""
     weight = np.ones((len(owner), 1), np.int64)
     state = _count(indptr, indices, owner.copy(), num_parts, weight, load_limits(weight, num_parts, (1.0,)))
     return _counts(state, indptr, owner, num_parts)
 
 
 def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) -> np.ndarray:
-    """Return how much of each kind a part may have: slack times the mean, but room for what can't be divided.
+    """Largest load of a part for each kind, (num_kinds,) int64: slack times the mean, and at least the heaviest node.
 
-    Parameters
-    ----------
-    weight : (num_nodes, num_kinds) int64, non-negative
-    slack : a number of at least 1 for each kind
-
-    Returns
-    -------
-    limit : (num_kinds,) int64, at least 1
+    `weight` is (num_nodes, num_kinds) int64, `slack` a number of at least 1 for each kind.
     """
     total = weight.sum(axis=0)
     least = np.maximum(-(-total // num_parts), weight.max(axis=0))
@@ -78,26 +70,19 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
                   limit: np.ndarray, task: ProgressTask | None = None) -> tuple[np.ndarray, Refinement]:
     """Move nodes between parts so that fewer rows cross.
 
-    Where the given parts keep the limits, so do the refined ones, and the volume is never larger; where they exceed
-    them, the sum over parts and kinds of what is beyond a limit, relative to it, never grows. No part is emptied. One
-    thread works, so the result is the same on any number.
+    If the given parts keep the limits, so do the refined ones, and the volume never grows. If they exceed them, the sum
+    of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always the same.
 
     Parameters
     ----------
     indptr, indices           undirected neighbor lists, (num_nodes + 1,) int64 and (num_neighbors,) int32, no loops
     owner : (num_nodes,) int32, values < num_parts; not changed
     weight : (num_nodes, num_kinds) int64     what a node adds to its part's load, of each kind
-    limit : (num_kinds,) int64                largest load of a part, as of load_limits
+    limit : (num_kinds,) int64                largest load of a part, see `load_limits`
     task : ProgressTask or None               advances by nodes, PASSES times
 
-    Returns
-    -------
-    owner : (num_nodes,) int32
-    refinement : Refinement   memory meanwhile: 8 bytes for each neighbor, or num_parts a node where these are fewer,
-                              and 37 bytes a node
-
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
-    that of Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
+    defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
     moved, allowed, task = owner.copy(), limit.copy(), task or SilentTask()
     state = _count(indptr, indices, moved, num_parts, weight, allowed)
@@ -141,6 +126,5 @@ def _counts(state: PartNeighbors, indptr: np.ndarray, owner: np.ndarray, num_par
 
 
 def _excess(owner: np.ndarray, num_parts: int, weight: np.ndarray, limit: np.ndarray) -> float:
-    """Return the sum over parts and kinds of load / limit − 1 where that is positive."""
     load = np.stack([np.bincount(owner, weights=kind, minlength=num_parts) for kind in weight.T], axis=1)
     return float(np.maximum(load / limit - 1.0, 0.0).sum())

@@ -1,9 +1,4 @@
-"""Importance of boundary nodes: how a node's in-degree ranks among all nodes that cross in an exchange, and its spread.
-
-No bit-width is chosen here.
-
-PartitionStatistics: the numbers that tell a good partition from a bad one.
-"""
+"""Importance of boundary nodes, and the numbers that tell a good partition from a bad one."""
 
 from __future__ import annotations
 
@@ -20,19 +15,16 @@ IMPORTANCE_BINS = 200   # half a percentile each
 def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
     """Rank of the global in-degree among the boundary nodes of all parts, scaled to [0, 1].
 
-    A node of the pool gets the number of pool nodes with a smaller in-degree, over that number of the node with the
-    largest one. So equal degrees have equal importance, the smallest degree has 0, the largest 1, and of the nodes
-    below the largest degree at most a share 1 - p has an importance of p or more. Where all degrees of the pool are
-    equal no node stands out, and all have 0.
+    A boundary node's rank is the number of boundary nodes with a smaller in-degree. In-degrees 1, 1, 2, 5 have the
+    ranks 0, 0, 2, 3 and the importances 0, 0, 0.67, 1. If all in-degrees are equal, all importances are 0.
 
     Parameters
     ----------
-    halos : what find_halos returns, of all parts; together they name every boundary node
+    halos : list of Halo      of all parts; together they name every boundary node
 
     Returns
     -------
-    importance : (num_nodes,) float32, 0 for nodes that no other part needs; memory: 5 bytes a node of the graph, 24
-                 bytes a node of the pool and 24 bytes for each degree up to the largest; time: linear
+    importance : (num_nodes,) float32, 0 for nodes that no other part needs
 
     Reference: SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
     which keeps the wide messages few.
@@ -48,15 +40,9 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
 
 
 def importance_histogram(importance: np.ndarray) -> np.ndarray:
-    """Rows by importance: bin k holds those from k / IMPORTANCE_BINS up to the next bin, the last also those at 1.
+    """Number of rows by importance, (IMPORTANCE_BINS,) int64.
 
-    Parameters
-    ----------
-    importance : (num_rows,) float32 in [0, 1]
-
-    Returns
-    -------
-    num_rows : (IMPORTANCE_BINS,) int64
+    Bin k holds importances from k / IMPORTANCE_BINS up to the next bin; the last bin includes 1.
     """
     # Importance is float32, so an edge is too, or 0.98 would fall below 98 percent.
     edges = (np.arange(1, IMPORTANCE_BINS) / IMPORTANCE_BINS).astype(np.float32)
@@ -64,19 +50,14 @@ def importance_histogram(importance: np.ndarray) -> np.ndarray:
 
 
 def degree_quantiles(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
-    """Find the in-degree of the boundary nodes of all parts at each percent.
-
-    Returns
-    -------
-    degree : (101,) int64   entry q is number floor(q (n - 1) / 100) of n ascending degrees; (0,) where no node crosses
-    """
+    """In-degree of boundary nodes at each percent, (101,) int64 ascending; (0,) if no node crosses."""
     pool = boundary_nodes(dataset.num_nodes, halos)
     degree = np.sort(dataset.indptr[pool + 1] - dataset.indptr[pool])
     return degree[np.arange(101) * (len(degree) - 1) // 100] if len(degree) else np.empty(0, np.int64)
 
 
 def boundary_nodes(num_nodes: int, halos: list[Halo]) -> np.ndarray:
-    """Return distinct nodes of all halos: the boundary nodes of all parts, (pool_size,) int64 ascending global ids."""
+    """Boundary nodes of all parts, (pool_size,) int64 ascending global ids."""
     is_boundary = np.zeros(num_nodes, bool)
     for halo in halos:
         is_boundary[halo.node_id] = True
@@ -89,15 +70,13 @@ class PartitionStatistics:
 
     Attributes
     ----------
-    num_inner, num_central : int             rows owned; of these, rows without a halo neighbor
-    num_halo : int                           rows received in an exchange
-    num_boundary : int                       distinct inner rows that some other part needs
-    num_sent : int                           rows sent in an exchange: its communication volume
-    num_edges, num_cut_edges : int           arcs into inner rows; of these, arcs from halo rows
+    num_halo, num_sent : int                 rows received and sent in an exchange
+    num_boundary : int                       distinct inner rows that other parts need
+    num_edges, num_cut_edges : int           edges into inner rows; those from halo rows
     imbalance : float                        inner rows over the mean of all parts
     sent_to : tuple of num_parts int         rows sent to each part
     boundary_importance : tuple of IMPORTANCE_BINS int    boundary rows by importance, see importance_histogram
-    sent_importance : tuple of IMPORTANCE_BINS int        the same of rows sent: one that two parts need counts twice
+    sent_importance : tuple of IMPORTANCE_BINS int        rows sent by importance: one that two parts need counts twice
     """
 
     part: int
@@ -115,7 +94,7 @@ class PartitionStatistics:
 
 
 def measure_partition(partition: Partition) -> PartitionStatistics:
-    """Count what PartitionStatistics lists."""
+    """Count what `PartitionStatistics` lists."""
     boundary = np.unique(partition.boundary_index)
     return PartitionStatistics(
         part=partition.part,

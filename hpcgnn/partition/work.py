@@ -1,6 +1,7 @@
-"""Work: what each node costs a training, so that parts can be given equally much of it.
+"""What each node costs a training, so that parts can get equal work.
 
-A layer computes the rows within some hops of a training node only, so nodes near these cost more than others.
+A training pass computes only rows within reach of a training node, so nodes near them cost more. With 2 layers and one
+training node t, the last layer computes t alone, the first computes t and its in-neighbors.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class _Arcs(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """Say what a training computes, for parts that have equally much of it.
+    """What a training computes, for parts that have equally much of it.
 
     Attributes
     ----------
     num_layers : int
-    owner : (num_nodes,) int32 or None     parts that have been trained on
-    seconds : tuple of float               what each of these took to compute an epoch; all positive
+    owner : (num_nodes,) int32 or None     parts of an earlier training
+    seconds : tuple of float               what each of these parts took to compute an epoch; all positive
     """
 
     num_layers: int
@@ -39,8 +40,9 @@ class TrainingWork:
     seconds: tuple[float, ...] = ()
 
     def weight(self, dataset: GraphDataset) -> np.ndarray:
-        """Return what each node costs, (num_nodes,) int64; see `training_weight`. Where parts were measured, a unit of
-        work costs what it took in the part that a node was in.
+        """What each node costs, (num_nodes,) int64, see `training_weight`.
+
+        If parts were measured, a node's work counts as many seconds as work took in its earlier part.
         """
         in_degree = dataset.in_degree()
         hops = hops_to_loss(dataset.indptr, dataset.indices, dataset.train_mask, self.num_layers)
@@ -55,16 +57,9 @@ class TrainingWork:
 
 
 def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
-    """Walk against the arcs from the training nodes.
+    """Hops from each node to the nearest training node, against the edges, (num_nodes,) int32.
 
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integers      CSR by destination
-    train_mask : (num_nodes,) bool
-
-    Returns
-    -------
-    hops : (num_nodes,) int32      from each node to the loss; num_hops + 1 means farther than num_hops
+    num_hops + 1 means farther than num_hops. `indptr` and `indices` are CSR by destination.
     """
     hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
     for step in range(1, num_hops + 1):
@@ -74,24 +69,24 @@ def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray
 
 
 def layers_of_rows(hops: np.ndarray, num_layers: int) -> np.ndarray:
-    """Return how many layers of a training pass compute each row, (num_nodes,): the last one those of the loss, the one
-    before those within a hop of it, and so on.
+    """Number of layers of a training pass that compute each row, (num_nodes,).
+
+    The last layer computes the rows of the loss, the one before also those within a hop of it, and so on.
     """
     return np.maximum(num_layers - hops, 0)
 
 
 def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
                     cost: np.ndarray | None = None) -> np.ndarray:
-    """Return what each node costs training and its evaluations, (num_nodes,) int64 of at least 1, about MOST_WEIGHT in
-    all at most.
+    """What each node costs training and its evaluations, (num_nodes,) int64 >= 1, in all about MOST_WEIGHT at most.
 
     A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers.
 
     Parameters
     ----------
     in_degree : (num_nodes,) integers
-    hops : (num_nodes,)           see `hops_to_loss`, of `num_layers` hops
-    cost : (num_nodes,) or None   what a unit of this work took where it was measured, over the mean; None is alike
+    hops : (num_nodes,)           from `hops_to_loss` with num_layers hops
+    cost : (num_nodes,) or None   measured seconds per unit of work, over their mean
     """
     layers = PASSES * EPOCHS_AN_EVALUATION * layers_of_rows(hops, num_layers).astype(np.int64) + num_layers
     weight = layers * (EDGES_A_NODE + in_degree.astype(np.int64))
@@ -103,11 +98,6 @@ def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
 
 def work_of_parts(in_degree: np.ndarray, hops: np.ndarray, num_layers: int, owner: np.ndarray,
                   num_parts: int) -> np.ndarray:
-    """Return the work of an epoch without evaluations in each part, (num_parts,) float64, in edges.
-
-    Parameters
-    ----------
-    owner : (num_nodes,) int32      others as of `training_weight`
-    """
+    """Work of an epoch without evaluations in each part, (num_parts,) float64, in edges."""
     work = layers_of_rows(hops, num_layers) * (EDGES_A_NODE + in_degree.astype(np.float64))
     return np.bincount(owner, work, minlength=num_parts)

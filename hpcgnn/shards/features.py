@@ -1,13 +1,14 @@
-"""The fingerprint of a cleaned dataset, hashed in blocks. No file format is known here.
+"""Writes the feature rows of a part in blocks, so that they are never in memory as a whole; and hashes a dataset.
 
-Feature rows of a part, checked and written in blocks, so that they never are in memory as a whole. Rows only.
+The fingerprint has three digests, of graph, split and features. Features are hashed as they are stored.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -17,29 +18,28 @@ from hpcgnn.data.arcs import INT32_NODES
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
-from hpcgnn.lowbit.package_features import check_feature_bits
 from hpcgnn.partition.build import feature_rows
-from hpcgnn.shards.feature_formats import PACKAGE
+from hpcgnn.shards.feature_formats import PACKAGE, feature_format
 from hpcgnn.shards.fingerprint import DIGEST_BYTES, Fingerprint
-from hpcgnn.shards.packages import store_packages
 
 BLOCK_ENTRIES = 1 << 20
 
 
 def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
                    progress: Callable[[str, float | None], ProgressTask] = silent) -> Fingerprint:
-    """Hash a dataset with the form in which its features are stored; memory: one block of rows.
+    """Hash a dataset with the form in which its features are stored, one block of rows at a time.
 
-    Features are hashed as they are stored, after rounding to float16. Packages hold what their rows and their bits
-    determine, so for them the rows before rounding are hashed.
+    Features are hashed after rounding to float16. For packages, which follow from rows and bits, the original rows are
+    hashed.
     """
     task = progress("computing the fingerprint", dataset.num_nodes)
     return Fingerprint(hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
 
 
 def hash_clusters(cluster: np.ndarray) -> str:
-    """Hash the cluster of every node, (num_nodes,) int32, apart from the fingerprint: a model that was trained in steps
-    over one clustering fits the graph under any other.
+    """Digest of the cluster of every node, (num_nodes,) int32.
+
+    It is no part of the fingerprint: a model trained in steps over one clustering fits the graph under any other.
     """
     digest = _begin("clusters", len(cluster))
     _add(digest, cluster, "<i4")
@@ -47,7 +47,7 @@ def hash_clusters(cluster: np.ndarray) -> str:
 
 
 def hash_graph(dataset: GraphDataset) -> str:
-    """Hash nodes, arcs and weights, the first digest of the fingerprint."""
+    """Digest of nodes, edges and weights, the first of the fingerprint."""
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
@@ -78,12 +78,11 @@ def _hash_features(dataset: GraphDataset, storage: FeatureStorage, task: Progres
 
 
 def _begin(*header: object) -> hashlib.blake2b:
-    """Return a digest whose header says what follows and how long it is, so that no two inputs give the same bytes."""
     return hashlib.blake2b(repr(header).encode(), digest_size=DIGEST_BYTES)
 
 
 def _add(digest: hashlib.blake2b, array: np.ndarray, dtype: str) -> None:
-    """Add an array in blocks of its rows, little-endian and of one type however it lies in memory."""
+    # In blocks of rows, little-endian and of one type, so that the digest does not depend on memory order.
     step = max(1, BLOCK_ENTRIES // max(1, int(np.prod(array.shape[1:]))))
     for first in range(0, len(array), step):
         digest.update(np.ascontiguousarray(array[first:first + step], dtype).data)
@@ -98,7 +97,7 @@ FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; t
 
 @dataclass(frozen=True)
 class FeatureStorage:
-    """Say how features lie in a part file.
+    """How features lie in a part file.
 
     Attributes
     ----------
@@ -115,23 +114,43 @@ class FeatureStorage:
 
     @staticmethod
     def choose(dataset: GraphDataset, form: str, bits: int = 8) -> FeatureStorage:
-        """Compress where most values are zero; look whether packages need signs.
+        """Choose compression or signs by the values of the dataset.
 
         Raises
         ------
-        ConfigError           a value beyond float16, or bits that packages of these features can't have
+        ConfigError           a value beyond float16, or bits that can't hold these features
         """
-        if form == PACKAGE:
-            is_signed = has_negative_features(dataset)
-            check_feature_bits(bits, is_signed)
-            return FeatureStorage(form, bits=bits, is_signed=is_signed)
+        return feature_format(form).choose(dataset, form, bits)
+
+
+class FloatFeatures:
+    """Rows of float32 or float16 as one array, in chunks compressed with lzf where few values are not zero."""
+
+    @staticmethod
+    def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
         if form == "float16":
             check_float16(dataset)
         return FeatureStorage(form, feature_density(dataset) < COMPRESSED_DENSITY)
 
+    @staticmethod
+    def store(file: h5py.File, blocks: Iterable[np.ndarray], shape: tuple[int, int], storage: FeatureStorage) -> None:
+        layout = {}
+        if storage.is_compressed and 0 not in shape:
+            layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
+        stored = file.create_dataset("features", shape=shape, dtype=storage.form, **layout)
+        first = 0
+        for rows in blocks:
+            if shape[1]:
+                stored[first:first + len(rows)] = rows.astype(storage.form, copy=False)
+            first += len(rows)
+
+    @staticmethod
+    def load(file: h5py.File, path: Path, shape: tuple[int, int]) -> np.ndarray:
+        return file["features"][()]
+
 
 def chunk_rows(num_features: int) -> int:
-    """Count the rows of float32 that make about CHUNK_BYTES."""
+    """Number of float32 rows that make about CHUNK_BYTES."""
     return max(1, CHUNK_BYTES // (4 * max(1, num_features)))
 
 
@@ -143,7 +162,7 @@ def row_slices(num_rows: int, num_features: int) -> Iterator[slice]:
 
 
 def check_float16(dataset: GraphDataset) -> None:
-    """Raise ConfigError if some feature value becomes infinite as float16."""
+    """Raise ConfigError if a feature value becomes infinite as float16."""
     is_sparse = scipy.sparse.issparse(dataset.features)
     for block in row_slices(dataset.num_nodes, dataset.num_features):
         rows = dataset.features[block]
@@ -155,7 +174,7 @@ def check_float16(dataset: GraphDataset) -> None:
 
 
 def feature_density(dataset: GraphDataset) -> float:
-    """Share of non-zero feature values; exact for sparse features, from evenly spaced rows for dense ones."""
+    """Share of non-zero feature values: exact for sparse features, from evenly spaced rows for dense ones."""
     if scipy.sparse.issparse(dataset.features):
         return dataset.features.nnz / max(1, dataset.num_nodes * dataset.num_features)
     sample = dataset.features[:: max(1, dataset.num_nodes // SAMPLED_ROWS)]
@@ -163,7 +182,6 @@ def feature_density(dataset: GraphDataset) -> float:
 
 
 def has_negative_features(dataset: GraphDataset) -> bool:
-    """Tell whether some value is below zero."""
     if scipy.sparse.issparse(dataset.features):
         return bool((dataset.features.data < 0).any())
     return any((dataset.features[block] < 0).any() for block in row_slices(dataset.num_nodes, dataset.num_features))
@@ -172,24 +190,12 @@ def has_negative_features(dataset: GraphDataset) -> bool:
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
                    task: ProgressTask) -> None:
     """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows."""
-    blocks = _read_blocks(dataset, node_id, task)
-    if storage.form == PACKAGE:
-        store_packages(file, blocks, dataset.num_features, storage.bits, storage.is_signed)
-        return
-    shape = (len(node_id), dataset.num_features)
-    layout = {}
-    if storage.is_compressed and 0 not in shape:
-        layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
-    stored = file.create_dataset("features", shape=shape, dtype=storage.form, **layout)
-    first = 0
-    for rows in blocks:
-        if shape[1]:
-            stored[first:first + len(rows)] = rows.astype(storage.form, copy=False)
-        first += len(rows)
+    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, task),
+                                       (len(node_id), dataset.num_features), storage)
 
 
 def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, task: ProgressTask) -> Iterator[np.ndarray]:
-    """Feature rows, some at a time; a block counts as done when the next one is asked for."""
+    # A block counts as done when the next one is asked for.
     for block in row_slices(len(node_id), dataset.num_features):
         yield feature_rows(dataset, node_id[block])
         task.advance(block.stop - block.start)

@@ -1,4 +1,4 @@
-"""Fingerprint: what tells a graph, its split and its features from others of the same name. Nothing is hashed here."""
+"""Fingerprint: tells a graph, its split and its features from others of the same name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 class Fingerprint:
     """Digests of the cleaned source graph, 32 hexadecimal digits each.
 
-    They depend neither on the number of parts nor on the partitioner or the order of rows, so shards of one source that
-    was cut in several ways have the same.
+    They do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
 
     Attributes
     ----------
-    graph : str               nodes and arcs, and the arcs' weights where there are such
-    split : str               labels or targets, their number of classes, and the three masks
-    features : str            values as they are stored, and the form in which they are
+    graph : str               nodes, edges and edge weights
+    split : str               labels or targets, the number of classes, and the three masks
+    features : str            values as they are stored, and their form
     """
 
     graph: str
@@ -28,11 +27,11 @@ class Fingerprint:
     features: str
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Return names of the digests in which two fingerprints differ."""
+        """Names of the digests that differ."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether each digest is well formed: lower-case hexadecimal digits of the right number."""
+        """Whether each digest has the right number of lower-case hexadecimal digits."""
         return all(isinstance(digest, str) and DIGEST.fullmatch(digest)
                    for digest in (self.graph, self.split, self.features))

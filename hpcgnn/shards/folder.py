@@ -1,15 +1,11 @@
-"""Crew: the ranks that make shards together, as the writer sees them; one process is a crew of its own.
+"""The folder that shards are written to: one writer at a time, and new shards replace old ones at once.
 
-No message is sent here.
+New files are written in a hidden folder inside. Renaming it to `.arrived` is the one step that replaces the old shards:
+readers look there first. Afterwards files are moved out and old ones removed; if that is interrupted, the next writer
+ends it.
 
-The folder that shards are written to: one writer at a time, and new shards take the place of old ones at once.
-
-New files are written in a hidden folder inside. Renaming that to `.arrived` is the one step that replaces the old
-shards: readers look there first. What follows only tidies up, and the next writer ends it where it was interrupted.
-
-Stages: what a run of preprocess that was interrupted had finished, for the next one on the same graph to take.
-
-They lie in a hidden folder beside the shards, and are no part of them. What a stage computes is not known here.
+A `Crew` is the ranks that make shards together. `Stages` keep what an interrupted run has finished (owners, orders of
+rows) in another hidden folder, for the next run on the same graph.
 """
 
 from __future__ import annotations
@@ -52,10 +48,10 @@ class Crew(Protocol):
         """Collective: run a step that each rank does alone; an error of any rank is raised on all."""
 
     def share(self, value: Any) -> Any:
-        """Collective: return what rank 0 has."""
+        """Collective: what rank 0 passes."""
 
     def gather(self, value: Any) -> list:
-        """Collective: return what all ranks have, by rank."""
+        """Collective: what all ranks pass, by rank."""
 
 
 class Alone:
@@ -64,15 +60,12 @@ class Alone:
     rank, size = 0, 1
 
     def together(self, step: Callable[[], Result]) -> Result:
-        """Run the step."""
         return step()
 
     def share(self, value: Any) -> Any:
-        """Return the value."""
         return value
 
     def gather(self, value: Any) -> list:
-        """Return the value in a list."""
         return [value]
 
 
@@ -85,7 +78,7 @@ def by_leader(crew: Crew, step: Callable[[], Result]) -> Result:
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
-    """Check that shards may be written to a folder, which need not exist yet; nothing is made or changed.
+    """Check that shards may be written to a folder, which need not exist; nothing is changed.
 
     Raises
     ------
@@ -111,20 +104,19 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists: on the disk that its files will be on."""
+    """The folder, or the nearest one above it that exists; both are on the same disk."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 @contextmanager
 def incoming(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder inside `folder` to write new shards in; when the block ends well they take the place of the old ones.
+    """A folder inside `folder` to write new shards in; when the block ends well they replace the old ones.
 
-    If the block fails, or the process is killed in it, the old shards stay as they were; from the step on that replaces
-    them, the new ones are there.
+    If the block fails or the process is killed in it, the old shards stay as they were.
 
     Raises
     ------
-    ShardError                as of check_folder; a file can't be moved or removed
+    ShardError                as `check_folder`; a file can't be moved or removed
     """
     staging = folder / INCOMING_PATTERN.replace("*", f"{socket.gethostname()}-{os.getpid()}")
     try:
@@ -148,14 +140,14 @@ def incoming(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Return shard files of a folder, of a whole run or of one that is tidied up later, graph.h5 first."""
+    """Shard files of a folder, graph.h5 first, including arrived ones that were not moved out."""
     places = [place for place in (folder / ARRIVED, folder) if os.path.exists(place)]
     graphs = [place / GRAPH_FILE for place in places if (place / GRAPH_FILE).exists()]
     return graphs + [path for place in places for path in sorted(place.glob(PART_PATTERN))]
 
 
 def find_shard(path: Path) -> Path:
-    """Return where a shard file lies: at `path`, or among arrived shards that were not all moved out yet."""
+    """Where a shard file lies: at `path`, or among arrived shards that were not moved out."""
     arrived = path.parent / ARRIVED / path.name
     return arrived if os.path.exists(arrived) else path
 
@@ -168,10 +160,8 @@ def _replace_shards(folder: Path, staging: Path) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Move arrived shards out, remove what they replaced, and what killed runs left behind.
-
-    graph.h5 goes last, so that `.arrived` names the run as long as a part of it may lie there.
-    """
+    # Move arrived shards out, remove those they replace, and what killed runs left behind. graph.h5 moves last: as
+    # long as parts lie in `.arrived`, it names their run.
     arrived = folder / ARRIVED
     if (arrived / GRAPH_FILE).exists():
         parts = sorted(path.name for path in arrived.glob(PART_PATTERN))
@@ -190,12 +180,7 @@ def _tidy(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep every other writer out; the system takes the lock away when this process ends, however it does.
-
-    Raises
-    ------
-    ShardError                another process holds it
-    """
+    # The system releases the lock when this process ends, however it ends.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -221,13 +206,12 @@ Made = tuple[np.ndarray, str]
 
 @dataclass(frozen=True)
 class Stages:
-    """Results of finished stages.
+    """Results of finished stages of a run of preprocess.
 
     Attributes
     ----------
     folder : Path or None     None keeps nothing
-    key : str                 of the graph, the options and the versions that decide every stage
-    progress : callable(description, total) -> ProgressTask
+    key : str                 digest of the graph, the options and the versions that decide every stage
     """
 
     folder: Path | None
@@ -235,11 +219,11 @@ class Stages:
     progress: Progress
 
     def result(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what an interrupted run has kept under this name and key, else what `make` returns, and keep it.
+        """What an interrupted run has kept under this name and key; else what `make` returns, which is kept.
 
         Raises
         ------
-        ShardError                the disk has no room
+        ShardError                the disk is full
         """
         if self.folder is None:
             return make()
@@ -275,12 +259,9 @@ NO_STAGES = Stages(None, "", silent)
 @contextmanager
 def kept_stages(crew: Crew, out_dir: Path, dataset: GraphDataset | None, options: dict[str, object],
                 progress: Progress) -> Iterator[Stages]:
-    """Collective: give the stages of a run, which stay if it is killed, and go when it ends in order.
+    """Collective: the stages of a run, which stay if it is killed and go when it ends in order.
 
-    Parameters
-    ----------
-    dataset : GraphDataset on rank 0, None on others
-    options : dict            all that decides what stages return, beside the graph and versions
+    `dataset` is None on ranks other than 0. `options` holds all that decides the stages, beside the graph and versions.
     """
     key = by_leader(crew, lambda: _key_of(dataset, options))
     folder = None if key is None else out_dir / FOLDER

@@ -1,4 +1,4 @@
-"""From a dataset to a folder of shards: choose owners, then write. How the dataset came about is not known here."""
+"""From a dataset to a folder of shards: choose owners and clusters, then write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcgnn.shards.writer import write_shards
 
 @dataclass(frozen=True)
 class Measured:
-    """Say what parts of earlier shards took to train.
+    """What parts of earlier shards took to train.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Measured:
     seconds: tuple[float, ...]
 
     def owner(self, dataset: GraphDataset) -> np.ndarray:
-        """Return the parts that were measured, (num_nodes,) int32.
+        """The parts that were measured, (num_nodes,) int32.
 
         Raises
         ------
@@ -58,9 +58,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Making:
-    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names,
-    `layers` and `measured` are what its --balance says beside, and `own_parts` is an array or a Path that says the part
-    of each node, where no partitioner is to choose it.
+    """How a graph is cut and stored: the options of `hpcgnn preprocess` by name.
+
+    `layers` and `measured` are what --balance says after the colon. `own_parts` is an array or a Path with the part of
+    each node, in the place of a partitioner.
     """
 
     parts: int = 1
@@ -80,18 +81,17 @@ class Making:
 def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: str, settings: dict[str, Any],
                 progress: Callable[[str, float | None], ProgressTask] = silent,
                 scratch: Path | None = None, crew: Crew = ALONE) -> GraphInfo:
-    """Collective: cut a graph into parts on rank 0, and write them on all.
+    """Collective: cut a graph into parts on rank 0, and write them on all ranks.
 
     Parameters
     ----------
     dataset : GraphDataset on rank 0, None on others
     source, settings          kept in the shards as their provenance
-    scratch : Path or None    folder for what is large and soon gone, as of SourceOptions
-    crew : Crew               whose other arguments are the same, but for the dataset
+    scratch : Path or None    folder for large temporary files, see SourceOptions
 
     Raises
     ------
-    ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
+    ConfigError, ShardError   as choose_owners, cluster_nodes and write_shards
     """
     def own() -> tuple[np.ndarray, str]:
         work = None

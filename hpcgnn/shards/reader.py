@@ -1,4 +1,4 @@
-"""Read shards: what the whole graph is, and one part. Nothing is written or repaired here."""
+"""Reads shards: graph.h5, which describes the whole graph, and one part."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import ShardError
-from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.partition.partition import Partition
-from hpcgnn.shards import packages, schema
-from hpcgnn.shards.feature_formats import PACKAGE
+from hpcgnn.shards import schema
+from hpcgnn.shards.feature_formats import PACKAGE, feature_format
 from hpcgnn.shards.folder import find_shard, shards_in
 from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info, load_texts
 from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo, check_attributes, check_layout, holds, integer_of
@@ -24,7 +23,7 @@ ELSEWHERE = "name a folder that hpcgnn preprocess --out has made"
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
-    """Read what graph.h5 says of the whole graph.
+    """Read graph.h5.
 
     Raises
     ------
@@ -56,10 +55,9 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
     Parameters
     ----------
-    num_parts : int           parts that the caller runs with, one a rank
-    info : GraphInfo          of this folder, where the caller has read it: graph.h5, which is as long as the graph has
-                              nodes, is then not read again
-    expands_packages : bool   False leaves features that are packages out, (num_inner, 0), for `read_packages` to read
+    num_parts : int           parts that the caller runs with, one per rank
+    info : GraphInfo          graph.h5 of this folder if the caller has read it; it is then not read again
+    expands_packages : bool   False: features stored as packages are left out, (num_inner, 0)
 
     Raises
     ------
@@ -69,7 +67,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     info = info or read_graph_info(folder)
     check_num_parts(info, num_parts)
     path = find_shard(schema.part_file(folder, part))
-    with _open_part(folder, part, info) as file:
+    with open_part(folder, part, info) as file:
         scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
         arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
         if info.feature_dtype == PACKAGE and not expands_packages:
@@ -94,7 +92,7 @@ def read_inner_id(folder: Path, part: int, num_parts: int, info: GraphInfo) -> n
 
 
 def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
-    """Return the part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    """The part that owns each node, (num_nodes,) int32; errors as `read_graph_info`."""
     path = find_shard(schema.graph_file(folder))
     with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS) as file:
         check_attributes(file, path, ("run_id",))
@@ -104,26 +102,6 @@ def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
         return file["owner"][()]
 
 
-def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
-    """Read the features of one part as they are stored.
-
-    Returns
-    -------
-    packed : PackagedRows       of the part's inner rows
-    scale : (num_inner,) float32
-
-    Raises
-    ------
-    ShardError                features are no packages; otherwise as of read_partition
-    """
-    if info.feature_dtype != PACKAGE:
-        raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
-                         "run hpcgnn preprocess --feature-format package")
-    with _open_part(folder, part, info) as file:
-        path = find_shard(schema.part_file(folder, part))
-        return packages.load_packages(file, path, info.statistics[part].num_inner, info.num_features)
-
-
 def _read_names(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray | None:
     if info.node_names == "texts":
         return load_texts(file, path, schema.INNER_NAME, info.statistics[part].num_inner)
@@ -131,13 +109,11 @@ def _read_names(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.n
 
 
 def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray:
-    if info.feature_dtype == PACKAGE:
-        return packages.load_feature_rows(file, path, info.statistics[part].num_inner, info.num_features)
-    return file["features"][()]
+    return feature_format(info.feature_dtype).load(file, path, (info.statistics[part].num_inner, info.num_features))
 
 
 @contextmanager
-def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
+def open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
     path = find_shard(schema.part_file(folder, part))
     with open_sealed(path, schema.PART_KIND, schema.part_version(info.feature_dtype)) as file:
         check_attributes(file, path, ("run_id", *schema.PART_SCALARS))
@@ -149,8 +125,8 @@ def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
             if found != expected:
                 raise ShardError(f"{path} holds {name} {found}, expected {name} {expected}; {AGAIN}")
         check_layout(file, path, part_layout(info, part))
-        if info.feature_dtype == PACKAGE and not holds(file, packages.GROUP):
-            raise ShardError(f"{path} has no {packages.GROUP}; {AGAIN}")
+        if info.feature_dtype == PACKAGE and not holds(file, schema.PACKAGES):
+            raise ShardError(f"{path} has no {schema.PACKAGES}; {AGAIN}")
         yield file
 
 

@@ -1,6 +1,6 @@
-"""Texts of any length in an HDF5 file: one array of UTF-8 bytes and one of where each text starts.
+"""GraphInfo as attributes and tables of an HDF5 file, and texts of any length as two arrays.
 
-GraphInfo to and from the attributes and tables of an open HDF5 file.
+Texts "a" and "bcd" are stored as bytes "abcd" and offset [0, 1, 4].
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ def store_texts(file: h5py.Group, name: str, texts: Sequence[str] | np.ndarray) 
 
 
 def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.ndarray:
-    """Read what store_texts wrote.
-
-    Returns
-    -------
-    texts : (num_texts,) objects that are str, so that one long text costs no more than itself
+    """Read what `store_texts` wrote, (num_texts,) str objects, so that one long text costs no more than itself.
 
     Raises
     ------
@@ -51,7 +47,7 @@ def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.nd
 
 
 def packed_texts(texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the UTF-8 bytes of all texts, uint8, and where each starts, int64 (num_texts + 1)."""
+    """UTF-8 bytes of all texts, uint8, and where each starts, int64 (num_texts + 1)."""
     encoded = [str(text).encode("utf-8") for text in texts]
     offset = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(text) for text in encoded], out=offset[1:])
@@ -59,7 +55,7 @@ def packed_texts(texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """Return what packed_texts packed, (num_texts,) objects that are str. Raises UnicodeDecodeError for other bytes."""
+    """Inverse of `packed_texts`, (num_texts,) str objects. Raises UnicodeDecodeError for other bytes."""
     memory = content.tobytes()
     texts = [memory[first:last].decode("utf-8")
              for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True)]
@@ -77,7 +73,7 @@ COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
 
 
 def store_info(file: h5py.File, info: GraphInfo) -> None:
-    """Write scalars as attributes, nested records as JSON, statistics as one column a count."""
+    """Write scalars as attributes, nested records as JSON, and one column per count of the statistics."""
     for name in SCALARS:
         file.attrs[name] = getattr(info, name)
     for name in JSON:
@@ -97,12 +93,12 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 
 
 def load_info(file: h5py.File, path: Path) -> GraphInfo:
-    """Read what store_info wrote; arrays must have the layout that the file's own counts give them.
+    """Read what `store_info` wrote; arrays must have the layout that the file's counts give them.
 
     Raises
     ------
-    ShardError                names of classes that are no texts, or of another number; an attribute without those that
-                              are written with it
+    ShardError                class names that are no texts or of another number; an attribute without those that are
+                              written with it
     """
     more = _load_together(file, path, MORE) | _load_together(file, path, CLUSTERS)
     if "num_clusters" in more:
@@ -127,7 +123,6 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
 
 
 def _load_together(file: h5py.File, path: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """Read attributes of which a file has all or none."""
     found = {name: _plain(file.attrs[name]) for name in names if name in file.attrs}
     if found and len(found) < len(names):
         raise ShardError(f"{path} has no {next(name for name in names if name not in found)}; {AGAIN}")
@@ -135,7 +130,6 @@ def _load_together(file: h5py.File, path: Path, names: tuple[str, ...]) -> dict[
 
 
 def _plain(value):
-    """Turn NumPy scalars into Python's own, and arrays into tuples of them."""
     if isinstance(value, np.ndarray):
         return tuple(tuple(row) if isinstance(row, list) else row for row in value.tolist())
     return value.item() if isinstance(value, np.generic) else value

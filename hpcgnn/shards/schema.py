@@ -1,9 +1,4 @@
-"""Check types and shapes of the arrays and attributes of an open HDF5 file before they are read.
-
-What they mean is not known here.
-
-Name what a folder of shards holds: files, format version and the arrays of each, as docs/shards.md describes.
-"""
+"""Names what a folder of shards holds (files, versions, arrays, see docs/shards.md), and checks types and shapes."""
 
 from __future__ import annotations
 
@@ -34,12 +29,7 @@ def check_attributes(file: h5py.Group, path: Path, names: Iterable[str], advice:
 
 
 def integer_of(file: h5py.Group, path: Path, name: str, advice: str = AGAIN) -> int:
-    """Return an attribute that must be one integer.
-
-    Raises
-    ------
-    ShardError                it is something else
-    """
+    """An attribute that must be one integer; raises ShardError if it is not."""
     value = file.attrs[name]
     if not isinstance(value, np.integer):
         raise ShardError(f"{path} has {name} of type {type(value).__name__}, expected an integer; {advice}")
@@ -47,7 +37,7 @@ def integer_of(file: h5py.Group, path: Path, name: str, advice: str = AGAIN) -> 
 
 
 def holds(file: h5py.Group, name: str) -> bool:
-    """Tell whether a group itself holds something by this name; links, also to other files, are not followed."""
+    """Whether a group itself holds something by this name; links, also to other files, are not followed."""
     first, _, rest = name.partition("/")
     if not isinstance(file.get(first, getlink=True), h5py.HardLink):
         return False
@@ -55,16 +45,12 @@ def holds(file: h5py.Group, name: str) -> bool:
 
 
 def check_layout(file: h5py.Group, path: Path, layout: Layout, advice: str = AGAIN) -> None:
-    """Check datasets against what they must be, without reading them.
-
-    Parameters
-    ----------
-    layout : name -> (dtype, shape)
+    """Check type and shape of datasets without reading them; `layout` maps names to (dtype, shape).
 
     Raises
     ------
-    ShardError                one is missing, no array of this very file, of another type or shape, or says that it
-                              holds more than the file does
+    ShardError                one is missing, lies in another file, has another type or shape, or claims more bytes than
+                              the file holds
     """
     for short, (dtype, shape) in layout.items():
         name = f"{file.name}/{short}".lstrip("/")
@@ -88,6 +74,7 @@ GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # of a part file whose features are packages; all else in it is of format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
+PACKAGES = "packages"       # the group of a part file that holds them, in the place of array `features`
 GRAPH_FILE = "graph.h5"
 PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 
@@ -104,29 +91,25 @@ NODE_NAMES = ("none", "integers", "texts")
 
 
 def graph_file(folder: Path) -> Path:
-    """Return the path of the file about the whole graph."""
     return Path(folder) / GRAPH_FILE
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Return the path of one part's file."""
     return Path(folder) / f"part-{part:04d}.h5"
 
 
 def part_version(feature_format: str) -> int:
-    """Return the format version of the part files whose features are stored so."""
+    """Format version of part files with features stored like this."""
     return PACKAGE_PART_VERSION if feature_format == PACKAGE else PART_VERSION
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Record where shards come from.
+    """Where shards come from.
 
     Attributes
     ----------
     source : str             the source's specification, e.g. "ogb:ogbn-products"
-    partitioner : str
-    seed : int
     settings : dict          every setting of the command that made them: name -> str, number, bool or None
     """
 
@@ -138,31 +121,23 @@ class Provenance:
 
 @dataclass(frozen=True, repr=False)
 class GraphInfo:
-    """Hold what graph.h5 says of the whole graph.
+    """What graph.h5 says of the whole graph.
 
     Attributes
     ----------
     run_id : str             32 hexadecimal digits drawn once per run of preprocess; each part file repeats it
-    hpcgnn_version : str
     name : str               of the dataset
-    num_nodes, num_edges, num_features, num_classes, num_parts : int   edges are arcs; num_classes of a regression is
-                                       the number of its targets
-    num_train, num_val, num_test : int                                 nodes in each split
-    is_multi_label : bool
+    num_edges, num_classes : int       edges are directed; num_classes of a regression is the number of its targets
     feature_dtype : {"float32", "float16", "package"}     how features are stored
-    provenance : Provenance
-    cleaning : CleaningReport
-    fingerprint : Fingerprint          of graph, split and features, the same however the graph was cut
-    statistics : tuple of PartitionStatistics, one a part; where ranks share what one has read, those of the rank's own
-                                       part, by its number
+    statistics : tuple of PartitionStatistics     one per part; a dict with the rank's own if ranks share
+                                       what one has read
     boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
-    task : {"classes", "multi-label", "regression"}       what labels are
-    class_names : tuple of str         in the order of class ids; empty where the source has numbers
-    has_edge_weights : bool            parts hold edge_weight
-    node_names : {"none", "integers", "texts"}            what ids the source gives its nodes, which parts then hold as
-                                       inner_name; none where they are 0 .. num_nodes - 1
-    num_clusters : int                 clusters of the whole graph, which parts then hold as cluster; 0 without
-    cluster_digest : str               32 hexadecimal digits, the same for the same cluster of every node; or empty
+    task : {"classes", "multi-label", "regression"}
+    class_names : tuple of str         by class id; empty if the source has numbers
+    node_names : {"none", "integers", "texts"}   ids that the source gives its nodes, stored in parts as inner_name;
+                                       "none" if they are 0 .. num_nodes - 1
+    num_clusters : int                 clusters of the whole graph; 0 without
+    cluster_digest : str               32 hexadecimal digits, or empty
     """
 
     run_id: str
@@ -201,25 +176,24 @@ class GraphInfo:
 
     @property
     def what_was_read(self) -> WhatWasRead:
-        """What the source was taken for, as `hpcgnn preprocess` printed it; `print(info.what_was_read)` shows it."""
+        """How the columns of the source were understood, as `hpcgnn preprocess` prints it."""
         return self.cleaning.read
 
     @property
     def says_more(self) -> bool:
-        """Tell whether graph.h5 needs the format that has more than shards of version 0.2 know."""
+        """Whether graph.h5 needs the newer format, which shards before version 0.2 did not have."""
         return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none"
                     or self.num_clusters)
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,
                       error: type[HpcgnnError] = CheckpointError) -> None:
-    """Check that something was made on the graph, the split and the features that these shards hold.
+    """Check that something was made on the graph, the split and the features of these shards.
 
     Parameters
     ----------
     source : str              what was made, as a sentence names it
-    written : Fingerprint     of the shards that it was made on
-    info : GraphInfo          of the shards that it is to work on
+    written : Fingerprint     of the shards it was made on
     other_graph : bool        the user said --other-graph: anything is accepted
 
     Raises

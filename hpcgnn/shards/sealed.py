@@ -1,10 +1,7 @@
-"""PatientFile: a file object that outlives a failed write. Nothing about HDF5 content or seals is known here.
+"""Sealed HDF5 files: written whole or not at all, and checked before anything in them is believed.
 
-The seal of a file: its first 512 bytes, plain text that names kind, format, checksum and size.
-
-Sealed HDF5 files: written whole or not at all, checked before a byte of them is believed.
-
-What such a file holds is not known here.
+A file starts with its seal, 512 bytes of text that name kind, format, CRC-32 and size. It is written under a temporary
+name, sealed, brought to the disk and renamed.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from hpcgnn.errors import HpcgnnError, ShardError
 
 
 class PatientFile(io.RawIOBase):
-    """A file that HDF5 writes through and that keeps the first failure for later.
+    """A file object for HDF5 that keeps the first failed write for later.
 
-    HDF5 can crash the process at exit if a write fails under it (a full disk), so it is told that all went well, and
+    HDF5 can crash the process at exit if a write fails under it (a full disk). So it is told that all went well, and
     the writer raises `failure` once HDF5 is done.
     """
 
@@ -38,7 +35,7 @@ class PatientFile(io.RawIOBase):
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 - closed by close()
 
     def write(self, data) -> int:
-        """Write all of `data`, or note why not; the length of `data` is returned either way."""
+        """Write all of `data`, or keep the failure; returns the length of `data` either way."""
         data = memoryview(data).cast("B")
         rest = data
         try:
@@ -80,14 +77,14 @@ NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # of 
 
 @dataclass(frozen=True)
 class Seal:
-    """Hold what a sealed file says of itself.
+    """What a sealed file says of itself.
 
     Attributes
     ----------
     kind : str               one word, e.g. "part", "graph", "checkpoint"
     version : int            format version of that kind
     crc : int                CRC-32 (zlib) of everything after the seal
-    num_bytes : int          size of the file, the seal included
+    num_bytes : int          size of the file with its seal
     """
 
     kind: str
@@ -96,13 +93,13 @@ class Seal:
     num_bytes: int
 
     def render(self) -> bytes:
-        """Return the 512 bytes that stand at the start of the file."""
+        """The 512 bytes at the start of the file."""
         lines = f"{MAGIC} {self.kind}\nformat {self.version}\ncrc32 {self.crc:08x}\nbytes {self.num_bytes}\n"
         return lines.encode("ascii").ljust(SEAL_BYTES - 1) + b"\n"
 
 
 def parse_seal(block: bytes) -> Seal | None:
-    """Read a seal; None where the block is no seal at all, also if only its spacing differs from `render`."""
+    """Parse a seal; None if the block differs from what `render` writes in any byte."""
     try:
         (magic, kind), (form, version), (crc_word, crc), (size_word, num_bytes) = (
             line.split(" ") for line in block.decode("ascii").split("\n")[:4])
@@ -114,7 +111,7 @@ def parse_seal(block: bytes) -> Seal | None:
 
 
 def crc_of_body(file: BinaryIO) -> int:
-    """Return the CRC-32 of everything after the seal, read in blocks."""
+    """CRC-32 of everything after the seal, read in blocks."""
     file.seek(SEAL_BYTES)
     crc = 0
     while block := file.read(CRC_BLOCK_BYTES):
@@ -123,7 +120,7 @@ def crc_of_body(file: BinaryIO) -> int:
 
 
 def seal_file(file: BinaryIO, kind: str, version: int) -> None:
-    """Compute the seal of a file whose body is complete and write it over the first 512 bytes."""
+    """Write the seal of a file with a complete body over its first 512 bytes."""
     crc = crc_of_body(file)
     num_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -131,7 +128,7 @@ def seal_file(file: BinaryIO, kind: str, version: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut, where the file system can."""
+    """Make a rename in `folder` survive a power cut, if the file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -150,15 +147,13 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErro
 
 
 def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[HpcgnnError] = ShardError) -> None:
-    """Write a sealed file under a temporary name beside `path` and rename it when it is complete and on disk.
+    """Write a sealed file under a temporary name beside `path`, and rename it when it is complete and on disk.
 
-    Parameters
-    ----------
-    fill : callable(h5py.File)        puts the content in; memory: what it holds at a time
+    `fill(file)` puts the content in.
 
     Raises
     ------
-    error                     the folder can't be written or the disk is full; what was at `path` is still there
+    error                     the folder can't be written or the disk is full; the old file at `path` stays
     """
     with _replacing(Path(path), error) as temporary, PatientFile(temporary) as file:
         _write_patiently(file, kind, version, fill)
@@ -167,7 +162,6 @@ def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[Hp
 
 @contextmanager
 def _replacing(path: Path, error: type[HpcgnnError]) -> Iterator[Path]:
-    """Give a temporary name to write to; after success it takes the place of `path`, after a failure it is gone."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
@@ -205,8 +199,8 @@ def open_sealed(path: Path, kind: str, version: int | tuple[int, ...], error: ty
 
     Parameters
     ----------
-    version : int or tuple    format, or formats, that the caller reads
-    advice : str              what to do about a file that does not fit; ends the sentence
+    version : int or tuple    formats that the caller reads
+    advice : str              what to do if the file does not fit; ends the sentence
 
     Raises
     ------
@@ -227,7 +221,7 @@ def open_sealed(path: Path, kind: str, version: int | tuple[int, ...], error: ty
 
 def check_seal(path: Path, kind: str, version: int | tuple[int, ...], error: type[HpcgnnError] = ShardError,
                advice: str = AGAIN) -> tuple[int, int]:
-    """Check kind, format, size and checksum of a sealed file; parameters and errors as of open_sealed.
+    """Check kind, format, size and checksum of a sealed file; parameters and errors as `open_sealed`.
 
     Returns
     -------
@@ -246,7 +240,7 @@ def check_seal(path: Path, kind: str, version: int | tuple[int, ...], error: typ
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; a pipe or a device, at which a reader could wait for ever, raises OSError."""
+    # A pipe or a device is refused: reading it could wait for ever.
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -259,13 +253,11 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _first_line(reason: Exception) -> str:
-    """Say why something could not be read, short enough for a sentence."""
     lines = str(reason).strip().splitlines()
     return f"{type(reason).__name__}: {lines[0][:MAX_REASON]}" if lines else type(reason).__name__
 
 
 def _find_fault(file: BinaryIO, kind: str, version: int | tuple[int, ...]) -> str | None:
-    """Say what is wrong with a file, as the rest of a sentence that starts with its name; None where nothing is."""
     block = file.read(SEAL_BYTES)
     num_bytes = file.seek(0, os.SEEK_END)
     seal = parse_seal(block)
@@ -294,5 +286,5 @@ def _unsealed(block: bytes, num_bytes: int) -> str:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's own words for an error, without path or traceback."""
+    """The system's own words for an error, without path or traceback."""
     return os.strerror(error.errno) if error.errno else str(error)

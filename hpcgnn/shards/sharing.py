@@ -1,6 +1,6 @@
-"""A dataset that rank 0 has, for all ranks: its arrays go through files that each rank maps.
+"""Gives all ranks the dataset that rank 0 has read: its arrays go through files that each rank maps.
 
-So ranks of one node have them in memory once. The files are no shards and don't outlive the run.
+So ranks of one node have them in memory once. The files go when the shards are written.
 """
 
 from __future__ import annotations
@@ -33,18 +33,12 @@ def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays
                  ) -> Iterator[tuple[GraphDataset | np.ndarray | None, ...]]:
     """Collective: give every rank the dataset and the arrays of rank 0, until the block ends.
 
-    Parameters
-    ----------
-    folder : Path             that all ranks see
-    dataset, arrays           None on other ranks than 0; an array may be None there, too
-
-    Yields
-    ------
-    dataset, and each array
+    `folder` must be visible to all ranks. On other ranks `dataset` and `arrays` are None; an array may be None on rank
+    0, too.
 
     Raises
     ------
-    ShardError                the disk has no room; on all ranks
+    ShardError                the disk is full; on all ranks
     """
     if crew.size == 1:
         yield (dataset, *arrays)
@@ -60,7 +54,6 @@ def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays
 
 
 def _put_all(place: Path, dataset: GraphDataset, arrays: tuple[np.ndarray | None, ...]) -> tuple[GraphDataset, list]:
-    """Write arrays to files; return what is left, with the names of the files in their places."""
     try:
         place.mkdir()
         named = {item.name: _put(place, item.name, getattr(dataset, item.name)) for item in fields(dataset)}
@@ -75,11 +68,11 @@ class Put(str):
 
 
 class PutTexts(Put):
-    """The same of two files that hold texts."""
+    """The name of two files that hold texts."""
 
 
 class PutCsr(Put):
-    """The same of three files that hold a CSR matrix."""
+    """The name of three files that hold a CSR matrix."""
 
 
 def _put(place: Path, name: str, value: object) -> object:

@@ -1,9 +1,7 @@
-"""Check that graph.h5 makes sense: types, counts that add up, and a name that is no path.
+"""Checks that graph.h5 and a part make sense: counts that add up, offsets, ranges, ids, labels, masks and values.
 
-Check a part that was read: offsets, ranges, ids, labels, masks and values, in one pass over its arrays.
-
-Checksums are kept elsewhere; this is for files that a faulty program sealed. Lists of two parts are compared by
-`hpcgnn.partition.partition`.
+A seal shows that a file is whole; these checks are for files that a faulty program has sealed. Each check yields faults
+as the rest of a sentence that starts with the file's name.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ QUANTILES = 101
 
 
 def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
-    """Return the type and shape of each array of graph.h5."""
+    """Type and shape of each array of graph.h5."""
     columns = {item.name: (np.int64, (num_parts,)) for item in fields(PartitionStatistics)}
     columns |= {"imbalance": (np.float64, (num_parts,)), "sent_to": (np.int64, (num_parts, num_parts)),
                 "boundary_importance": (np.int64, (num_parts, IMPORTANCE_BINS)),
@@ -41,7 +39,7 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 
 def find_graph_fault(info: GraphInfo) -> str | None:
-    """Say what is wrong first, as the rest of a sentence that starts with the file; None where nothing is."""
+    """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
     for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_clusters, _faults_of_statistics,
                    _faults_of_reports):
         fault = next(faults(info), None)
@@ -143,9 +141,7 @@ FLOAT16_INFINITY = 0x7C00
 
 
 def part_layout(info: GraphInfo, part: int) -> Layout:
-    """Type and shape of each array of a part file, as graph.h5 tells; features that are packages, and ids that are
-    texts, are not among them.
-    """
+    """Type and shape of each array of a part file, as graph.h5 tells, except packages and texts."""
     counts = info.statistics[part]
     num_rows, inner = counts.num_inner + counts.num_halo, (counts.num_inner,)
     by_task = {"classes": (np.int64, inner), "multi-label": (np.uint8, (*inner, info.num_classes)),
@@ -169,10 +165,9 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
 
 
 def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
-    """Say what is wrong first with a part, as the rest of a sentence that starts with its file; None for nothing.
+    """The first fault of a part, as the rest of a sentence that starts with its file; None if it has none.
 
-    Arrays have the types and shapes of `part_layout`. Memory: a byte a node of the graph, and a bit more than that a
-    local row.
+    Arrays must have the types and shapes of `part_layout`.
     """
     for faults in (_faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes):
         fault = next(faults(part, info), None)
@@ -182,7 +177,7 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
 
 def find_row_fault(part: Partition) -> str | None:
-    """Find a row that does not list its sources in ascending global ids, each once; dearer than `find_part_fault`."""
+    """Find a row whose sources do not ascend strictly in global ids; slower than `find_part_fault`."""
     known_id = np.concatenate([part.inner_id, part.halo_id])
     if not _ascends(known_id[part.indices], part.indptr):
         return "has a row of indices whose sources do not ascend"
@@ -190,7 +185,7 @@ def find_row_fault(part: Partition) -> str | None:
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Tell whether no value is NaN or infinite; (n, ...) float16 or float32, read once."""
+    """Whether no value is NaN or infinite; (n, ...) float16 or float32, read once."""
     flat = values.reshape(-1)
     for first in range(0, flat.size, BLOCK_ENTRIES):
         block = flat[first:first + BLOCK_ENTRIES]
@@ -290,7 +285,6 @@ def _out_of_range(name: str, array: np.ndarray, limit: int) -> Iterator[str]:
 
 
 def _ascends(ids: np.ndarray, offset: np.ndarray) -> bool:
-    """Tell whether ids ascend strictly within each range of offsets that rise from 0 to their number."""
     rises = ids[1:] > ids[:-1]
     starts = offset[1:-1]
     rises[starts[(starts > 0) & (starts < len(ids))] - 1] = True

@@ -1,4 +1,4 @@
-"""Check a whole folder of shards, part after part, and what no part alone can show. Nothing is changed."""
+"""Checks a whole folder of shards, part after part, and that the parts fit each other."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hpcgnn.shards.structure import find_row_fault
 def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
     """Check every file of a folder from end to end, and that the parts fit each other.
 
-    Memory: the owner and the cluster of each node, and one part.
+    In memory at a time: the owner and the cluster of each node, and one part.
 
     Raises
     ------
-    ShardError                as of read_partition; a node that no part or another one has; parts whose lists differ;
-                              other clusters than graph.h5 has the digest of
+    ShardError                as read_partition; a node in no part or in a wrong one; parts with lists that differ;
+                              clusters with another digest than graph.h5 has
     """
     info = read_graph_info(folder)
     owner = read_owner(folder, info)
@@ -55,7 +55,6 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
 
 
 def _find_owner_fault(part: Partition, owner: np.ndarray) -> str | None:
-    """Say which rows of a part graph.h5 gives to another owner; None where there are none."""
     if (owner[part.inner_id] != part.part).any():
         return "has inner_id that graph.h5 gives to another part"
     if not np.array_equal(owner[part.halo_id], np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))):

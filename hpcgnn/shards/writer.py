@@ -1,4 +1,4 @@
-"""Write a partitioned graph as a folder of shards, the parts first and graph.h5 last. Nothing is read back here."""
+"""Writes a partitioned graph as a folder of shards: the parts first and graph.h5 last."""
 
 from __future__ import annotations
 
@@ -38,31 +38,21 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
                  progress: Callable[[str, float | None], ProgressTask] = silent, overwrite: bool = False,
                  reorder: str = "none", feature_bits: int = 8, cluster: np.ndarray | None = None,
                  crew: Crew = ALONE, stages: Stages = NO_STAGES) -> GraphInfo:
-    """Collective: write every part of `dataset`, then graph.h5.
+    """Collective: write every part of `dataset`, then graph.h5, and return what graph.h5 holds.
 
-    A run that fails or is killed leaves what the folder held. Each rank finds the halos of every crew.size-th part,
-    orders its rows and writes it; the files are the same for any number of ranks.
-
-    Memory: the graph's own arrays, all halo ids, 4 bytes a node of importance, one part without its features, and one
-    block of features, or the packages of one part.
+    Each rank finds the halos of every crew.size-th part, orders its rows and writes it; the files are the same for any
+    number of ranks. A run that fails or is killed leaves what the folder held.
 
     Parameters
     ----------
-    dataset, owner, cluster   None on other ranks than 0
+    dataset, owner, cluster   None on ranks other than 0
     owner : (num_nodes,) int32, values < num_parts
-    out_dir : Path            made if it is not there; all ranks see it
-    feature_format : {"float32", "float16", "package"}     packages hold rounded features, see quantize_features
-    progress : callable(description, total) -> ProgressTask
+    feature_format : {"float32", "float16", "package"}
     overwrite : bool          replace the shards that out_dir holds
-    reorder : str                       order of rows in each part, see order_rows; by provenance's seed
-    feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
-    cluster : (num_nodes,) int32, what cluster_nodes returns, or None: parts hold none
-    crew : Crew               the ranks at work
-    stages : Stages           keep the order of each part for the case that the run is interrupted
-
-    Returns
-    -------
-    info : GraphInfo          what graph.h5 holds
+    reorder : str             order of rows in each part, see order_rows; with provenance's seed
+    feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 if a feature is negative
+    cluster : (num_nodes,) int32 or None     from cluster_nodes
+    stages : Stages           keep the order of each part in case the run is interrupted
 
     Raises
     ------

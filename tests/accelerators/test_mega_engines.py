@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mega_setup import small_design
 from reference_mega import aggregate, combine, condense
 
+from hpcgnn.accelerators.condense_traffic import Buffer
 from hpcgnn.accelerators.mega.layout import Rules
 from hpcgnn.accelerators.mega.units import (
     condense_cycles,
@@ -20,7 +21,6 @@ from hpcgnn.accelerators.mega.units import (
     source_cycles,
 )
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
-from hpcgnn.partition.condense_traffic import Buffer
 
 
 @settings(max_examples=60, deadline=None)

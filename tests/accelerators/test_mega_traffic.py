@@ -1,4 +1,4 @@
-"""What MEGA's passes read of XW from DRAM is what hpcgnn.partition.condense_traffic counts."""
+"""What MEGA's passes read of XW from DRAM is what hpcgnn.accelerators.condense_traffic counts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mega_setup import bytes_by_kind, small_design, small_workload, walked
 
-from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
-from hpcgnn.accelerators.workload import Product, Workload
-from hpcgnn.partition.condense import condensed_regions
-from hpcgnn.partition.condense_traffic import (
+from hpcgnn.accelerators.condense_traffic import (
     Buffer,
     condensed_traffic,
     direct_traffic,
@@ -20,6 +17,9 @@ from hpcgnn.partition.condense_traffic import (
     pruned_traffic,
     source_traffic,
 )
+from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
+from hpcgnn.accelerators.workload import Product, Workload
+from hpcgnn.partition.condense import condensed_regions
 
 SCHEDULES = ("condense", "condense-ids", "metis", "metis-arcs", "gcod", "naive")
 COUNTED = {"condense": condensed_traffic, "condense-ids": condensed_traffic, "metis": source_traffic,

@@ -12,13 +12,13 @@ from fork_server import served
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
+from hpcgnn.accelerators.condense_traffic import Buffer
 from hpcgnn.bench.dram import BY_SOURCE, CONDENSED, ORDERS, PRUNED_SHARE, SCHEMES, DramBenchmark, arcs_of, shuffled
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import REORDERS
-from hpcgnn.partition.condense_traffic import Buffer
 from hpcgnn.partition.order import order_rows
 
 SIDE = 60

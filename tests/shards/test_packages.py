@@ -12,8 +12,9 @@ from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError, ShardError
-from hpcgnn.shards import features, packages, schema
-from hpcgnn.shards.reader import read_graph_info, read_packages, read_partition
+from hpcgnn.lowbit.package_shards import read_packages
+from hpcgnn.shards import features, schema
+from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.verification import verify_shards
@@ -105,7 +106,7 @@ def rewrite(path, change):
                 old.copy(name, file)
             for name, value in old.attrs.items():
                 file.attrs[name] = value
-        change(file[packages.GROUP])
+        change(file[schema.PACKAGES])
 
     write_sealed(path.with_suffix(".new"), schema.PART_KIND, schema.PACKAGE_PART_VERSION, fill)
     path.with_suffix(".new").replace(path)

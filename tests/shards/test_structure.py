@@ -15,7 +15,8 @@ from reference_partition import random_dataset
 from resealing import attribute, put, reseal
 
 from hpcgnn.errors import ShardError
-from hpcgnn.shards.reader import read_graph_info, read_packages, read_partition
+from hpcgnn.lowbit.package_shards import read_packages
+from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.structure import is_finite
 from hpcgnn.shards.verification import verify_shards

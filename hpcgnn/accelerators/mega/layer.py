@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID
 from hpcgnn.accelerators.mega.layout import Connections, Rules, StoredRows, bytes_of, pieces
 from hpcgnn.accelerators.mega.units import WeightLoads, region_offsets, weight_loads
 from hpcgnn.accelerators.schedule import AddressSpace, Requests
 from hpcgnn.accelerators.workload import Product
-from hpcgnn.partition.condense_traffic import BYTES_AN_ID
 
 
 @dataclass(frozen=True)

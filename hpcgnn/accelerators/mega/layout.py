@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcgnn.accelerators.condense_traffic import POLICIES, Buffer, pruned_entries
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.schedule import KIND, NO_REQUESTS, Requests
 from hpcgnn.accelerators.subgraphs import Subgraphs, blocks_of, subgraphs_of
@@ -20,7 +21,6 @@ from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Workload
 from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
-from hpcgnn.partition.condense_traffic import POLICIES, Buffer, pruned_entries
 
 # Whether subgraphs are those of METIS, else blocks of ids; and how what they need of each other is read.
 SCHEDULES = {"condense": (True, "condense"), "condense-ids": (False, "condense"), "metis": (True, "source"),

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcgnn.accelerators.condense_traffic import ENTRIES_A_RUN, FetchedLines, fetched_lines, source_lines
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.mega.events import added, combination_events, fused_events, later_events
 from hpcgnn.accelerators.mega.layer import Layer, PlacedRows, Places, places_of
@@ -42,7 +43,6 @@ from hpcgnn.accelerators.mega.units import (
 from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 from hpcgnn.partition.condense import ClusteredRows
-from hpcgnn.partition.condense_traffic import ENTRIES_A_RUN, FetchedLines, fetched_lines, source_lines
 
 Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and their requests
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID, Buffer
 from hpcgnn.accelerators.mega.layout import Rules, bytes_of
 from hpcgnn.partition.condense import CondensedRegions
-from hpcgnn.partition.condense_traffic import BYTES_AN_ID, Buffer
 
 
 def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Files of Adaptive-Packages: the codes that each layer of an integer model reads, one sealed file per part.
 
-`part-RRRR.h5` has groups `layer-0`, `layer-1`, .. as `hpcgnn.shards.packages` lays them out, and dataset `node_id`,
-(num_rows,) int64, the global ids of the rows.
+`part-RRRR.h5` has groups `layer-0`, `layer-1`, .. as `hpcgnn.lowbit.package_shards` lays them out, and
+dataset `node_id`, (num_rows,) int64, the global ids of the rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.errors import ShardError
 from hpcgnn.lowbit.package import PackagedRows
-from hpcgnn.shards.packages import read_packages_of, write_packages
+from hpcgnn.lowbit.package_shards import read_packages_of, write_packages
 from hpcgnn.shards.schema import check_layout, holds
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 

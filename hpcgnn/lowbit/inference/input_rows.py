@@ -12,9 +12,9 @@ import numpy as np
 from hpcgnn.lowbit.inference.coded_rows import BitRows, CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.lowbit.integer_model import RowScale
 from hpcgnn.lowbit.package import PackagedRows
+from hpcgnn.lowbit.package_shards import read_packages
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.feature_formats import PACKAGE
-from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import GraphInfo
 
 
@@ -110,7 +110,7 @@ class PackedInput:
 
 
 def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
-    """Return the features of a part in the form of its shard; errors as of `hpcgnn.shards.reader.read_packages`."""
+    """Return the features of a part in the form of its shard; errors as of `read_packages`."""
     if info.feature_dtype == PACKAGE:
         return PackageRows(*read_packages(folder, part.part, info))
     return FloatRows(part.features)

@@ -1,8 +1,8 @@
 """IntegerRun: an integer model on the shards of all ranks, with its answers, scores, seconds and bytes.
 
 `open` reads a rank's shard once and turns input rows into the first convolution's codes; floats are not kept. A pass
-runs on the device, through `GraphPass` for models that sum their neighbors, or through `forward_codes` for attention.
-All give the same bits.
+runs on the device, through `GraphPass` for models that sum their neighbors, or through `forward_codes` for attention
+and packed input. All give the same bits.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     lanes = "ragged_" if is_ragged else "wide_" if columns > PAIR else ""
     form = _Form(f"{lanes}{_kind(num_heads, packed)}{'half_' if is_half else ''}", dim, columns, int(is_aligned),
                  len(near), 0 if dense is None else len(dense), split, num_heads, int(is_added))
+    # Arguments are checked once per form: later products of the same matrix only bring other tensors.
     key = "aggregate", cut.start, cut.stop, cut.items_a_block, near.dtype, near.device, form
     bound = matrix.geometry.bound
     if key not in bound:
@@ -154,7 +155,6 @@ def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, mat
 
 
 def entry_arguments(cut: Segments, matrix: SparseRows, like: torch.Tensor) -> tuple:
-    """First arguments of such a kernel."""
     return (on_device(cut.offset, like), on_device(cut.block_row, like), cut.start, cut.stop, cut.items_a_block,
             on_device(matrix.begin, like), on_device(matrix.end, like), on_device(matrix.indices, like),
             matrix.num_self)
@@ -175,7 +175,6 @@ def spilled_arguments(cut: Segments, dim: int, like: torch.Tensor) -> tuple:
 
 
 def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Uninitialized room for the parts of shared rows."""
     return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)
 
 

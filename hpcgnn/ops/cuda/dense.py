@@ -49,7 +49,6 @@ def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
 
 
 def row_blocks(num_rows: int) -> tuple[int, int]:
-    """Rows per block and number of blocks."""
     rows_a_block = max(LEAST_ROWS, -(-num_rows // MAX_ROW_BLOCKS))
     return rows_a_block, -(-num_rows // rows_a_block)
 
@@ -70,7 +69,6 @@ def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) 
 
 @contextmanager
 def _float32_sums() -> Iterator[None]:
-    """cuBLAS may add the parts of a long sum in 16 bits; forbid it in the block."""
     settings = torch.backends.cuda.matmul
     names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
     before = [getattr(settings, name) for name in names]

@@ -75,7 +75,6 @@ class RowEnd:
     faults: torch.Tensor
 
     def arguments(self) -> dict[str, Any]:
-        """The kernels' arguments by name, except for the source of sums."""
         layer, settings = self.layer, self.layer.settings
         more: dict[str, Any] = {}
         if settings.adds_near:
@@ -87,7 +86,6 @@ class RowEnd:
                 "field_bits": layer.field_bits, "field_words": layer.field_words, **more, **self.written()}
 
     def written(self) -> dict[str, Any]:
-        """Arguments of LayerNorm, of the values and of the codes."""
         layer = self.layer
         found: dict[str, Any] = {
             "degree": self.nodes.degree, "count": self.nodes.count, "num_rows": len(self.nodes.degree),
@@ -103,7 +101,6 @@ class RowEnd:
 
 
 def empty_columns(layer: DeviceLayer, tiles: SlotTiles) -> BitLines:
-    """Room for mapped codes by column, over slots."""
     shape = layer.settings.mapped_bits, padded_outputs(layer.dim), words_of(tiles.num_slots)
     return BitLines(torch.empty(shape, dtype=torch.int32, device=tiles.slot_row.device), layer.dim, tiles.num_slots)
 
@@ -189,7 +186,6 @@ def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> Non
 def finish_second(layer: DeviceLayer, sums: torch.Tensor, nodes: DeviceNodes, first: int, stop: int,
                   values: torch.Tensor | None, target: RowPlanes | None, scales: DeviceScales | None, is_last: bool,
                   faults: torch.Tensor) -> None:
-    """Finish the rows first .. stop - 1 of the second map's sums."""
     end = RowEnd(layer, nodes, None, sums, None, values, target, scales, not is_last, not is_last, faults)
     _finish("finish_sums", first, stop, {
         **end.written(), "dim": layer.out_dim, "sums": sums, "row_step": layer.second_rows.step,

@@ -46,8 +46,6 @@ _PARAMETER = re.compile(r"^(const\s+)?(\w+)\s*(\*?)\s*(const\s+)?(?:__restrict__
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel; `type` is the pointee's for a pointer."""
-
     name: str
     type: str
     is_pointer: bool
@@ -63,9 +61,7 @@ def signatures_of(source: str) -> dict[str, tuple[Parameter, ...]]:
     A kernel is `extern "C" __global__ void name(...)`, or a macro of that form that is applied by name or by
     FOR_EACH_STORAGE of kernels/device.cuh.
 
-    Raises
-    ------
-    KernelError      a parameter that is neither `type name` nor `[const] type *[__restrict__] name`
+    Raises KernelError for a parameter that is neither `type name` nor `[const] type *[__restrict__] name`.
     """
     text = re.sub(r"\\\n", " ", _COMMENT.sub(" ", source))
     return {name: _parameters_of(name, parameters) for name, parameters in _KERNEL.findall(_expand(text))}
@@ -159,16 +155,15 @@ class ArgumentList:
     def packed(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
         """Bytes of all parameters, and the device of the tensors, None without any.
 
-        Raises
-        ------
-        KernelError      a wrong number of arguments; one that is not of its parameter's type, out of its range, not
-                         contiguous or on another device
+        Raises KernelError for a wrong number of arguments; one that is not of its parameter's type, out of its range,
+        not contiguous or on another device.
         """
         types = tuple(map(type, arguments))
         if types not in self._known_types:
             self.check(arguments)
             self._known_types.add(types)
         values = list(arguments)
+        # The fast path: struct checks the numbers' ranges while it packs them.
         try:
             device = self.point(values, self.pointers, None)
             return self.pack(*values), device
@@ -220,7 +215,7 @@ class ArgumentList:
 
 
 class Unusual(Exception):
-    """Something that `ArgumentList.check` has to look at."""
+    pass
 
 
 def _check_tensor(parameter: Parameter, argument, device_type: str) -> None:
@@ -273,13 +268,9 @@ def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
     is_exact : bool         no multiplication is fused with an addition
     capability : int        of the chip, 90 for 9.0; one that NVRTC does not know gets PTX, which the driver compiles
 
-    Returns
-    -------
-    Path      .cubin or .ptx in `cache_folder()`; ranks that compile it at once leave one whole file
+    The file, .cubin or .ptx, is in `cache_folder()`; ranks that compile it at once leave one whole file.
 
-    Raises
-    ------
-    KernelError      NVRTC refuses the source, CUDA's headers are missing, or the folder can't be written
+    Raises KernelError if NVRTC refuses the source, CUDA's headers are missing, or the folder can't be written.
     """
     from cupy.cuda import nvrtc
 
@@ -390,8 +381,6 @@ class Launch:
 
 
 class Backend(Protocol):
-    """Compiles kernels and starts them."""
-
     device_type: str
 
     def launch(self, launch: Launch) -> None: ...
@@ -616,9 +605,7 @@ def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
 
     `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
 
-    Raises
-    ------
-    KernelError      no such file, or no such kernel in it
+    Raises KernelError for no such file, or no such kernel in it.
     """
     source = file if isinstance(file, Path) else KERNELS / f"{file}.cu"
     if not source.is_file():

@@ -84,11 +84,13 @@ def block_shape(num_items: int) -> tuple[int, int]:
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
     """Segments of the rows first_row .. last_row - 1, at least one."""
+    # Cut the items at equal distances, whatever the rows.
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp
     first_item = np.arange(start, stop, items_a_block)
     row = (np.searchsorted(offset, np.append(first_item, stop - 1), side="right") - 1).astype(np.int32)
     begins_inside = offset[row[1:-1]] < first_item[1:]      # the block before holds items of this row too
+    # A row that a block begins inside of is spilled: it began in an earlier block.
     first_block = (offset[row[1:-1][begins_inside]] - start) // items_a_block
     spilled, index = np.unique(row[1:-1][begins_inside], return_index=True)
     last_block = (offset[spilled + 1] - 1 - start) // items_a_block

@@ -1,6 +1,7 @@
-"""Feature rows of a part as group "packages" of its file: codes as Adaptive-Package and a scale a row.
+"""Feature rows as a group of an HDF5 file: codes as Adaptive-Package, and a scale per row.
 
-How rows become codes and packages is not known here.
+`PackageFeatures` is the format that `hpcgnn.shards.feature_formats` calls "package". `write_packages` and
+`read_packages_of` store such groups in other files, too.
 """
 
 from __future__ import annotations
@@ -11,28 +12,70 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import KernelError, ShardError
 from hpcgnn.lowbit.package import MAX_INTERVAL, PackagedRows, PackageFormat, PackageWriter
-from hpcgnn.lowbit.package_features import quantize_features
-from hpcgnn.shards.schema import Layout, check_layout, integer_of
+from hpcgnn.lowbit.package_features import check_feature_bits, quantize_features
+from hpcgnn.shards.feature_formats import PACKAGE
+from hpcgnn.shards.features import FeatureStorage, has_negative_features
+from hpcgnn.shards.folder import find_shard
+from hpcgnn.shards.reader import open_part
+from hpcgnn.shards.schema import PACKAGES, GraphInfo, Layout, check_layout, integer_of, part_file
 from hpcgnn.shards.sealed import AGAIN
 from hpcgnn.shards.structure import is_finite
 
-GROUP = "packages"
 SCALARS = ("num_rows", "dim", "num_bits", "num_position_bits", "interval")
 ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")
 ATTRIBUTES = (*SCALARS, "lengths", "is_signed")
 
 
-def store_packages(file: h5py.File, blocks: Iterable[np.ndarray], dim: int, bits: int, is_signed: bool) -> None:
-    """Quantize and encode blocks of rows, each (n, dim) float32; memory: one block and the packages."""
-    writer = PackageWriter(dim, PackageFormat(is_signed=is_signed))
-    scales = [np.empty(0, np.float32)]
-    for rows in blocks:
-        codes, scale, width = quantize_features(rows, bits, writer.format)
-        writer.append(codes, width)
-        scales.append(scale)
-    write_packages(file.create_group(GROUP), writer.finish(), np.concatenate(scales))
+class PackageFeatures:
+    """Feature rows of a part, rounded to at most `bits` bits and stored as packages."""
+
+    @staticmethod
+    def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
+        is_signed = has_negative_features(dataset)
+        check_feature_bits(bits, is_signed)
+        return FeatureStorage(form, bits=bits, is_signed=is_signed)
+
+    @staticmethod
+    def store(file: h5py.File, blocks: Iterable[np.ndarray], shape: tuple[int, int], storage: FeatureStorage) -> None:
+        # In memory at a time: one block and the packages.
+        writer = PackageWriter(shape[1], PackageFormat(is_signed=storage.is_signed))
+        scales = [np.empty(0, np.float32)]
+        for rows in blocks:
+            codes, scale, width = quantize_features(rows, storage.bits, writer.format)
+            writer.append(codes, width)
+            scales.append(scale)
+        write_packages(file.create_group(PACKAGES), writer.finish(), np.concatenate(scales))
+
+    @staticmethod
+    def load(file: h5py.File, path: Path, shape: tuple[int, int]) -> np.ndarray:
+        packed, scale = load_packages(file, path, *shape)
+        try:
+            return packed.values(scale)
+        except KernelError as error:
+            raise ShardError(f"{path}: {error}; {AGAIN}") from error
+
+
+def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
+    """Read the features of one part as they are stored.
+
+    Returns
+    -------
+    packed : PackagedRows       of the part's inner rows
+    scale : (num_inner,) float32
+
+    Raises
+    ------
+    ShardError                features are no packages; otherwise as `hpcgnn.shards.reader.read_partition`
+    """
+    if info.feature_dtype != PACKAGE:
+        raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
+                         "run hpcgnn preprocess --feature-format package")
+    with open_part(folder, part, info) as file:
+        path = find_shard(part_file(folder, part))
+        return load_packages(file, path, info.statistics[part].num_inner, info.num_features)
 
 
 def write_packages(group: h5py.Group, packed: PackagedRows, scale: np.ndarray) -> None:
@@ -58,7 +101,7 @@ def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple
     ------
     ShardError                something is missing, or shapes do not fit
     """
-    packed, scale = read_packages_of(file[GROUP], GROUP, path, AGAIN)
+    packed, scale = read_packages_of(file[PACKAGES], PACKAGES, path, AGAIN)
     if (packed.num_rows, packed.dim) != (num_rows, dim):
         raise ShardError(f"{path} has packages of {packed.num_rows} rows of {packed.dim} columns, expected {num_rows} "
                          f"rows of {dim} columns; {AGAIN}")
@@ -99,17 +142,3 @@ def _layout(num_rows: int, num_bits: int, num_position_bits: int, interval: int,
     return {"stream": (np.uint8, (-(-num_bits // 8),)), "positions": (np.uint8, (-(-num_position_bits // 8),)),
             "index_bit": (np.int64, entries), "index_values": (np.int32, entries),
             "index_position": (np.int64, entries), "scale": (np.float32, (num_rows,))}
-
-
-def load_feature_rows(file: h5py.File, path: Path, num_rows: int, dim: int) -> np.ndarray:
-    """Return the features that the packages stand for, (num_rows, dim) float32.
-
-    Raises
-    ------
-    ShardError                as of load_packages, or a package is malformed
-    """
-    packed, scale = load_packages(file, path, num_rows, dim)
-    try:
-        return packed.values(scale)
-    except KernelError as error:
-        raise ShardError(f"{path}: {error}; {AGAIN}") from error

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.errors import ConfigError
-from hpcgnn.partition.condense import ClusteredRows, condensed_regions
-from hpcgnn.partition.condense_traffic import (
+from hpcgnn.accelerators.condense_traffic import (
     Buffer,
     condensed_traffic,
     direct_traffic,
@@ -20,6 +18,8 @@ from hpcgnn.partition.condense_traffic import (
     pruned_traffic,
     source_traffic,
 )
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.condense import ClusteredRows, condensed_regions
 
 
 def random_rows(sizes, num_entries, seed=0):
