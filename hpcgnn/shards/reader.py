@@ -85,7 +85,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 def read_inner_id(folder: Path, part: int, num_parts: int, info: GraphInfo) -> np.ndarray:
     """Return the numbers in the source of one part's nodes, (num_inner,) int64; errors as of read_partition."""
     check_num_parts(info, num_parts)
-    with _open_part(folder, part, info) as file:
+    with open_part(folder, part, info) as file:
         path = find_shard(schema.part_file(folder, part))
         check_layout(file, path, {"inner_id": (np.int64, (info.statistics[part].num_inner,))})
         return file["inner_id"][()]
