@@ -24,16 +24,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     """Build part `part` of `dataset`.
 
     Within a row, `indices` keep the global ascending order, so a row is summed in the same order for any number of
-    parts. What is not given is computed here: give `halos` and `importance` when building all parts.
-
-    Parameters
-    ----------
-    owner : (num_nodes,) int32
-    halos : list of Halo                     all parts' halos, from `find_halos`
-    reorder, seed                            order of the rows, see `order_rows`
-    importance : (num_nodes,) float32        from `node_importance`
-    cluster : (num_nodes,) int32 or None     from `cluster_nodes`
-    ordered : (num_inner,) int64             from `order_rows`
+    parts. What is not given is computed here: `halos` of all parts, `importance` (num_nodes,) float32, and the order of
+    the part's rows, `ordered` (num_inner,) int64. `owner` and `cluster` are (num_nodes,) int32.
 
     Raises
     ------

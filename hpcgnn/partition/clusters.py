@@ -24,17 +24,8 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scrat
                   progress: Progress = silent) -> np.ndarray:
     """Cut a graph into clusters of about `cluster_rows` nodes with few edges between them.
 
-    Clusters of one region have nearly consecutive numbers, since METIS splits them late. The result depends on the
-    graph and the seed, not on the parts.
-
-    Parameters
-    ----------
-    dataset : GraphDataset    a directed graph is taken as undirected; one without edges is cut into blocks of ids
-    cluster_rows : int >= 1
-
-    Returns
-    -------
-    cluster : (num_nodes,) int32, numbered from 0 without gaps, at most ceil(num_nodes / cluster_rows) clusters
+    Returns (num_nodes,) int32, numbered from 0 without gaps; clusters of one region have nearly consecutive numbers,
+    since METIS splits them late. A directed graph is taken as undirected; one without edges is cut into blocks of ids.
 
     Raises
     ------

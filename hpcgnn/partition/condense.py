@@ -67,7 +67,7 @@ class CondensedRegions:
     ----------
     start : (num_clusters + 1,) int64     region of cluster c: copied_row[start[c]:start[c + 1]]
     copied_row : (num_copies,) int32      rows that the cluster needs from others, ascending, each once
-    place : (num_entries,) int32          position of the copy that serves an entry; -1 for a row of the same cluster
+    place : (num_entries,) int32          the copy that serves an entry; -1 for a row of the same cluster
     """
 
     start: np.ndarray
@@ -116,13 +116,10 @@ def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.n
 
 
 def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.ndarray:
-    """Order of rows by cluster; in each cluster, rows that most other clusters read come first, grouped by reader.
+    """Order of rows by cluster, (num_rows,) int64; in each cluster, rows that most other clusters read come first.
 
-    So what others read lies in a few runs at the front of a cluster, as in a condensed region but without copies.
-
-    Returns
-    -------
-    order : (num_rows,) int64             ties by row number
+    So what others read lies in a few runs at the front of a cluster, as in a condensed region but without copies. Rows
+    with equally many readers are grouped by reader, then by number.
     """
     order, rows = lay_out(arcs, cluster)
     regions = condensed_regions(rows)

@@ -28,25 +28,16 @@ BLOCK = 1 << 22
 def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
                    weight: np.ndarray | None = None, name: str = "the graph",
                    advice: str = "use --partitioner metis") -> np.ndarray:
-    """Cut a graph into parts of about equal weight with few edges cut.
+    """Cut a graph into parts of about equal weight with few edges cut; (num_nodes,) int32, some part may be empty.
 
-    KaMinPar runs on one thread: with several, its result depends on the order in which they meet. The same graph,
-    weights, seed and version give the same parts.
-
-    Parameters
-    ----------
-    indptr, indices           undirected neighbor lists with at least one edge, ids below 2**31
-    num_parts : int, 2 <= num_parts <= num_nodes
-    weight : (num_nodes,) non-negative integer, or None for equal weights
-    name, advice : str        of the graph, and what to do if KaMinPar fails; for messages
-
-    Returns
-    -------
-    part : (num_nodes,) int32, values < num_parts; some part may be empty on a tiny graph
+    KaMinPar runs on one thread: with several, its result depends on the order in which they meet. `indptr` and
+    `indices` are undirected neighbor lists with at least one edge, `weight` is (num_nodes,) non-negative integer or
+    None.
 
     Raises
     ------
-    ConfigError               it is not installed, the temporary folder has no room for the graph, or it gave up
+    ConfigError               it is not installed, the temporary folder has no room for the graph, or it gave up; the
+                              sentence names the graph and ends with `advice`
 
     Reference: Gottesbüren, Heuer, Sanders, Schulz, Seemaier, Deep Multilevel Graph Partitioning, ESA 2021.
     """

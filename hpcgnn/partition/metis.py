@@ -51,22 +51,14 @@ METIS_ERRORS = {-2: "it refuses the graph", -3: "it has not enough memory", -4: 
 def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objective: str, seed: int,
                 weight: np.ndarray | None = None, name: str = "the graph",
                 advice: str = "use --partitioner ldg") -> np.ndarray:
-    """Cut a graph into parts of about equal weight with the fewest rows sent, or the fewest edges cut.
+    """Cut a graph into parts of about equal weight with the fewest rows sent ("volume") or edges cut ("cut").
 
-    Parameters
-    ----------
-    indptr, indices           undirected neighbor lists with at least one edge
-    objective : {"volume", "cut"}
-    weight : (num_nodes,) integer, or None for equal weights
-    name, advice : str        of the graph, and what to do if METIS fails; for messages
-
-    Returns
-    -------
-    part : (num_nodes,) int32, values < num_parts; some part may be empty on a tiny graph
+    `indptr` and `indices` are undirected neighbor lists with at least one edge, `weight` is (num_nodes,) integer or
+    None. Returns (num_nodes,) int32; some part may be empty on a tiny graph.
 
     Raises
     ------
-    ConfigError               more edges than this METIS can count, or METIS gave up
+    ConfigError               more edges than this METIS can count, or METIS gave up; ends with `advice`
     """
     import pymetis
 

@@ -25,16 +25,12 @@ ROUNDS = 3
 def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_id: np.ndarray) -> np.ndarray:
     """Order rows by clusters of at most 65,536 rows, within them by clusters of at most 2,048, and within these of 64.
 
+    Takes 9 passes over the edges. Returns positions in `inner_id`, (num_rows,) int64; ties ascend.
+
     Parameters
     ----------
-    indptr : (num_nodes + 1,) int64           CSR by destination
-    indices : (num_edges,) int32              sources; those outside `inner_id` are skipped
+    indptr, indices                           CSR by destination; sources outside `inner_id` are skipped
     inner_id : (num_rows,) int64              the nodes to order, ascending
-
-    Returns
-    -------
-    order : (num_rows,) int64                 positions in inner_id; ties ascend. Takes 9 passes over the edges,
-                                              4 bytes per node of the graph and 40 per row
     """
     num_rows = len(inner_id)
     unit_of_node = np.full(num_nodes, -1, np.int32)
@@ -66,21 +62,14 @@ ROWS_A_CONDENSED_CLUSTER = 512
 
 
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
-    """Put the nodes of a part in the order of their rows.
+    """Put the nodes of a part, (num_inner,) int64 ascending, in the order of their rows; ties by ascending id.
 
     Parameters
     ----------
-    dataset                   its name, num_nodes, indptr and indices are read
-    inner_id : (num_inner,) int64, ascending
     reorder : {"none", "nested", "metis", "degree", "rcm", "condense-edge"}
         none: order of the source. nested: clusters within clusters. metis: clusters of about 2048 rows. degree: many
         in-neighbors first. rcm: reverse Cuthill-McKee. condense-edge: clusters of about 512 rows, first those that most
         other clusters read. All but degree look only at edges inside the part
-    seed : int                of metis and condense-edge
-
-    Returns
-    -------
-    inner_id : (num_inner,) int64, permuted; ties by ascending id
 
     Raises
     ------

@@ -50,12 +50,9 @@ def own_parts(partitioner: Any, owner: Any = None) -> Any:
 
 
 def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndarray:
-    """Read the part of each node, (num_nodes,) int32.
+    """Read the part of each node, (num_nodes,) int32, from a column of any library or a file.
 
-    Parameters
-    ----------
-    given : Path, or (num_nodes,) column of any library
-        a file is .npy, or text with one part per line in the order of nodes, or behind a node's id
+    A file is .npy, or text with one part per line in the order of nodes, or behind a node's id.
 
     Raises
     ------
@@ -108,23 +105,20 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
                   balance: str | None = None,
                   scratch: Path | None = None, progress: Progress = silent,
                   work: TrainingWork | None = None) -> tuple[np.ndarray, Refinement | None]:
-    """Choose the owner of every node. No part is empty.
+    """Choose the owner of every node, (num_nodes,) int32. No part is empty; the same seed gives the same owners.
 
     Parameters
     ----------
     dataset : GraphDataset    a directed graph is taken as undirected here
-    num_parts : int, 1 <= num_parts <= num_nodes
     partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
         kaminpar minimizes cut edges, then the rows sent; metis minimizes rows sent, metis-cut cut edges
     balance : {"nodes", "edges", "both", "training"} or None
         what parts have about equally much of: nodes, in-edges, EDGES_A_NODE x nodes + in-edges, or the work of `work`.
         None: `default_balance`
-    scratch : Path or None    see `symmetric_adjacency`
-    work : TrainingWork       for balance "training"; DEFAULT_LAYERS layers by default
 
     Returns
     -------
-    owner : (num_nodes,) int32, values < num_parts; the same for the same seed
+    owner : (num_nodes,) int32, values < num_parts
     refinement : Refinement   of kaminpar; None for other partitioners, and for a graph without edges
 
     Raises

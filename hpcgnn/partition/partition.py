@@ -117,12 +117,9 @@ EDGES_PER_BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Halo:
-    """The halo of one part.
+    """The halo of one part: `node_id`, (num_halo,) int64 global ids, by owner and ascending in each.
 
-    Attributes
-    ----------
-    node_id : (num_halo,) int64              global ids, by owner, ascending in each
-    offset : (num_parts + 1,) int64          node_id[offset[q]:offset[q + 1]] are owned by part q
+    `offset` is (num_parts + 1,) int64; node_id[offset[q]:offset[q + 1]] are owned by part q.
     """
 
     node_id: np.ndarray
@@ -158,11 +155,7 @@ def _find_halo(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: i
 
 
 def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Read CSR rows in blocks of about EDGES_PER_BLOCK edges, so that temporaries stay small.
-
-    Parameters
-    ----------
-    rows : (num_rows,) int64 global ids, in any order
+    """Read CSR rows, global ids in any order, in blocks of about EDGES_PER_BLOCK edges, so that temporaries stay small.
 
     Yields
     ------

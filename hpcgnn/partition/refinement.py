@@ -68,7 +68,7 @@ def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) ->
 
 def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int, weight: np.ndarray,
                   limit: np.ndarray, task: ProgressTask | None = None) -> tuple[np.ndarray, Refinement]:
-    """Move nodes between parts so that fewer rows cross.
+    """Move nodes between parts so that fewer rows cross; returns new owners, `owner` is not changed.
 
     If the given parts keep the limits, so do the refined ones, and the volume never grows. If they exceed them, the sum
     of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always the same.
@@ -76,10 +76,9 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     Parameters
     ----------
     indptr, indices           undirected neighbor lists, (num_nodes + 1,) int64 and (num_neighbors,) int32, no loops
-    owner : (num_nodes,) int32, values < num_parts; not changed
+    owner : (num_nodes,) int32, values < num_parts
     weight : (num_nodes, num_kinds) int64     what a node adds to its part's load, of each kind
     limit : (num_kinds,) int64                largest load of a part, see `load_limits`
-    task : ProgressTask or None               advances by nodes, PASSES times
 
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.

@@ -13,18 +13,11 @@ IMPORTANCE_BINS = 200   # half a percentile each
 
 
 def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
-    """Rank of the global in-degree among the boundary nodes of all parts, scaled to [0, 1].
+    """Rank of the global in-degree among the boundary nodes of all parts, scaled to [0, 1]; 0 for other nodes.
 
     A boundary node's rank is the number of boundary nodes with a smaller in-degree. In-degrees 1, 1, 2, 5 have the
-    ranks 0, 0, 2, 3 and the importances 0, 0, 0.67, 1. If all in-degrees are equal, all importances are 0.
-
-    Parameters
-    ----------
-    halos : list of Halo      of all parts; together they name every boundary node
-
-    Returns
-    -------
-    importance : (num_nodes,) float32, 0 for nodes that no other part needs
+    ranks 0, 0, 2, 3 and the importances 0, 0, 0.67, 1. If all in-degrees are equal, all importances are 0. Returns
+    (num_nodes,) float32.
 
     Reference: SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
     which keeps the wide messages few.

@@ -28,11 +28,7 @@ class _Arcs(NamedTuple):
 class TrainingWork:
     """What a training computes, for parts that have equally much of it.
 
-    Attributes
-    ----------
-    num_layers : int
-    owner : (num_nodes,) int32 or None     parts of an earlier training
-    seconds : tuple of float               what each of these parts took to compute an epoch; all positive
+    `owner`, (num_nodes,) int32, are parts of an earlier training, and `seconds` what each of them took for an epoch.
     """
 
     num_layers: int
@@ -80,13 +76,9 @@ def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
                     cost: np.ndarray | None = None) -> np.ndarray:
     """What each node costs training and its evaluations, (num_nodes,) int64 >= 1, in all about MOST_WEIGHT at most.
 
-    A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers.
-
-    Parameters
-    ----------
-    in_degree : (num_nodes,) integers
-    hops : (num_nodes,)           from `hops_to_loss` with num_layers hops
-    cost : (num_nodes,) or None   measured seconds per unit of work, over their mean
+    A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers. `hops` come from
+    `hops_to_loss` with num_layers hops; `cost`, (num_nodes,) or None, is measured seconds per unit of work over their
+    mean.
     """
     layers = PASSES * EPOCHS_AN_EVALUATION * layers_of_rows(hops, num_layers).astype(np.int64) + num_layers
     weight = layers * (EDGES_A_NODE + in_degree.astype(np.int64))
