@@ -204,13 +204,10 @@ def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: tor
 
 def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
                       entry_index: np.ndarray | None = None) -> torch.Tensor:
-    """The product with one weight per entry and head; heads share the columns evenly.
+    """The product with one weight per entry and head, for (matrix.num_columns, dim) rows; heads share columns evenly.
 
-    Parameters
-    ----------
-    near : (matrix.num_columns, dim) float32, bfloat16 or float16
-    entry_scale : (num_weights, num_heads) float32, on a device also of near's type
-    entry_index : (num_entries,) int64      row of entry_scale for each entry; None: the entry's own number
+    entry_scale is (num_weights, num_heads) float32, on a device also of near's type; entry_index, (num_entries,) int64,
+    is the row of entry_scale for each entry, by default the entry's own number.
 
     Raises KernelError for a matrix with a column_scale, an entry_scale or implied self-loops.
     """

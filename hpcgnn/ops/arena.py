@@ -123,12 +123,9 @@ class MovingPieces:
 
 
 class Places:
-    """Places of tensors: large ones are whole chunks that can be moved, small ones lie close together.
+    """Places of tensors in `num_bytes` of addresses, a multiple of 4 chunks.
 
-    Parameters
-    ----------
-    num_bytes : int       of addresses, a multiple of 4 chunks
-    can_move : bool       otherwise all tensors lie as small ones do
+    Large tensors are whole chunks that can be moved, small ones lie close together; without `can_move` all are small.
     """
 
     def __init__(self, num_bytes: int, can_move: bool = True):

@@ -106,15 +106,10 @@ def check_bit_width(bit_width: int) -> None:
 
 
 def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of a matrix of codes.
+    """Planes of (num_rows, num_columns) contiguous uint8 codes < 2**bit_width.
 
-    Parameters
-    ----------
-    codes : (num_rows, num_columns) uint8, contiguous, values < 2**bit_width
-    is_by_column : bool      lines are the matrix's columns; otherwise its rows
-    line_padding : {8, 128}
-
-    Raises KernelError for another width, type or padding.
+    Lines are the matrix's columns if is_by_column, else its rows, padded to a multiple of 8 or 128. Raises KernelError
+    for another width, type or padding.
     """
     lines = _empty_lines(codes, torch.uint8, bit_width, is_by_column, line_padding)
     _pack_codes.on(codes.device)(codes, lines, is_by_column)
@@ -122,10 +117,7 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
 
 
 def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of the codes of (num_rows, num_columns) finite float32 values, quantized while they are packed.
-
-    Raises KernelError as `pack_codes`, or if low and step are neither single nor one per line.
-    """
+    """Planes of the codes of finite float32 values, quantized while packed; low and step are single or one per line."""
     lines = _empty_lines(values, torch.float32, codes.bit_width, is_by_column, line_padding)
     if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
         raise KernelError(f"{lines.num_lines} lines need 1 or {lines.num_lines} lows and steps, "

@@ -33,11 +33,7 @@ class CodeGradients(NamedTuple):
 def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
     """step * sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN.
 
-    Parameters
-    ----------
-    values : (n, dim) float32
-    step : (n, 1) or (1, dim) float32, above 0
-    max_code : (n, 1) or (1, 1) float32 of whole numbers, at most 255
+    values is (n, dim) float32, step (n, 1) or (1, dim) above 0, max_code (n, 1) or (1, 1) of whole numbers up to 255.
 
     Reference: MEGA, Eq. (2).
     """
@@ -49,12 +45,7 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
                              local_weight: float | None = None, needs_values: bool = True) -> CodeGradients:
     """Gradients of `quantize_values` in one pass; x is clipped where |x| / step > max_code.
 
-    Parameters
-    ----------
-    gradient : (n, dim) float32
-    local_weight : float or None
-        if given, of_step and clipped are gradients of local_weight * sum of |quantized - x| instead
-    needs_values : bool      compute of_values
+    With a local_weight, of_step and clipped are gradients of local_weight * sum of |quantized - x| instead.
     """
     _check(values, step, max_code)
     check_rows(gradient, len(values), "fake quantization", torch.float32)

@@ -36,12 +36,9 @@ class DegreeScales:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention of a layer; runs in `hpcgnn.ops.device_layers`.
+    """Attention of a layer, on devices: vectors (2, outputs of map) float64 score destinations and sources.
 
-    Attributes
-    ----------
-    vectors : (2, outputs of map) float64      row 0 scores destinations, row 1 sources; in units of a code
-    averages_heads : bool                      the result is their mean, not their concatenation
+    Its result is the heads' mean or their concatenation.
     """
 
     vectors: np.ndarray
@@ -107,12 +104,8 @@ class IntegerLayer:
 class BatchedLayers:
     """Passes of the same layers over the same batches.
 
-    Parameters
-    ----------
-    indices : (num_entries,) int32       of tiles.indptr, each in its batch
-    in_degree : (num_rows,) int32        in the whole graph
-    rows : BitLines of num_rows lines of num_features codes
-    is_signed : bool                     half the range of their width was added to these codes
+    indices are those of tiles.indptr, (num_entries,) int32, each in its batch; in_degree, (num_rows,) int32, counts in
+    the whole graph; rows are BitLines of num_rows lines, and if is_signed half their range was added to the codes.
 
     Raises KernelError for no row, feature or layer at all.
     """
@@ -199,10 +192,7 @@ class GraphLayers:
     def convolve(self, number: int, first: int, stop: int, logits: np.ndarray, hidden: np.ndarray) -> None:
         """Run a convolution on the rows first .. stop - 1, and map them for the next one. Raises KernelError for NaN.
 
-        Parameters
-        ----------
-        logits : (num_rows, out_dim of the last one) float32      written by the last one
-        hidden : (num_rows, what the last one reads) float32      written by the one before
+        The last one writes logits (num_rows, out_dim), the one before hidden, what the last one reads; float32.
         """
         self._forward(number, first, stop, logits, hidden)
 

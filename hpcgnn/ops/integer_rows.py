@@ -59,13 +59,7 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class CodeTarget:
-    """Where codes are written, and how they are rounded.
-
-    Attributes
-    ----------
-    codes : (n, dim) int8 if signed, else uint8, written
-    step, limit : (n,) or (1,) float32       per row, or one for all
-    """
+    """Where (n, dim) int8 or uint8 codes are written; step and limit are (n,) float32, or (1,) for all rows."""
 
     codes: np.ndarray
     step: np.ndarray
@@ -74,12 +68,7 @@ class CodeTarget:
 
 def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = None,
             values: np.ndarray | None = None) -> None:
-    """Write codes of rescaled rows, their values, or both.
-
-    Parameters
-    ----------
-    source : (n, dim) int32 or float32
-    values : (n, dim) float32, written
+    """Write codes of rescaled rows, their values, (n, dim) float32, or both; source is (n, dim) int32 or float32.
 
     Raises KernelError for a value that is NaN; a negative value for codes without a sign.
     """
@@ -145,15 +134,9 @@ SUM_FAULTS = {1: "entries must name rows of codes in [0, {num_codes})",
 def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """out[v, j] = sum of codes[u, j] over the entries u of row v, exact, on the threads of OpenMP.
 
-    Parameters
-    ----------
-    indptr : (num_rows + 1,) int64
-    indices : (num_entries,) int32, in [0, len(codes))
-    codes : (num_codes, dim) int8 or uint8, contiguous
-    out : (num_rows, dim) int32, contiguous, overwritten, or None for a new one
-
-    Raises KernelError for an entry without a row, an indptr that does not rise, or a row with so many entries that its
-    sum could overflow.
+    indptr is (num_rows + 1,) int64, indices (num_entries,) int32, codes (num_codes, dim) int8 or uint8; out is
+    (num_rows, dim) int32, overwritten if given. Raises KernelError for an entry without a row, an indptr that does not
+    rise, or a row with so many entries that its sum could overflow.
     """
     is_csr = indptr.dtype == np.int64 and indices.dtype == np.int32 and indptr.ndim == indices.ndim == 1
     if not is_csr or not len(indptr):
@@ -196,12 +179,8 @@ class Scores:
 def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:
     """<codes of a head, vector of a head>, exact after vectors are rounded to multiples of 2**-36.
 
-    Parameters
-    ----------
-    codes : (n, dim) int8                heads share the columns evenly
-    vectors : (2, dim) float64           row 0 scores destinations, row 1 sources; in units of a code
-
-    Raises KernelError for vectors so large that a score could pass 65,536.
+    codes is (n, dim) int8, and heads share the columns evenly; of vectors, (2, dim) float64 in units of a code, row 0
+    scores destinations and row 1 sources. Raises KernelError for vectors so large that a score could pass 65,536.
     """
     if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
             or codes.shape[1] % num_heads:

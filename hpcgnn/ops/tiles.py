@@ -196,15 +196,8 @@ class BatchTiles:
 def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
     """out[v, j] = sum of codes[u, j] over the in-neighbors u of v, for rows of the batches first .. end - 1.
 
-    Returns the number of tiles multiplied.
-
-    Parameters
-    ----------
-    codes : (num_rows, dim) int8, in -2**(bit_width - 1) .. 2**(bit_width - 1) - 1, of all batches
-    bit_width : int, 1 to 8
-    out : (row_begin[end] - row_begin[first], dim) int32, overwritten
-
-    Raises KernelError for other types, shapes or widths, or sums that could overflow.
+    codes is (num_rows, dim) int8 of `bit_width` bits, sign included, for all batches; out is int32 with the rows of
+    these batches, overwritten. Returns the number of tiles multiplied. Raises KernelError for sums that could overflow.
     """
     if not 1 <= bit_width <= 8 or not 0 <= first <= end <= tiles.num_batches:
         raise KernelError(f"sums over batches {first} to {end} of {tiles.num_batches}, of codes of {bit_width} bits; "

@@ -41,15 +41,9 @@ def _is_half(matrix, near: torch.Tensor) -> bool:
 def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
            entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None,
            columns: int | None = None) -> None:
-    """Fold all blocks, then the rows that several blocks share, in float32 or half arithmetic.
+    """Fold all blocks of at least one row, then the rows that several blocks share, in float32 or half arithmetic.
 
-    Parameters
-    ----------
-    cut : Segments                    at least one row
-    is_half : bool                    for near of bfloat16 or float16
-    entry_scale : (num_weights, num_heads) float32, or of near's type
-    columns : int                     per lane, if not `lane_columns`
-    others : as in `hpcgnn.ops.aggregation`
+    `columns` is per lane, by default `lane_columns`; other arguments are as in `hpcgnn.ops.aggregation`.
     """
     dim = near.shape[1]
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)

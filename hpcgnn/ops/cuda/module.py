@@ -131,12 +131,7 @@ class ArgumentList:
     """Parameters of one kernel: checks what is given for them, and packs it.
 
     Which types a position may hold is checked once per tuple of argument types; a tensor's own type, layout and device,
-    and a number's range, every time.
-
-    Attributes
-    ----------
-    offset : tuple of int                where the bytes of each parameter begin, aligned as its C type
-    pointers : tuple of (place, torch.dtype)
+    and a number's range, every time. `offset` says where the bytes of each parameter begin, aligned as its C type.
     """
 
     def __init__(self, name: str, parameters: tuple[Parameter, ...], device_type: str) -> None:
@@ -260,15 +255,10 @@ FOLDER_VARIABLE = "HPCGNN_KERNEL_CACHE"
 
 
 def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
-    """File of a source's machine code, compiled now if there is none.
+    """File of a .cu file's machine code, .cubin or .ptx in `cache_folder()`, compiled now if there is none.
 
-    Parameters
-    ----------
-    source : Path           a .cu file; it includes files of KERNELS and of CUDA
-    is_exact : bool         no multiplication is fused with an addition
-    capability : int        of the chip, 90 for 9.0; one that NVRTC does not know gets PTX, which the driver compiles
-
-    The file, .cubin or .ptx, is in `cache_folder()`; ranks that compile it at once leave one whole file.
+    is_exact fuses no multiplication with an addition. A `capability`, such as 90 for 9.0, that NVRTC does not know gets
+    PTX, which the driver compiles. Ranks that compile it at once leave one whole file.
 
     Raises KernelError if NVRTC refuses the source, CUDA's headers are missing, or the folder can't be written.
     """
@@ -349,15 +339,7 @@ LATER = object()      # stands for a tensor that a bound kernel gets at each lau
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """One checked start of a kernel.
-
-    Attributes
-    ----------
-    shared_bytes : dynamic shared memory of a block
-    arguments : torch.Tensor, None or a number for each of the kernel's parameters
-    packed : their bytes, at the offsets of `Kernel.arguments_on`
-    device : of the tensors, None without any
-    """
+    """One checked start of a kernel: `packed` are the bytes of `arguments`, `device` is None without tensors."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
