@@ -22,7 +22,7 @@ MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
 (DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE,
  INITIAL) = range(11)
-ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # of the rows whose rounding has the purpose
+ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # by the purpose that rounds the rows
 
 
 class CounterKey(NamedTuple):

@@ -162,7 +162,7 @@ def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: n
 SCORE_BITS = 36               # of fixed point, as in ext/src/code_attention.h
 LARGEST_SUM = 2**52           # float64 holds every integer of that magnitude and of twice it
 LARGEST_CODE = 128
-# 2^-(i / 2^10) and 2^-(i / 2^20) in fixed point of 30 bits, of which weights are made.
+# Factors of weights: 2^-(i / 2^10) and 2^-(i / 2^20) in fixed point of 30 bits.
 WEIGHT_TABLES = tuple(np.rint(np.exp2(30 - np.arange(1024) / resolution)).astype(np.int64)
                       for resolution in (2**10, 2**20))
 ATTENTION_FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise within the entries"}

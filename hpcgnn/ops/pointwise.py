@@ -226,7 +226,7 @@ def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
 
 
-ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums; fixed by the number of rows
+ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # one thread sums the weight gradients of so many rows
 
 
 @by_device("pointwise")
