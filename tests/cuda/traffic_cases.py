@@ -36,11 +36,10 @@ from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import aggregation, attention, bit_gemm, pointwise, quantization
-from hpcgnn.ops.cuda import aggregation as maximum
-from hpcgnn.ops.cuda import bit_gemm as tiles
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.ops.tiles import tiles_of_csr
 from hpcgnn.partition.build import build_partition
 
 NUM_ROWS, MEAN_LENGTH = 250, 12
@@ -127,9 +126,9 @@ def _bit_product(length: int) -> None:
 
 def _tiles() -> None:
     matrix = _matrix()
-    some = tiles.tiles_of_csr(np.concatenate([matrix.begin[:1], matrix.end]), matrix.indices, NUM_ROWS, False, CPU)
+    some = tiles_of_csr(np.concatenate([matrix.begin[:1], matrix.end]), matrix.indices, NUM_ROWS, False, CPU)
     codes = np.random.default_rng(0).integers(0, 16, (NUM_ROWS, 64), dtype=np.uint8)
-    tiles.multiply_tiles(some, pack_codes(torch.from_numpy(codes), 4, True), True, True, None, None)
+    bit_gemm.multiply_tiles(some, pack_codes(torch.from_numpy(codes), 4, True), True, True, None, None)
 
 
 def _pass(kind: str, is_in_batches: bool) -> Callable[[], None]:
@@ -159,7 +158,7 @@ CASES: dict[str, Callable[[], Callable[[], object]]] = {
     "message of 4 bits, 64": lambda: lambda: _message(64, 4),
     "message of 2 bits, rotated, 64": lambda: lambda: _message(64, 2, "rotated"),
     "norm, ReLU, dropout fp32, 64": lambda: lambda: _activation(64, torch.float32),
-    "maximum fp32, 64": lambda: lambda: maximum.maximum(_matrix(), rows_of(NUM_ROWS, 64)),
+    "maximum fp32, 64": lambda: lambda: aggregation.maximum(_matrix(), rows_of(NUM_ROWS, 64)),
     "product of bits, 256 x 512 x 64": lambda: lambda: _bit_product(512),
     "product of bits, 256 x 2048 x 64": lambda: lambda: _bit_product(2048),     # steps are divided among warps
     "tiles of bits, 64": lambda: _tiles,
