@@ -234,7 +234,7 @@ MUTATIONS = [
              "    plan, reads_halo = ExchangePlan.build(part), is_read[part.num_inner:]\n",
              "    plan, is_read[:] = ExchangePlan.build(part), True\n    reads_halo = is_read[part.num_inner:]\n",
              Tests("training/test_batch_graph.py -k travels", 2)),
-    Mutation("lowbit/inference/model_source.py",
+    Mutation("training/trained_run.py",
              "a run is scored before it is quantized on arcs that it was not trained on",
              '"protect", *NAMES)', '"protect")', Tests("cli/test_train_in_clusters.py -m parallel[1] -k quantize")),
     Mutation("training/session.py", "only the own coefficients weigh a shared row's error",
@@ -683,7 +683,7 @@ MUTATIONS = [
              "rows |= full[:, field * size:(field + 1) * size] << np.uint8(field * self.bits)",
              "rows |= full[:, field * size:(field + 1) * size] << np.uint8(0)",
              Tests("ops/test_integer_layers.py -k packed")),
-    Mutation("results/predictions.py", "answers come in the order of ranks", "    out[places] = rows\n",
+    Mutation("results/answers.py", "answers come in the order of ranks", "    out[places] = rows\n",
              "    out[:] = rows\n", PREDICTIONS),
     # Models of PyTorch Geometric.
     Mutation("pyg/batch_norm.py", "a batch is a rank's rows", "_SumOverRanks.apply(rows.sum(0), graph)",

@@ -19,8 +19,8 @@ def command(run_folder: Path, out: Path | None, form: str) -> None:
 
     `hpcgnn.load_model(FILE)` gives a module for plain PyTorch: forward(x, edge_index) on one process, without MPI.
     """
+    from hpcgnn.results.answer_file import check_writable
     from hpcgnn.results.export import exported, write_exported
-    from hpcgnn.results.predictions import check_writable
 
     out = out or run_folder / "model.safetensors"
     check_writable(out)

@@ -83,7 +83,7 @@ class Request:
     @property
     def cut(self):
         """The ClusterCut of its batches; None for the whole graph."""
-        from hpcgnn.lowbit.inference.batches.cut import ClusterCut
+        from hpcgnn.training.batch_graph import ClusterCut
 
         return None if self.clusters is None else ClusterCut(
             self.clusters, self.batch_size or CLUSTERS_A_BATCH, self.between_clusters)
@@ -101,8 +101,9 @@ def infer_in_parallel(comm, request: Request) -> None:
     check_same(comm, {name: value for name, value in vars(request).items() if name not in ("model", "shards")})
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.lowbit.inference.model_source import open_model
+    from hpcgnn.lowbit.inference.predictions import write_predictions
     from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes, timed
-    from hpcgnn.results.predictions import check_writable, write_predictions
+    from hpcgnn.results.answer_file import check_writable
 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
     device = None if request.device == "cpu" else choose_device(comm, request.device)

@@ -25,7 +25,6 @@ from mpi4py import MPI
 
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.results.answers import Answers
-from hpcgnn.results.predictions import check_writable
 from hpcgnn.run.launch import together
 from hpcgnn.shards.records import packed_texts, unpacked_texts
 from hpcgnn.shards.sealed import open_sealed, reason_of, write_sealed
@@ -79,6 +78,14 @@ def check_answer_file(path: Path) -> None:
     if Path(path).suffix not in WRITERS:
         raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
     check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise CheckpointError unless a file can be made beside `path`, before work is done whose result goes there."""
+    parent = Path(path).absolute().parent
+    if Path(path).is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{path} can't be written: its folder does not exist or can't be written to, or it is a "
+                              "folder itself; choose another --out")
 
 
 def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) -> None:

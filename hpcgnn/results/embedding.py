@@ -13,13 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lowbit.training.models import QuantizedStack
 from hpcgnn.nn.deep.appnp import APPNP
 from hpcgnn.nn.deep.dagnn import DAGNN
 from hpcgnn.nn.deep.gcnii import GCNII
 from hpcgnn.nn.deep.jknet import JKNet
 from hpcgnn.nn.deep.sgc import SGC
 from hpcgnn.nn.stack import ConvolutionStack
+from hpcgnn.training.model_hooks import hooks_of
 
 # Which call of a LocalGraph returns the rows that the last linear map reads, in models that call none of their layers
 # as a module.
@@ -110,8 +110,9 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
         watched.graph = _NotingGraph(graph, LAST_CALLS[type(model)], watched)
         yield watched
         return
-    if isinstance(model, (ConvolutionStack, QuantizedStack)):
-        hook = model.convolutions[-1].register_forward_pre_hook(watched.note_input, with_kwargs=True)
+    last = model.convolutions[-1] if isinstance(model, ConvolutionStack) else hooks_of(model).last_layer()
+    if last is not None:
+        hook = last.register_forward_pre_hook(watched.note_input, with_kwargs=True)
         try:
             yield watched
         finally:

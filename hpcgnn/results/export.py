@@ -15,7 +15,6 @@ from torch import nn
 import hpcgnn
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
-from hpcgnn.lowbit.inference.model_source import read_best
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.registry import read_toml
 from hpcgnn.results.float_run import check_evaluated, float_config
@@ -27,6 +26,7 @@ from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.evaluate import classes_of
 from hpcgnn.training.scores import DEFAULT_SCORES
+from hpcgnn.training.trained_run import read_best
 
 Weights = dict[str, torch.Tensor]
 TRIED = 8                 # a size that is a multiple of the usual numbers of heads

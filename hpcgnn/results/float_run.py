@@ -15,7 +15,6 @@ from torch import nn
 
 from hpcgnn.config import MODEL, OWN, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.lowbit.inference.model_source import KEPT, TrainedRun, read_best
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.answers import Answers, answer
 from hpcgnn.run.launch import together
@@ -25,6 +24,7 @@ from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
+from hpcgnn.training.trained_run import KEPT, TrainedRun, read_best
 
 SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 32
 
@@ -66,7 +66,7 @@ class FloatRun:
         settings = together(comm, lambda: check_evaluated(folder))
         part = together(comm, lambda: read_names(shards, comm.rank, comm.size, info))
         try:
-            trained = TrainedRun.open(comm, folder, shards, info, other_graph, float_config,
+            trained = TrainedRun.open(comm, folder, shards, info, float_config, other_graph,
                                       Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model),
                                       names_classes=True)
         except CollectiveError as error:

@@ -20,13 +20,12 @@ from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.lowbit.training.models import QuantizedStack
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import SPLITS, UNKNOWN_LABEL, Objective, chosen_rows
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
@@ -34,12 +33,6 @@ from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Scor
 def classes_of(info: GraphInfo) -> dict[str, Any]:
     """Return task and classes of a graph, as a checkpoint keeps them of the graph that was trained on."""
     return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
-
-
-def classes_of_model(model: IntegerModel) -> dict[str, Any]:
-    """Return task and classes of an integer model, as a checkpoint keeps them."""
-    return {"task": MULTI_LABEL if model.is_multi_label else CLASSES, "num_classes": model.num_classes,
-            "class_names": list(model.class_names)}
 
 
 def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:
@@ -133,7 +126,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QuantizedEvaluation(Evaluation):
-    """Hold the scores of a model trained as integers, and its features' size; see `QuantizedStack.feature_size`.
+    """Hold the scores of a model trained as integers, and its features' size; see `ModelHooks.feature_size`.
 
     `meets_target` is false where they take more than the target by over 1 %.
     """
@@ -182,10 +175,11 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
               for rows in (objective.rows[split] for split in SPLITS)]
     found = Evaluation(*scores, val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
-    if not isinstance(model, QuantizedStack):
+    hooks = hooks_of(model)
+    size = hooks.feature_size()
+    if not size:
         return found
-    size = model.feature_size()
-    return QuantizedEvaluation(**asdict(found), **size, meets_target=model.meets_target(size["feature_kb"]))
+    return QuantizedEvaluation(**asdict(found), **size, meets_target=hooks.meets_target(size["feature_kb"]))
 
 
 def _as_floats(rows: torch.Tensor) -> torch.Tensor:

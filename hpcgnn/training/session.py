@@ -19,7 +19,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.codec import Coding
@@ -34,9 +34,6 @@ from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
-from hpcgnn.lowbit.training.models import QuantizationScheme, QuantizedStack
-from hpcgnn.lowbit.training.quantizer import count_in_degrees
-from hpcgnn.lowbit.training.scheme import LEARNS_WIDTHS
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.methods.step_count import StepRule
 from hpcgnn.nn.edge_weights import check_edge_weights
@@ -55,6 +52,7 @@ from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.evaluate import as_trained, with_classes
+from hpcgnn.training.model_hooks import ModelHooks, hooks_of, quantized
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
 from hpcgnn.training.precision import STORAGE, storage_bits, with_fastest_precision
@@ -178,7 +176,6 @@ def _inner_degree(part: Partition) -> np.ndarray:
 Own = TypeVar("Own")
 NOTHING = Recipe()
 CLUSTER_SEED = 0     # of KaMinPar: runs of all seeds share the clusters
-FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
 
@@ -207,7 +204,6 @@ class Session:
     remarks : tuple of str           what a user must know of how the model is trained
     tried : Tried or None            what a trial of the model on a few rows has found; None for a built-in model
     reading : Reading                what the columns of its answers mean
-    degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
 
     comm: MPI.Comm
@@ -225,7 +221,6 @@ class Session:
     recipe: Recipe
     traits: ModelTraits
     rows_within: list[int]
-    degree_counts: np.ndarray | None = None
     steps: StepGraphs | None = None
     remarks: tuple[str, ...] = ()
     tried: Tried | None = None
@@ -294,7 +289,6 @@ class Session:
                            kept_degree=None if whole is None else part.in_degree)
         graph.stored_bits, graph.num_nodes = config.stored_bits, info.num_nodes
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
-        degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         if recipe.model is not None:
             check_same(comm, {"model": description_of(model)}, "the program's ")
@@ -309,8 +303,7 @@ class Session:
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
-                   rows_within, degree_counts, steps,
-                   _remarks(model, tried, has_weights), tried, reading)
+                   rows_within, steps, _remarks(model, tried, has_weights), tried, reading)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
@@ -364,15 +357,14 @@ class Session:
             take_from_rank_zero(self.comm, model)
         if config.quantize == "none":
             return model
-        return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
+        return quantized(model, config, self.graph, self.comm)
 
     def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
         """Weights by rate and decay, which is on all weights, those of the loss too, or on the first layer's only;
         steps and widths have rates of their own and no decay. Weights that are frozen now come behind the others.
         """
         config = self.config
-        scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
-        widths = model.width_parameters() if isinstance(model, QuantizedStack) else []
+        scales, widths = hooks_of(model).scale_parameters(), hooks_of(model).width_parameters()
         is_scale = {id(parameter) for parameter in [*scales, *widths]}
         parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
         if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
@@ -443,13 +435,6 @@ def _check_sums(model: nn.Module, config: TrainConfig) -> None:
     if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
         raise ConfigError(f"pre_aggregation on can't be used with model {config.model}, whose layers are not all "
                           "linear in their neighbors' rows; use pre_aggregation=off")
-
-
-def scheme_of(config: TrainConfig) -> QuantizationScheme:
-    """Return the scheme by which the configured model is quantized."""
-    row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
-    return QuantizationScheme(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
-                              config.quantize_gradient == "local", parse_protection(config.protect))
 
 
 def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:
@@ -524,7 +509,7 @@ def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> No
 
 def is_built_in(model: nn.Module) -> bool:
     """Whether a model is hpcgnn's, so that all of its weights are used in every pass."""
-    return type(model) in MODELS.values() or isinstance(model, QuantizedStack)
+    return type(model) in MODELS.values() or isinstance(model, ModelHooks)
 
 
 def _check_same_names(first: dict[str, torch.Tensor], mine: dict[str, torch.Tensor]) -> None:

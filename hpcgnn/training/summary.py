@@ -18,13 +18,12 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcgnn
-from hpcgnn.lowbit.training.models import QuantizedStack
-from hpcgnn.lowbit.training.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.methods import name_of
 from hpcgnn.ops.simd import simd_level
 from hpcgnn.training.balance import parts_by_rank
 from hpcgnn.training.environment import utc_now
 from hpcgnn.training.learner import Learner
+from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.session import Session
 
@@ -63,8 +62,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "setup_bytes": setup_bytes, "peak_rss_bytes": peak_bytes, "precision": config.precision,
         "predict": config.predict, "method_state_bytes": state_bytes,
         "rows_within": session.rows_within, "epochs": config.epochs,
-        **(quantized_statistics(learner.with_best_weights(), results)
-           if isinstance(learner.model, QuantizedStack) else {}),
+        **(hooks_of(learner.with_best_weights()).summary(results) if "feature_kb" in results[-1] else {}),
         "versions": software_versions(), "ended": utc_now(), **parts_by_rank(comm, session.info.statistics[comm.rank]),
     }
 
@@ -115,34 +113,6 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
     }
-
-
-def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sizes of the integers, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and
-    `feature_bits` as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes
-    with them; `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`
-    has one entry for each row quantizer of the last seed's best model that learns widths: the in-degrees that occur,
-    how many nodes have each, and their bits.
-    """
-    columns = zip(*(result["feature_bits"] for result in results), strict=True)
-    feature_kb = statistics.fmean(result["feature_kb"] for result in results)
-    sizes = model.stored_bits()
-    return {
-        "quantize": model.scheme.name, "target_kb": model.target_kb, "feature_kb": feature_kb,
-        "mean_feature_bits": statistics.fmean(result["mean_feature_bits"] for result in results),
-        "feature_bits": [statistics.fmean(column) for column in columns],
-        "meets_target": all(result["meets_target"] for result in results),
-        "widths_by_degree": [_widths_of(quantizer) for quantizer in model.row_quantizers
-                             if isinstance(quantizer, RowQuantizer) and quantizer.learns_width],
-        "weight_bits": sizes.weights, "scale_bits": sizes.scales,
-        "stored_kb": feature_kb + (sizes.weights + sizes.scales) / BITS_A_KB, "float_kb": sizes.floats / BITS_A_KB,
-    }
-
-
-def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
-    counts, width = quantizer.counts.long().cpu(), quantizer.scale().bit_width
-    degree = counts.nonzero()[:, 0]
-    return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
 
 
 def software_versions() -> dict[str, str]:

@@ -19,7 +19,6 @@ from torch import nn
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lowbit.training.models import QuantizedStack
 from hpcgnn.methods.controller import Decision
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
@@ -36,6 +35,7 @@ from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.learner import Learner
+from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
@@ -115,10 +115,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     with alike_draws(model, moment.seed, moment.epoch, moment.number), checkpoints_on(model, graph):
         logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
-    if isinstance(model, QuantizedStack):
-        # All ranks have the whole penalty; gradients and losses are sums over ranks.
-        loss = loss + model.penalty() / comm.size
-        model.move_pressure()
+    loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, which `collect` says
         (loss * learner.loss_scale.value).backward()
     with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
@@ -129,8 +126,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     session.exchange.sum_gradients(learner.gradients.shared, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
     HERE.note("computes")
     check = learner.step()
-    if isinstance(model, QuantizedStack):
-        model.clamp_widths()
+    hooks_of(model).end_step()
     return loss.item(), check
 
 
@@ -361,7 +357,7 @@ class TrainingRun:
         record = {"seed": self.seed, "epoch": self.progress.epoch, **epoch}
         del record["stop_signal"], record["fault"]
         if self._is_main:
-            sizes = self.learner.model.feature_size() if isinstance(self.learner.model, QuantizedStack) else {}
+            sizes = hooks_of(self.learner.model).feature_size()
             self.folder.append_metrics({**record, **pairs, **sizes, **(asdict(evaluation) if evaluation else {})})
         self._call("on_epoch_end", record)
         if evaluation is not None:

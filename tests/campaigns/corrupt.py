@@ -122,7 +122,7 @@ def read_model_file(path: Path) -> Any:
 
 
 def read_prediction_file(path: Path) -> Any:
-    from hpcgnn.results.predictions import read_predictions
+    from hpcgnn.lowbit.inference.predictions import read_predictions
     return read_predictions(path)
 
 

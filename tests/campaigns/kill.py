@@ -310,7 +310,7 @@ def content(kind: str, folder: Path) -> object:
     """What the files of a writer hold, or the sentence that refuses them; names, dates and run ids left out."""
     from hpcgnn.errors import HpcgnnError
     from hpcgnn.lowbit.inference.model_file import read_model
-    from hpcgnn.results.predictions import read_predictions
+    from hpcgnn.lowbit.inference.predictions import read_predictions
     from hpcgnn.shards.reader import read_partition
     from hpcgnn.shards.verification import verify_shards
 

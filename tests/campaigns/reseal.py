@@ -32,7 +32,7 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
            ["sylvie"], ["bns"], ["sancus"], ["random"])
 # What commands import when they are called; a forked rank must find it there.
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
-           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.results.predictions",
+           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.lowbit.inference.predictions",
            "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.batches.distribution",
            "hpcgnn.lowbit.inference.model_file", "hpcgnn.lowbit.inference.activations", "hpcgnn.cli.inspect")
 
@@ -181,7 +181,7 @@ def read_alone(mutation: Mutation, case: Path, rank: int) -> int:
     """Predictions and packages, which both ranks read and rank 0 speaks of."""
     from hpcgnn.errors import HpcgnnError
     from hpcgnn.lowbit.inference.activations import read_activations
-    from hpcgnn.results.predictions import read_predictions
+    from hpcgnn.lowbit.inference.predictions import read_predictions
 
     try:
         if mutation.file.startswith("predictions"):

@@ -17,7 +17,7 @@ from campaigns.made_files import GRAPH, TRAIN, make_shards
 
 COMMANDS = ("preprocess", "train", "resume", "quantize", "infer")
 MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
-           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.results.predictions",
+           "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.lowbit.inference.predictions",
            "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.model_file")
 
 
@@ -63,7 +63,7 @@ class Workplace:
         """What a command that failed has left unreadable; a run that is being replaced may be gone, never torn."""
         from hpcgnn.errors import HpcgnnError
         from hpcgnn.lowbit.inference.model_file import read_model
-        from hpcgnn.results.predictions import read_predictions
+        from hpcgnn.lowbit.inference.predictions import read_predictions
         from hpcgnn.shards.reader import read_graph_info, read_partition
 
         place = self.place

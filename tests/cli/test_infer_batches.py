@@ -9,7 +9,7 @@ from training_setup import easy_graph, on_rank_zero, random_owner, write, write_
 
 from hpcgnn.__main__ import main
 from hpcgnn.lowbit.inference.model_file import write_model
-from hpcgnn.results.predictions import read_predictions
+from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
 

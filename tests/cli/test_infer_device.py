@@ -16,9 +16,9 @@ from training_setup import easy_graph, on_rank_zero, train, write_once
 
 from hpcgnn.exchange.transport import StagedTransport
 from hpcgnn.lowbit.inference.model_file import read_model, write_model
+from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
-from hpcgnn.results.predictions import read_predictions
 from hpcgnn.run import launch
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 from hpcgnn.training import session

@@ -10,10 +10,10 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, snapshot, without_seconds, write_once
 
 from hpcgnn.errors import CheckpointError
-from hpcgnn.lowbit.inference.batches.cut import ClusterCut
 from hpcgnn.lowbit.inference.model_file import KIND, VERSION, read_trained_cut
 from hpcgnn.registry import read_toml
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.training.batch_graph import ClusterCut
 from hpcgnn.training.run_folder import RunFolder
 
 SETS = {(): [], ("--clusters", 24): ["--set", "clusters=24"],

@@ -16,9 +16,9 @@ from parallel_run import clean_environment, launcher
 from training_setup import easy_graph, losses
 
 from hpcgnn.cli.bench import command as bench
+from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.ops.simd import best_level
 from hpcgnn.partition.choices import REORDERS
-from hpcgnn.results.predictions import read_predictions
 from hpcgnn.widths import BIT_WIDTHS
 
 AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",

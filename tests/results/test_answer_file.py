@@ -11,7 +11,8 @@ from mpi4py import MPI
 from training_setup import on_rank_zero
 
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.results import answer_file, predictions
+from hpcgnn.results import answer_file
+from hpcgnn.results import answers as answers_module
 from hpcgnn.results.answer_file import check_answer_file, read_answer_arrays, write_answers
 from hpcgnn.results.answers import Answers
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
@@ -25,7 +26,7 @@ NAMES = np.array([f"né {'x' * (number % 5)}{number}" for number in range(NUM_NO
 
 @pytest.fixture(params=[1, 300, 1 << 20])
 def piece_bytes(request, monkeypatch):
-    monkeypatch.setattr(predictions, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(answers_module, "PIECE_BYTES", request.param)
 
 
 def write_all(path, task=CLASSES, class_names=(), name=None):

@@ -26,7 +26,6 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import CheckpointError, ConfigError, KernelError, ShardError
-from hpcgnn.lowbit.inference.batches.cut import ClusterCut
 from hpcgnn.lowbit.inference.code_exchange import pack_codes, packed_bytes, unpack_codes
 from hpcgnn.lowbit.integer_model import (
     ColumnScale,
@@ -40,6 +39,7 @@ from hpcgnn.ops.bit_gemm import LARGEST_SUM
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.training.batch_graph import ClusterCut
 
 # Parts of each kind beyond those that all have.
 PARTS = {"gcn": (), "sage": ("own",), "gin": ("second_rows", "second", "second_bias"), "gat": ("attention",)}

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from mpi4py import MPI
-from torch import nn
 
 from hpcgnn.config import CLUSTERS_A_BATCH, QUANTIZED_MODELS, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.lowbit.inference.batches.cut import NAMES, ClusterCut
 from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model, read_trained_cut
 from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.lowbit.training.models import QuantizedStack, calibrate
+from hpcgnn.lowbit.training.models import calibrate
 from hpcgnn.run.launch import together
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.reader import check_num_parts
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
-from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
-from hpcgnn.training.evaluate import Evaluation, classes_of, classes_of_model, evaluate, strange_classes
+from hpcgnn.training.batch_graph import ClusterCut
+from hpcgnn.training.evaluate import classes_of, strange_classes
 from hpcgnn.training.recipe import Recipe
-from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 from hpcgnn.training.session import Session, check_task
-from hpcgnn.training.tables import with_own_rows
+from hpcgnn.training.trained_run import KEPT, PERMISSION, TrainedRun, check_dataset, other_graph_line
 
-PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
+
+def classes_of_model(model: IntegerModel) -> dict[str, Any]:
+    """Task and classes of an integer model, as a checkpoint keeps them."""
+    return {"task": MULTI_LABEL if model.is_multi_label else CLASSES, "num_classes": model.num_classes,
+            "class_names": list(model.class_names)}
 
 
 def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: GraphInfo, other_graph: bool) -> None:
@@ -58,102 +58,28 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
     check_fingerprint(source, made_on, info, other_graph)
 
 
-def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
-    if dataset != info.name and not other_graph:
-        raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
+def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> IntegerModel:
+    """Collective: make integers of the model: calibrate a float one on this graph, export one trained as integers.
 
+    Parameters
+    ----------
+    bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or what was trained
+    row_bits : int, 2 to 8, or None      of rows; None is `bits`
 
-def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """Return a warning for --other-graph that says what differs; None if nothing does."""
-    found = made_on.differences(info.fingerprint)
-    if not found:
-        return None
-    return (f"{source} was made on other data than these shards hold, in {', '.join(found)}; scores may count nodes "
-            "that it was trained on")
-
-
-# Settings that build and score a model; others say how it was trained.
-KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
-        "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
-
-ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """The model of a run folder with the best validation score, and its graph.
-
-    The graph keeps the edges that the model was trained on, unless `config_of` says otherwise.
-
-    remark : str or None             a sentence if it was trained on another graph
-    cut : ClusterCut or None         clusters it was trained in; None is the whole graph
+    Raises
+    ------
+    CollectiveError      widths for a model that has its own; input rows that are not finite
     """
-
-    session: Session
-    model: nn.Module
-    remark: str | None = None
-    cut: ClusterCut | None = None
-
-    @classmethod
-    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
-             config_of: ConfigOf | None = None, recipe: Recipe | None = None, device: str = "cpu",
-             names_classes: bool = False) -> TrainedRun:
-        """Collective: read the checkpoint and this rank's shard.
-
-        `config_of` maps the run's settings and folder to those of the model, for uses other than integers; rows are
-        float32 in any case. `recipe` is what a program brings, such as its model. With `names_classes`, the training's
-        classes are matched by name; the graph may have others, or no labels.
-
-        Raises
-        ------
-        CollectiveError      no checkpoint, or a damaged one, of a model that can't become integers, or of another
-                             graph; shards that are damaged or cut for another number of ranks
-        """
-        checkpoint = together(comm, lambda: read_best(folder))
-        together(comm, lambda: check_num_parts(info, comm.size))
-        source = f"the model of {folder}"
-        together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
-        together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
-        config = together(comm, lambda: (config_of or integer_config)(checkpoint.settings, folder))
-        config_here = replace(config, precision="fp32", device=device)
-        session = Session.open(comm, shards, config_here, info, recipe or Recipe(),
-                               (checkpoint.answers_with or classes_of(info)) if names_classes else None)
-        model = replace(session, config=config).new_model(config.seed)
-        checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
-        check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
-        model.load_state_dict(checkpoint.best_model)
-        remark = other_graph_line(source, checkpoint.fingerprint, info)
-        if remark is not None and names_classes and checkpoint.answers_with is not None:
-            remark = "\n".join((remark, *strange_classes(info, checkpoint.answers_with)))
-        return cls(session, model.eval(), remark, ClusterCut.of(checkpoint.settings))
-
-    @property
-    def is_quantized(self) -> bool:
-        """Whether it was trained as integers, and has widths of its own."""
-        return isinstance(self.model, QuantizedStack)
-
-    def evaluate(self) -> Evaluation:
-        """Collective: return scores of the model as it was trained."""
-        session = self.session
-        return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
-
-    def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
-        """Collective: calibrate a float model on this graph, or export one trained as integers.
-
-        `bits`, of weights and mapped rows, are 2 to 8; None is 8, or the trained width. `row_bits` None is `bits`.
-
-        Raises CollectiveError for widths of a model that has its own, and for non-finite input rows.
-        """
-        info, model = self.session.info, self.model
-        if self.is_quantized:
-            if bits is not None or row_bits is not None:
-                raise CollectiveError(f"this run was trained with --quantize {self.session.config.quantize} and has "
-                                      "widths of its own; leave --bits and --row-bits out")
-        else:
-            bits = 8 if bits is None else bits
-            model = calibrate(model, self.session.graph, self.session.comm, bits,
-                              bits if row_bits is None else row_bits)
-        return replace(model.export(info.name, info.is_multi_label), class_names=info.class_names)
+    info, model = run.session.info, run.model
+    if run.is_quantized:
+        if bits is not None or row_bits is not None:
+            raise CollectiveError(f"this run was trained with --quantize {run.session.config.quantize} and has "
+                                  "widths of its own; leave --bits and --row-bits out")
+    else:
+        bits = 8 if bits is None else bits
+        model = calibrate(model, run.session.graph, run.session.comm, bits,
+                          bits if row_bits is None else row_bits)
+    return replace(model.export(info.name, info.is_multi_label), class_names=info.class_names)
 
 
 def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
@@ -180,18 +106,6 @@ def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
     return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
 
 
-def read_best(folder: Path) -> Checkpoint:
-    """Read the checkpoint of a run folder; `best_model` has the weights of the best validation score.
-
-    Raises CheckpointError if it is missing or damaged.
-    """
-    checkpoint = RunFolder(folder).checkpoint
-    if not checkpoint.exists():
-        raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
-                              "hpcgnn train, or a file of hpcgnn quantize")
-    return read_checkpoint(checkpoint)
-
-
 @dataclass(frozen=True)
 class OpenedModel:
     model: IntegerModel
@@ -206,8 +120,13 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
                other_graph: bool, repeat: int, device: str = "cpu", answered: ClusterCut | None = None) -> OpenedModel:
     """Collective: read a model file, or quantize the model of a run folder and time `repeat` float passes on `device`.
 
-    `answered` are the clusters in which the model will answer; None calibrates and times it on the whole graph, also if
-    it was trained in clusters. `bits` and `row_bits` are as in `TrainedRun.integer_model`.
+    Parameters
+    ----------
+    bits, row_bits : see `integer_model`
+    repeat : int                     float passes to time
+    device : {"cpu", "cuda"}         where they run
+    answered : ClusterCut or None    clusters in which the model will answer; None calibrates and times it on the whole
+                                     graph, also if it was trained in clusters
 
     Raises
     ------
@@ -216,8 +135,8 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
         config_of = whole_graph_config if answered is None else integer_config
-        run = TrainedRun.open(comm, path, shards, info, other_graph, config_of, device=device, names_classes=True)
-        model, config, score = run.integer_model(bits, row_bits), run.session.config, run.session.score.name
+        run = TrainedRun.open(comm, path, shards, info, config_of, other_graph, device=device, names_classes=True)
+        model, config, score = integer_model(run, bits, row_bits), run.session.config, run.session.score.name
         remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
         seconds = {"float32": _float_seconds(run.session, repeat)}
         classes = classes_of(run.session.info)

@@ -28,6 +28,7 @@ from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.lowbit.inference.forward import forward_codes
 from hpcgnn.lowbit.inference.graph_pass import GraphPass, is_summed
 from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, open_input
+from hpcgnn.lowbit.inference.model_source import classes_of_model
 from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
@@ -37,7 +38,7 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.evaluate import as_trained, classes_of_model
+from hpcgnn.training.evaluate import as_trained
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
 

@@ -8,6 +8,7 @@ most error per stored bit. From there on training learns the widths, and `penalt
 from __future__ import annotations
 
 import heapq
+import statistics
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, IntegerModel, Normalization
@@ -35,6 +37,7 @@ from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.normalization import layer_norm_of
 from hpcgnn.nn.stack import ConvolutionStack
+from hpcgnn.training.model_hooks import ModelHooks
 
 
 @torch.no_grad()
@@ -96,7 +99,7 @@ class StoredBits(NamedTuple):
     floats: int
 
 
-class QuantizedStack(nn.Module):
+class QuantizedStack(nn.Module, ModelHooks):
     """Quantized convolution → norm → ReLU, as often as the stack has convolutions.
 
     Parameters
@@ -125,8 +128,11 @@ class QuantizedStack(nn.Module):
         self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
 
     @classmethod
-    def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm,
-            counts: np.ndarray | None = None) -> QuantizedStack:
+    def from_settings(cls, model: ConvolutionStack, config: TrainConfig, graph: LocalGraph, comm) -> QuantizedStack:
+        return cls.fit(model, QuantizationScheme.of(config), graph, comm)
+
+    @classmethod
+    def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm) -> QuantizedStack:
         """Collective: quantize a stack with the steps that fit its rows on this graph best.
 
         The pass is exact in float32, whatever the training method, and counts as an evaluation.
@@ -135,8 +141,7 @@ class QuantizedStack(nn.Module):
         """
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
-        counts = count_in_degrees(graph, comm) if counts is None else counts
-        x = graph.x
+        counts, x = count_in_degrees(graph, comm), graph.x
         counted = ~torch.isfinite(x).all(), (x < 0).any(), x.count_nonzero()
         seen = comm.allreduce(np.array([*map(int, counted), x.numel()], np.int64))
         if seen[0]:
@@ -271,6 +276,39 @@ class QuantizedStack(nn.Module):
             if isinstance(quantizer, RowQuantizer):
                 quantizer.clamp_width()
 
+    def with_penalty(self, loss: torch.Tensor, num_ranks: int) -> torch.Tensor:
+        # All ranks have the whole penalty; gradients and losses are sums over ranks.
+        loss = loss + self.penalty() / num_ranks
+        self.move_pressure()
+        return loss
+
+    def end_step(self) -> None:
+        self.clamp_widths()
+
+    def last_layer(self) -> nn.Module:
+        return self.convolutions[-1]
+
+    def summary(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """Sizes of the integers, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and
+        `feature_bits` as in `feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
+        `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree` has, per
+        row quantizer of this model that learns widths, the in-degrees that occur, how many nodes have each, and their
+        bits.
+        """
+        columns = zip(*(result["feature_bits"] for result in results), strict=True)
+        feature_kb = statistics.fmean(result["feature_kb"] for result in results)
+        sizes = self.stored_bits()
+        return {
+            "quantize": self.scheme.name, "target_kb": self.target_kb, "feature_kb": feature_kb,
+            "mean_feature_bits": statistics.fmean(result["mean_feature_bits"] for result in results),
+            "feature_bits": [statistics.fmean(column) for column in columns],
+            "meets_target": all(result["meets_target"] for result in results),
+            "widths_by_degree": [_widths_of(quantizer) for quantizer in self.row_quantizers
+                                 if isinstance(quantizer, RowQuantizer) and quantizer.learns_width],
+            "weight_bits": sizes.weights, "scale_bits": sizes.scales,
+            "stored_kb": feature_kb + (sizes.weights + sizes.scales) / BITS_A_KB, "float_kb": sizes.floats / BITS_A_KB,
+        }
+
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
         """Return the model as integers; `dataset` and `is_multi_label` describe the graph."""
         convolutions = []
@@ -297,6 +335,12 @@ def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, r
         raise CollectiveError("only stacks of gcn, sage, gin (that sums) or gat convolutions become integers, found "
                               f"{unfit[0]}")
     return QuantizedStack.fit(stack, QuantizationScheme("calibrated", bits, row_bits), graph, comm)
+
+
+def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
+    counts, width = quantizer.counts.long().cpu(), quantizer.scale().bit_width
+    degree = counts.nonzero()[:, 0]
+    return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
 
 
 def _normalization(norm: nn.LayerNorm | None) -> Normalization | None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.config import TrainConfig, parse_protection
 from hpcgnn.lowbit.training.convolutions import QuantizerMaker
 from hpcgnn.lowbit.training.protected import LargestWeightQuantizer, TrackedColumnQuantizer, TrackedRowQuantizer
 from hpcgnn.lowbit.training.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
+FIRST_BITS = 4       # at which rows are fitted, before their widths are chosen
 LEARNS_WIDTHS = ("degree-aware", "layer-aware")
 SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # rows with fewer codes get fewer bits
 BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step and width
@@ -24,6 +26,13 @@ class QuantizationScheme:
     size_weight: float = 1.0                      # lambda of Eq. (5)
     is_local: bool = False  # steps and widths of rows and mapped rows follow their own error, not the loss
     protection: tuple[float, float] = (0.0, 0.0)  # (low, high), probabilities, of degree-quant
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> QuantizationScheme:
+        """The scheme that the settings of a run ask for."""
+        row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
+        return cls(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
+                   config.quantize_gradient == "local", parse_protection(config.protect))
 
     @property
     def learns_width(self) -> bool:

@@ -12,8 +12,9 @@ from mpi4py import MPI
 from training_setup import on_rank_zero
 
 from hpcgnn.errors import CheckpointError, CollectiveError
-from hpcgnn.results import predictions
-from hpcgnn.results.predictions import check_writable, read_predictions, write_predictions
+from hpcgnn.lowbit.inference.predictions import read_predictions, write_predictions
+from hpcgnn.results import answers as answers_module
+from hpcgnn.results.answer_file import check_writable
 
 
 def parts_of(comm, num_nodes, seed=0):
@@ -38,7 +39,7 @@ def write_some(comm, path, num_nodes=100, is_multi_label=False, hidden=3):
 @pytest.mark.parametrize("is_multi_label", [False, True])
 @pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 20])
 def test_rows_lie_in_the_order_of_global_ids(shared_path, is_multi_label, piece_bytes, monkeypatch):
-    monkeypatch.setattr(predictions, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(answers_module, "PIECE_BYTES", piece_bytes)
     comm, path = MPI.COMM_WORLD, shared_path / "p.h5"
     logits, embeddings = write_some(comm, path, is_multi_label=is_multi_label)
     found = on_rank_zero(comm, lambda: read_predictions(path))
@@ -62,7 +63,7 @@ def test_a_graph_without_nodes_and_a_model_without_hidden_rows_are_written(share
 
 @pytest.mark.parallel([1, 2, 3])
 def test_a_full_disk_stops_all_ranks_and_leaves_what_was_there(shared_path, monkeypatch):
-    monkeypatch.setattr(predictions, "PIECE_BYTES", 300)
+    monkeypatch.setattr(answers_module, "PIECE_BYTES", 300)
     comm, path = MPI.COMM_WORLD, shared_path / "p.h5"
     on_rank_zero(comm, lambda: path.write_text("before"))
     with file_size_limit(2000), pytest.raises(CollectiveError, match=r"p\.h5 can't be written: File too large; "):

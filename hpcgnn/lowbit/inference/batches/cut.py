@@ -9,58 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.config import CLUSTERS_A_BATCH
-from hpcgnn.errors import ConfigError
 from hpcgnn.partition.clusters import arc_groups, batch_clusters
-
-NAMES = ("clusters", "batch_size", "between_clusters")
-
-
-@dataclass(frozen=True)
-class ClusterCut:
-    """Settings that decide which edges batches keep; ConfigError for numbers below 1, or another type."""
-
-    # clusters of the whole graph, and per batch
-    clusters: int
-    batch_size: int = CLUSTERS_A_BATCH
-    between_clusters: bool = False  # keep edges between clusters of one batch
-
-    def __post_init__(self):
-        counts = (self.clusters, self.batch_size)
-        if not all(type(count) is int and count >= 1 for count in counts) or type(self.between_clusters) is not bool:
-            raise ConfigError(f"{self} is no cut of a graph; clusters and batch_size must be 1 or more")
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> ClusterCut | None:
-        """Return the cut that a run was trained in, from its settings by name; None for the whole graph."""
-        return cls(**{name: settings[name] for name in NAMES}) if settings.get("clusters") else None
-
-    @property
-    def flags(self) -> str:
-        """Flags of `hpcgnn infer` that answer from the same edges."""
-        words = [f"--clusters {self.clusters}"]
-        if self.between_clusters:
-            words += [f"--batch-size {self.batch_size}"] if self.batch_size != CLUSTERS_A_BATCH else []
-            words += ["--between-clusters"]
-        return " ".join(words)
-
-    def remark(self, source: str, answered: ClusterCut | None) -> str | None:
-        """Return a sentence if a model answers from other edges than it was trained on, else None.
-
-        source : str                         the model, as users call it
-        answered : ClusterCut or None        None is the whole graph
-        """
-        # Without edges between clusters, the batch size changes no edge.
-        if answered is not None and answered.flags == self.flags:
-            return None
-        here = "the whole graph" if answered is None else f"other arcs, those of {answered.flags}"
-        return (f"{source} was trained in {self.clusters} clusters and answers here from {here}; {self.flags} answers "
-                "as it was trained")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""Rows of all ranks brought to rank 0 in the order of their global ids, a piece at a time. No file is known here.
-
-Predictions of all nodes as one sealed HDF5 file, written by rank 0 in the order of global ids, piece by piece.
+"""Predictions of all nodes as one sealed HDF5 file, written by rank 0 in the order of global ids, piece by piece.
 
 Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Arrays,
 whose row v belongs to the node of global id v, as the shards number it:
@@ -15,8 +13,6 @@ names.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,65 +22,11 @@ from mpi4py import MPI
 
 from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.lowbit.integer_model import IntegerModel
+from hpcgnn.results.answers import predicted, row_pieces
 from hpcgnn.run.launch import together
 from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.schema import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import open_sealed, write_sealed
-
-PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
-
-
-def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
-               arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Collective: bring the rows of some arrays to rank 0, PIECE_BYTES at a time or one row; every rank must exhaust
-    the iterator.
-
-    Parameters
-    ----------
-    num_nodes : int                    of all ranks
-    node_id : (n,) int64               global ids of this rank's rows
-    arrays : each (n, ...)             of one type on all ranks, which have rows of one shape; texts are objects
-
-    Yields
-    ------
-    first : int                        global id of the piece's first row
-    rows : list of arrays              the rows of first, first + 1, ..., of each array; none on other ranks than 0
-    """
-    order = np.argsort(node_id)
-    sorted_id = node_id[order]
-    step = max(1, PIECE_BYTES // max(1, sum(_row_bytes(array) for array in arrays)))
-    for first in range(0, num_nodes, step):
-        stop = min(first + step, num_nodes)
-        mine = slice(*np.searchsorted(sorted_id, [first, stop]))
-        ids = gathered(comm, sorted_id[mine])
-        yield first, [_placed(ids - first, gathered(comm, array[order[mine]])) for array in arrays]
-
-
-def gathered(comm: MPI.Comm, rows: np.ndarray) -> np.ndarray:
-    """Collective: return the rows of all ranks on rank 0, one rank's after the other's; no row on the others."""
-    if rows.dtype == object:
-        parts = comm.gather(rows)
-        return np.concatenate(parts) if comm.rank == 0 else rows[:0]
-    counts = comm.gather(len(rows))
-    out = np.empty((sum(counts) if comm.rank == 0 else 0, *rows.shape[1:]), rows.dtype)
-    num_bytes = [count * _row_bytes(rows) for count in counts] if comm.rank == 0 else None
-    comm.Gatherv([_bytes_of(np.ascontiguousarray(rows)), MPI.BYTE], [_bytes_of(out), num_bytes, MPI.BYTE])
-    return out
-
-
-def _placed(places: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    out = np.empty_like(rows)
-    out[places] = rows
-    return out
-
-
-def _row_bytes(array: np.ndarray) -> int:
-    return array.dtype.itemsize * int(np.prod(array.shape[1:]))
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8) if array.size and array.dtype.itemsize else np.empty(0, np.uint8)
-
 
 KIND, VERSION = "predictions", 1
 ADVICE = "run hpcgnn infer again"
@@ -102,21 +44,6 @@ class Predictions:
     logits: np.ndarray
     embeddings: np.ndarray
     class_names: tuple[str, ...] = ()
-
-
-def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
-    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of positive
-    ones.
-    """
-    return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
-
-
-def check_writable(path: Path) -> None:
-    """Raise CheckpointError unless a file can be made beside `path`, before work is done whose result goes there."""
-    parent = Path(path).absolute().parent
-    if Path(path).is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CheckpointError(f"{path} can't be written: its folder does not exist or can't be written to, or it is a "
-                              "folder itself; choose another --out")
 
 
 def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes: int, node_id: np.ndarray,
