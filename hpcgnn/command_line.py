@@ -1,4 +1,4 @@
-"""The command line: its subcommands, each a file of `hpcgnn.cli` that is imported when it is called, and its endings.
+"""The command line: its subcommands, each a file of `hpcgnn.cli` that is imported when it is called, and its exit.
 
 Whatever ends a command becomes one sentence on standard error and an exit status here.
 """
@@ -88,7 +88,6 @@ def run(words: list[str]) -> int:
 
 
 def complain(message: str) -> None:
-    """Print one sentence to standard error, once for all ranks."""
     if launched_rank() == 0:
         try:
             print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
@@ -100,7 +99,7 @@ def complain(message: str) -> None:
 
 
 def _waits_for_rank_zero() -> bool:
-    """Tell whether this rank's end waits for the others: MPI has joined it with them."""
+    """Whether this rank's exit waits for the others, because MPI has started."""
     launch = sys.modules.get("hpcgnn.run.launch")
     return "mpi4py.MPI" in sys.modules and (launch is None or launch.has_company())
 

@@ -1,6 +1,6 @@
-"""Settings of a training run: defaults < data/registry.toml < --config FILE < flags, and an unknown key is an error.
+"""Settings of a training run, from four layers: defaults < data/registry.toml < --config FILE < flags.
 
-Frozen dataclasses and their resolution live here; nothing here knows MPI, torch or a file format but TOML.
+An unknown key is an error, and so is a setting that has no effect beside the others.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class TrainConfig:
 
     Raises
     ------
-    ConfigError      a value of the wrong type, outside its range or its choices
+    ConfigError      a value of the wrong type, outside its range or its choices, or that can't be combined with others
     """
 
     model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
@@ -266,12 +266,6 @@ class TrainConfig:
                               "change hidden or heads")
 
     def _check_steps(self) -> None:
-        """Check the number of steps, and what can't be joined with several.
-
-        Raises
-        ------
-        ConfigError
-        """
         number = self.steps.removeprefix(BY_ROW)
         if self.steps != AUTO and not (number.isascii() and number.isdigit() and 1 <= int(number) <= MOST_STEPS):
             raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, {BY_ROW} and such a number, or {AUTO}, "
@@ -291,12 +285,6 @@ class TrainConfig:
                               "uniform or random")
 
     def _check_clusters(self) -> None:
-        """Check the clusters whose arcs are trained on, and what can't be joined with them.
-
-        Raises
-        ------
-        ConfigError
-        """
         if not self.clusters and self.between_clusters:
             raise ConfigError("between_clusters has no effect on the whole graph; leave it out, or set clusters too")
         if not self.between_clusters and self.batch_size != CLUSTERS_A_BATCH:
@@ -315,15 +303,13 @@ class TrainConfig:
 
     @property
     def fixed_steps(self) -> tuple[int | None, bool]:
-        """Return the number of steps in every epoch, None where it changes, and whether rows are dealt out one by one
-        in all of them.
-        """
+        """Steps per epoch, None if the number changes, and whether rows are always dealt out one by one."""
         number = None if self.steps == AUTO else int(self.steps.removeprefix(BY_ROW))
         return number, self.steps.startswith(BY_ROW)
 
     @property
     def may_share_rows(self) -> bool:
-        """Tell whether ranks of a node may share rows."""
+        """Whether ranks of a node may share rows."""
         if self.nodes_aware != "auto":
             return self.nodes_aware == "on"
         try:
@@ -334,16 +320,16 @@ class TrainConfig:
 
     @property
     def stored_bits(self) -> int | None:
-        """Return the bits of rows that layers keep for the backward pass; None: as they are."""
+        """Bits of the rows that layers keep for the backward pass; None keeps them as they are."""
         return None if self.store_activations == AS_THEY_ARE else self.store_activations
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:
-        """Return a configuration from settings by name, those of the method among them.
+        """A configuration from settings by name, the method's included.
 
         Raises
         ------
-        ConfigError      an unknown setting; one of another method that was changed; and see `TrainConfig`
+        ConfigError      an unknown setting; a changed setting of another method; and see `TrainConfig`
         """
         method = find_method(settings.pop("method", Vanilla.name))
         own = {known.name for known in fields(method)}
@@ -359,7 +345,7 @@ class TrainConfig:
         return cls(method=method(**of_method), **of_run)
 
     def _check_use(self, own: Field) -> None:
-        """A setting that the model, scheme or device has no use for must not be changed: its user expects an effect."""
+        """Refuse a changed setting that the model, scheme or device does not use: the user expects an effect."""
         value = getattr(self, own.name)
         chosen = {"models": ("model", self.model), "schemes": ("quantize", self.quantize),
                   "devices": ("device", self.device)}
@@ -371,12 +357,7 @@ class TrainConfig:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of --model-args by name.
-
-    Raises
-    ------
-    ConfigError      no JSON object
-    """
+    """Arguments of --model-args by name; raises ConfigError unless they are a JSON object."""
     try:
         arguments = json.loads(text or "{}")
     except ValueError:
@@ -387,12 +368,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def parse_protection(text: str) -> tuple[float, float]:
-    """Return the two probabilities of --protect.
-
-    Raises
-    ------
-    ConfigError      not two ascending numbers from 0 to 1
-    """
+    """The two probabilities of --protect; raises ConfigError unless they are two ascending numbers from 0 to 1."""
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
@@ -422,8 +398,8 @@ def preset_settings(dataset: str, model: str | None, preset: str, registry: dict
                     method: str | None = None) -> dict[str, Any]:
     """A paper's hyper-parameters for a dataset: those for all models, overridden by those for `model`.
 
-    Without `model`, the preset's own model or the default one. Settings of a method apply where `method`, or without it
-    the preset's own or the default one, has such a setting: pipegcn does not take AdaQP's group size.
+    Without `model`, the preset's own or the default model counts; likewise for `method`. Settings that the method does
+    not have are dropped: pipegcn does not take AdaQP's group size.
 
     Raises
     ------
@@ -441,13 +417,12 @@ def preset_settings(dataset: str, model: str | None, preset: str, registry: dict
 
 
 def presets_of(dataset: str, registry: dict[str, Any] | None = None) -> list[str]:
-    """Names of the presets that have settings for a dataset of this name."""
+    """Names of the presets that have settings for a dataset."""
     registry = read_registry() if registry is None else registry
     return [name for name, tables in registry.get("presets", {}).items() if dataset in tables]
 
 
 def _without_foreign(settings: dict[str, Any], method: str) -> dict[str, Any]:
-    """Leave out settings of methods that `method` does not have."""
     own = {known.name for known in (*fields(TrainConfig), *fields(find_method(method)))}
     return {name: value for name, value in settings.items() if name in own}
 
@@ -459,7 +434,7 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     Parameters
     ----------
     dataset : str                    name stored in the shards; it only selects the preset's table
-    flags : dict                     settings given on the command line
+    flags : dict                     settings of the command line
     file_settings : dict or None     settings of --config, or of the run that is resumed
     preset : str or None             a preset of the registry; without it a dataset's name changes nothing
 
@@ -477,8 +452,8 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
-    """All settings by name, in the order of their definition; those of the method follow it. `TrainConfig.of` is the
-    inverse.
+    """All settings by name, in the order of their definition, with the method's right behind it. Inverse of
+    `TrainConfig.of`.
     """
     settings = {}
     for known in fields(config):
@@ -488,14 +463,13 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def known_settings(method: str = Vanilla.name) -> list[Field]:
-    """Return the settings of a run and of all methods, and of `method` where that is an import path; each once."""
+    """Settings of a run and of all methods, and of `method` if that is an import path; each once."""
     owners = [*METHODS.values(), find_method(method)]
     own = {known.name: known for owner in owners for known in fields(owner)}
     return [*fields(TrainConfig), *own.values()]
 
 
 def default_of(name: str, method: str = Vanilla.name) -> Any:
-    """Return the value of a setting that nobody chose."""
     if name == "method":
         return Vanilla.name
     return next(known.default for known in known_settings(method) if known.name == name)

@@ -1,7 +1,6 @@
 """Errors that a user can cause or must act on. Each carries one sentence that says what was found and what to do.
 
-Nothing here imports anything of hpcgnn; every other room may raise these. What Python and its libraries raise for a
-machine that refuses, memory, files, a missing MPI, becomes a sentence here too.
+Errors of Python and its libraries about the machine (memory, files, a missing MPI) become such a sentence here too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MORE_MEMORY = "use a machine or a job with more memory, or split the graph over 
 
 
 class HpcgnnError(Exception):
-    """Base of all errors that are reported to the user as one sentence, without a traceback."""
+    """Base of all errors that the user sees as one sentence, without a traceback."""
 
     exit_code = 1
 
@@ -60,12 +59,12 @@ class StreamClosed(HpcgnnError):
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Status that a process ends with after this exception."""
+    """Exit status of a process that ends with this exception."""
     return 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
 
 
 def explanation_of(error: BaseException) -> str:
-    """Return one sentence, and below it the traceback where it is a bug of hpcgnn."""
+    """One sentence; for a bug of hpcgnn, the traceback below it."""
     sentence = sentence_of(error)
     if sentence is not None:
         return sentence
@@ -75,8 +74,8 @@ def explanation_of(error: BaseException) -> str:
 
 
 def _own_place(error: BaseException) -> str | None:
-    """Return file and line of the innermost frame that is of no installed package, such as a model of the user's; None
-    where the error arose in hpcgnn.
+    """File and line of the innermost frame outside of installed packages, such as a user's model; None if the error
+    arose in hpcgnn.
     """
     here = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -92,7 +91,7 @@ def _is_of_python(filename: str) -> bool:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """Return one sentence for an exception that its user can act on; None where it is a bug of hpcgnn."""
+    """One sentence for an exception that its user can act on; None for a bug of hpcgnn."""
     text = str(error).strip()
     if isinstance(error, HpcgnnError):
         return text
@@ -139,7 +138,7 @@ def _sentence_of_file(error: OSError, text: str) -> str:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether an error arose where something was printed, or standard output still holds what it could not take."""
+    """Whether the error arose in a print, or standard output still holds text that it could not write."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     if last and (any(f"{os.sep}{library}{os.sep}" in last.filename for library in ("click", "rich"))
@@ -153,8 +152,8 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _file_at_fault(error: BaseException) -> Path | None:
-    """The file or folder among the variables of the innermost function of hpcgnn; the system's own error names none
-    where the file was open.
+    """The file or folder among the variables of the innermost hpcgnn function; the system's error names none for an
+    open file.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)
               if frame.f_code.co_filename.startswith(str(Path(__file__).parent))]

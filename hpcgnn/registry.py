@@ -1,8 +1,7 @@
-"""Checksums inside small text files: a JSON object carries that of its other text, a TOML file that of all later lines.
+"""TOML and JSON files with a checksum inside, and the registry of datasets and presets that is installed.
 
-What the objects and tables mean is not known here.
-
-TOML files, checked before they are believed, and the registry of datasets and presets that is installed.
+A JSON object ends with a key `crc32`, the checksum of its other text. A TOML file begins with a comment line that has
+the checksum of all later lines.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PIECE = 12      # letters of that line that no other text has by chance; some pi
 
 
 def seal_json(text: str) -> str:
-    """Add one more key, `crc32`, at the end of an object's text: the checksum of the text without it."""
+    """Add a key `crc32` at the end of an object's text: the checksum of the text without it."""
     body = text.rstrip().removesuffix("}").rstrip()
     rest = text[len(body):]
     gap = "\n  " if "\n" in rest else " "
@@ -33,11 +32,11 @@ def seal_json(text: str) -> str:
 
 
 def read_json(text: str) -> tuple[dict[str, Any], bool]:
-    """Return the object of a text, without its checksum, and whether it had one.
+    """The object of a text, without its checksum, and whether it had one.
 
     Raises
     ------
-    ValueError       no JSON object, a number that JSON does not have, or a checksum that is not that of the text
+    ValueError       no JSON object, a number that JSON does not have, or a wrong checksum
     """
     text = text.rstrip()
     end = JSON_END.search(text)
@@ -60,7 +59,7 @@ def read_json(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def seal_toml(text: str) -> str:
-    """Return a TOML text with a first line that has the checksum of all others."""
+    """Prepend a line with the checksum of a TOML text."""
     return f"{TOML_START}{_crc(text.encode())}{TOML_END}{text}"
 
 
@@ -69,7 +68,7 @@ def check_toml(content: bytes) -> None:
 
     Raises
     ------
-    ValueError       the checksum is not that of the other lines, or the line itself is damaged
+    ValueError       the checksum is wrong, or the line itself is damaged
     """
     # Part of the line, anywhere: it was first, and whole.
     words = TOML_END.strip().encode()
@@ -99,11 +98,11 @@ else:
 
 
 def parse_value(name: str, text: str, kind: str | None) -> Any:
-    """Return a setting's value from text: of its type, or where that is not known as TOML reads it, else as it stands.
+    """A setting's value from text: of its type, or, if that is unknown, as TOML reads it, else the text.
 
     Raises
     ------
-    ConfigError      the text is none of this type
+    ConfigError      the text is not of this type
     """
     if kind is None:
         try:
@@ -125,7 +124,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
     Raises
     ------
-    ConfigError      the file is missing, unreadable or malformed, or has a checksum of another text
+    ConfigError      the file is missing, unreadable or malformed, or has a wrong checksum
     """
     try:
         content = Path(path).read_bytes()
@@ -148,13 +147,12 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def read_registry() -> dict[str, Any]:
-    """Return the datasets and presets of data/registry.toml, installed with the package."""
     with importlib.resources.as_file(importlib.resources.files("hpcgnn") / "registry.toml") as path:
         return read_toml(path)
 
 
 def as_toml(tables: dict[str, dict[str, Any]]) -> str:
-    """Tables of strings, numbers, booleans and lists of those as TOML text; the table "" comes first, unnamed."""
+    """Tables of strings, numbers, booleans and lists as TOML text; the table "" comes first, unnamed."""
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]"] if name else []

@@ -1,4 +1,4 @@
-"""Settings, declared by the class that they change: a default, a sentence of help and the values that are allowed."""
+"""Settings, declared in the class that they change: a default, a sentence of help and the allowed values."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
 
     Parameters
     ----------
-    choices, low, high      the values that are allowed; None allows all of the type
-    group : str             heading under which help lists the setting; empty for a method's own
+    choices, low, high      allowed values; None allows all of the type
+    group : str             heading in help; empty for a method's own
     is_common : bool        short help lists it too
     has_flag : bool         the command line has a flag for it; else it is set by `--set NAME=VALUE` or in a file
-    users : tuple of str    for `models`, `schemes` and `devices` those that the setting has an effect on; none for all
+    users : tuple of str    for `models`, `schemes` and `devices` those that the setting affects; none for all
     """
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
                                             "group": group, "is_common": is_common, "has_flag": has_flag,
@@ -35,7 +35,7 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
 
 
 def type_name(declared: Field) -> str:
-    """Return the name of a setting's type, whether its module reads annotations as text or as classes."""
+    """Name of a setting's type, whether its module reads annotations as text or as classes."""
     return declared.type if isinstance(declared.type, str) else declared.type.__name__
 
 
@@ -69,7 +69,7 @@ def _check_value(declared: Field, value: Any) -> None:
 
 
 def import_class(path: str, kind: str, base: type) -> type:
-    """Return the class that MODULE:CLASS names; the module may lie in the current folder.
+    """The class that MODULE:CLASS names; the module may lie in the current folder.
 
     Raises
     ------
@@ -90,19 +90,14 @@ def import_class(path: str, kind: str, base: type) -> type:
 
 @dataclass(frozen=True)
 class Clash:
-    """A value of another setting that an owner can't work with, and the reason, with a way out."""
+    """Another setting's value that an owner can't work with, and the reason, with a way out."""
 
     setting: str
     value: Any
     reason: str
 
     def check(self, others: Mapping[str, Any], owner: str) -> None:
-        """Refuse settings that have this value.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise ConfigError if `others` has this value."""
         if others[self.setting] == self.value:
             found = self.setting if self.value is True else f"{self.setting} {self.value}"
             raise ConfigError(f"{owner} can't be used with {found}: {self.reason}")

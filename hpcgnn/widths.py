@@ -1,5 +1,5 @@
-"""The bit-widths that a message's row may have, and what rotated codes of each leave. Whoever adds a width begins here:
-kernels of both places follow.
+"""The bit-widths that a row of a message may have, and what rotated codes leave of each. A new width begins here;
+the kernels for host and device follow.
 """
 
 import math

@@ -35,12 +35,11 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         loss: Rows | str | None = None, score: Rows | str | None = None, prefers_low: bool = False,
         optimizer: MakeOptimizer | None = None, schedule: MakeSchedule | str | None = None,
         callbacks: Sequence[Callback] = (), **settings: Any) -> Run:
-    """Collective: train a model on the whole graph, one part a rank, and return the finished run.
+    """Collective: train a model on the whole graph, one part per rank, and return the finished run.
 
-    This is what `hpcgnn train` calls: methods, precision, checkpoints, resume, early stop, metrics and signals are all
-    there. The module that is given is the one that is trained, and so are the weights of a loss that is a module: a
-    loss or a callback that reads them sees what training has made of them. When this returns they have their values of
-    the best validation score; `on_end` sees those of the last epoch.
+    This is `hpcgnn train` from Python, with its methods, precision, checkpoints, resume, early stop, metrics and
+    signals. The given module itself is trained, and so are the weights of a loss that is a module. Afterwards they have
+    their values at the best validation score; `on_end` sees those of the last epoch.
 
     Parameters
     ----------
@@ -48,28 +47,28 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         a module with `forward(graph, x)`; one of PyTorch Geometric, which is distributed, see `hpcgnn.distribute`; a
         function without arguments that makes either; or a name as `--model` takes it. All ranks begin with rank 0's
         weights
-    out : path                       run folder; one named after the run where it is not given
-    resume : bool                    go on from the run folder's checkpoint, and start where there is none
+    out : path                       run folder; by default one named after the run
+    resume : bool                    continue from the run folder's checkpoint, if there is one
     overwrite, other_graph           as the flags of `hpcgnn train`
     preset : str                     a paper's settings for the dataset, from the registry, as `--preset`
     loss : function or str
-        of (outputs, labels) of n rows, a value a row, (n,), or a number, as torch's losses give, of all ranks' rows
-        whatever it is; see `hpcgnn.training.own_loss`. Or the name of one.
+        of (outputs, labels) of n rows; gives one value per row, (n,), or a number, as torch's losses do; it is
+        applied to the rows of all ranks, see `hpcgnn.training.own_loss`. Or the name of one.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
     score : function or str          of (outputs, labels) of a split's rows on all ranks, a number; or a name
-    prefers_low : bool               a score of one's own is better where it is lower
-    optimizer : function             from parameters to a torch optimizer, such as torch.optim.AdamW; Adam with `lr` and
-                                     `weight_decay` where it is not given
-    schedule : function or str       from an optimizer to one of torch's schedules of its learning rate, which moves
-                                     after every epoch; or the name of one, see `--set schedule`
+    prefers_low : bool               a lower value of your own score is better
+    optimizer : function             from parameters to a torch optimizer, such as torch.optim.AdamW; by default Adam
+                                     with `lr` and `weight_decay`
+    schedule : function or str       from an optimizer to a torch schedule of its learning rate, which moves after every
+                                     epoch; or the name of one, see `--set schedule`
     callbacks : sequence of Callback
     settings                         by name, as `hpcgnn train --help-all` lists them: method, epochs, lr, bits, ..
 
     Raises
     ------
-    CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
-    ConfigError          a graph that is none of `hpcgnn.open`
-    Interrupted          a signal asked to stop; the same call with resume=True goes on
+    CollectiveError      what is asked for can't be done
+    ConfigError          `graph` is not from `hpcgnn.open`
+    Interrupted          a signal asked to stop; the same call with resume=True continues
 
     Examples
     --------
@@ -85,7 +84,6 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
 
 def _fit(model: Any, graph: Graph, out: str | Path | None, resume: bool, overwrite: bool, other_graph: bool,
          preset: str | None, brought: tuple, settings: dict[str, Any]) -> Run:
-    """Collective: `fit`, with torch as a process begins with it."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
     check_present(graph.comm, "hpcgnn.fit")
@@ -106,8 +104,9 @@ def _fit(model: Any, graph: Graph, out: str | Path | None, resume: bool, overwri
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Compute with gradients, in float32 and on the host unless told otherwise, whatever the caller has set: a program
-    may call inside `torch.no_grad` or `torch.inference_mode`, or with another default dtype or device.
+    """Within the block, compute with gradients, in float32 and on the host.
+
+    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device.
     """
     dtype = torch.get_default_dtype()
     # A context of a device passes every operation through Python, so it is entered only where it changes something.
@@ -122,11 +121,11 @@ def plain_torch() -> Iterator[None]:
 
 def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,
             callbacks: tuple[Callback, ...], settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
-    """Return what the call brings as a recipe, and what it sets by name.
+    """What the call passes in as a recipe, and what it sets by name.
 
     Raises
     ------
-    ConfigError      arguments that contradict each other, or of another kind than is needed
+    ConfigError      arguments that contradict each other, or of a wrong kind
     """
     named = dict(settings)
     if isinstance(schedule, str):
@@ -164,8 +163,8 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
 
 
 def _check_fits(model: Any, graph: Graph) -> None:
-    """Refuse one of PyTorch Geometric's models that can't be distributed, or is made for another graph, and any that
-    was made inside `torch.inference_mode`, which no gradient can reach.
+    """Refuse a PyTorch Geometric model that can't be distributed or was made for another graph, and any model made
+    inside `torch.inference_mode`, which no gradient can reach.
     """
     if isinstance(model, nn.Module) and any(weights.is_inference() for weights in model.parameters()):
         raise ConfigError(f"the weights of {type(model).__name__} were made inside torch.inference_mode, so they can't "
@@ -183,7 +182,6 @@ def _refuse(reason: str, settings: dict[str, Any], names: tuple[str, ...]) -> No
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
-    """Return MODULE:NAME of a model's class, or of the function that makes it."""
     inner = model.module if isinstance(model, DistributedModel) else model
     made_by = type(inner) if isinstance(inner, nn.Module) else inner
     return f"{getattr(made_by, '__module__', '__main__')}:{getattr(made_by, '__qualname__', type(made_by).__name__)}"

@@ -16,13 +16,13 @@ from hpcgnn.training.session import read_shared_info
 
 @dataclass(frozen=True)
 class Graph:
-    """Name a graph in shards and the ranks that hold it, a part each. Nothing of a part is read before it is needed.
+    """A graph in shards and the ranks that hold it, one part each. A part is read only when it is needed.
 
     Attributes
     ----------
     comm : MPI communicator
     shards : Path
-    info : GraphInfo          what is known of the whole graph
+    info : GraphInfo          facts of the whole graph
     """
 
     comm: MPI.Comm
@@ -31,27 +31,23 @@ class Graph:
 
     @property
     def name(self) -> str:
-        """Return the dataset's name."""
         return self.info.name
 
     @property
     def num_nodes(self) -> int:
-        """Return the nodes of the whole graph."""
         return self.info.num_nodes
 
     @property
     def num_edges(self) -> int:
-        """Return the arcs of the whole graph."""
         return self.info.num_edges
 
     @property
     def num_features(self) -> int:
-        """Return the columns of the features."""
         return self.info.num_features
 
     @property
     def num_classes(self) -> int:
-        """Return the columns that a model answers with: classes, or targets of a regression."""
+        """Columns that a model answers with: classes, or targets of a regression."""
         return self.info.num_classes
 
     @cached_property
@@ -74,7 +70,7 @@ def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
     Parameters
     ----------
     shards : path
-    comm : MPI communicator      one rank a part; all ranks where it is not given
+    comm : MPI communicator      one rank per part; by default all ranks
 
     Raises
     ------

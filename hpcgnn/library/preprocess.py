@@ -1,8 +1,7 @@
-"""Balance: what parts are to have equally much of, as users write it; see --balance of `hpcgnn preprocess`.
+"""preprocess: from a graph in memory to a folder of shards, from Python.
 
-Ranks: the crew of a communicator, for making shards on several ranks. What they make is not known here.
-
-preprocess: from a graph in memory to a folder of shards, from Python.
+`parse_balance` reads what parts are to have equal amounts of, as `--balance` takes it. `Ranks` is the crew of several
+ranks that make shards together.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from hpcgnn.shards.schema import GraphInfo
 
 
 class Balance(NamedTuple):
-    """Hold what a text says.
+    """What `--balance` says.
 
     Attributes
     ----------
-    text : str                   as users would write it, the default one too
+    text : str                   as users write it, also for the default
     balance : str                of BALANCES
     layers : int                 of the model, for balance "training"
     measured : Measured or None  what the ranks of a run took
@@ -62,8 +61,8 @@ def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> B
 
     Raises
     ------
-    ConfigError      another text, one beside parts that come from elsewhere (is_own), or a run that does not say what
-                     its ranks took
+    ConfigError      an unknown text, a balance beside parts that come from elsewhere (is_own), or a run without
+                     its ranks' seconds
     """
     if is_own and text is not None:
         raise ConfigError(f"parts come from {partitioner}, so balance {text} says nothing of them; leave it out")

@@ -1,7 +1,4 @@
-"""open_run: a run folder's best model from Python, for the answers that `hpcgnn predict` writes.
-
-Run: what a finished training gives to a program.
-"""
+"""Run: what a finished training gives to a program; and open_run, which opens a run folder's best model."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
     ----------
     path : path                                           of a run folder
     graph : Graph, or path                                of `hpcgnn.open`, or the folder of shards that it takes
-    model : nn.Module, a function that makes one, None    as it was given to `hpcgnn.fit`; a model that was chosen by
-                                                          its name is made from the run's settings
+    model : nn.Module, a function that makes one, None    as it was given to `hpcgnn.fit`; a model chosen by name is
+                                                          made from the run's settings
     other_graph : bool                                    answer for a graph that the run was not trained on
 
     Raises
@@ -55,13 +52,12 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
 
 @dataclass(frozen=True)
 class Run:
-    """Hold a finished run: its scores on all ranks, its model with the best weights, and its files.
+    """A finished run: its scores on all ranks, its model with the best weights, and its files.
 
     Attributes
     ----------
-    graph : Graph
-    model : nn.Module           with the best weights, as it was trained: `forward(graph, x)` on a LocalGraph. It is the
-                                module that was given, or holds it, where it is one of PyTorch Geometric's
+    model : nn.Module           with the best weights: `forward(graph, x)` on a LocalGraph. It is the given module, or
+                                wraps it, if it is one of PyTorch Geometric's
     summary : dict              of summary.json
     path : Path                 the run folder
     session : Session           the graph's part of this rank, and its exchange
@@ -75,24 +71,23 @@ class Run:
 
     @classmethod
     def finished(cls, graph: Graph, finished: Finished) -> Run:
-        """Collective: the run that a training has just finished."""
         trained = finished.run
         summary = graph.comm.bcast(finished.summary if graph.comm.rank == 0 else None)
         return cls(graph, trained.learner.take_best(), summary, trained.folder.path, trained.session)
 
     @property
     def test_score(self) -> float:
-        """Return the test score at the epoch of the best validation score, the mean over the seeds."""
+        """Test score at the epoch of the best validation score, averaged over the seeds."""
         return self.summary["test_score"]
 
     @property
     def val_score(self) -> float:
-        """Return the best validation score, the mean over the seeds."""
+        """Best validation score, averaged over the seeds."""
         return self.summary["val_score"]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return what was recorded of each epoch, read from the run folder."""
+        """The record of each epoch, read from the run folder."""
         return RunFolder(self.path).read_metrics()
 
     def evaluate(self) -> Evaluation:
@@ -101,18 +96,17 @@ class Run:
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
-        """Collective: answer for every node, by one pass with exact messages and no dropout.
+        """Collective: answer for every node, in one pass with exact messages and without dropout.
 
         Parameters
         ----------
         gather : bool          rank 0 gets the answers for all nodes, in the order of the source, and the others None;
-                               else each rank gets those of its own nodes
-        embeddings : bool      the rows that the last layer reads come with them
+                               without it, each rank gets those of its own nodes
+        embeddings : bool      include the rows that the last layer reads
 
         Raises
         ------
-        CollectiveError        an answer is not finite; a model whose last layer can't be found, where embeddings are
-                               asked for
+        CollectiveError        an answer is not finite; embeddings of a model whose last layer can't be found
 
         Examples
         --------
@@ -125,8 +119,8 @@ class Run:
         return answers.gather(comm) if gather else answers
 
     def save(self, path: str | Path) -> None:
-        """Collective: rank 0 writes the weights by name, as `torch.save` does; those of a PyTorch Geometric model have
-        its own names.
+        """Collective: rank 0 writes the weights by name, as `torch.save` does, with a PyTorch Geometric model's own
+        names.
 
         Raises
         ------

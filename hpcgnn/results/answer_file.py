@@ -1,13 +1,12 @@
-"""The columns of a table of answers, by name, as CSV and Parquet have them. No file is known here.
+"""Answers of all nodes as one file, written by rank 0 piece by piece in the order of the source, completely or not at
+all.
 
-Answers of all nodes as one file, written by rank 0 piece by piece in the order of the source, or not at all.
-
-The ending of its name says the format. `.csv` and `.parquet` are tables, see `columns`. `.npz` and `.h5` hold arrays
-whose row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
-`embeddings` (where asked for) and `class_names` (where there are some). An .h5 file is sealed, of kind `answers`,
-format 1, with attributes `dataset`, `task` and `num_nodes`. Only .npz takes memory for all rows at once, and for each
-text as much as for the longest; where that would be much, `node_bytes`, uint8, and `node_offset`, int64 (n + 1), stand
-for `node`: text v is the UTF-8 from offset v to offset v + 1.
+The file's ending selects the format. `.csv` and `.parquet` are tables, see `columns_of`. `.npz` and `.h5` hold arrays;
+row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
+`embeddings` and `class_names` (if there are any). An .h5 file is sealed, of kind `answers`, format 1, with attributes
+`dataset`, `task` and `num_nodes`. Only .npz needs memory for all rows at once, and pads each text to the longest one.
+If that would be large, `node` is stored as `node_bytes`, uint8, and `node_offset`, int64 (n + 1): text v is the UTF-8
+from offset v to offset v + 1.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
 
 def columns_of(answers: Answers) -> dict[str, np.ndarray]:
-    """Return one array of (n,) a column, without the embeddings.
+    """The table's columns, (n,) each, without the embeddings.
 
-    `node` is the id in the source. One class a node: `class`, `class_name` where classes have names, and `probability`.
-    Several labels: for each label K `label_K` (0 or 1) and `probability_K`. Regression: `value`, or `value_K` for each
-    of several targets. K is the name of a label or target where it has one, else its number.
+    `node` is the id in the source. With one class per node: `class`, `class_name` if classes have names, and
+    `probability`. With several labels, for each label K: `label_K` (0 or 1) and `probability_K`. For a regression
+    `value`, or `value_K` per target. K is the name of a label or target, else its number.
     """
     columns = {"node": answers.name}
     if answers.task == CLASSES:
@@ -52,7 +51,7 @@ def columns_of(answers: Answers) -> dict[str, np.ndarray]:
 
 
 def embedding_columns(answers: Answers) -> dict[str, np.ndarray]:
-    """Return one array of (n,) float32 a column of the embeddings: `embedding_0`, `embedding_1`, and so on."""
+    """Columns of the embeddings, (n,) float32 each: `embedding_0`, `embedding_1`, ..."""
     return _split("embedding", answers.embeddings, ())
 
 
@@ -68,11 +67,11 @@ Pieces = Iterator[Answers]
 
 
 def check_answer_file(path: Path) -> None:
-    """Check that a file of answers can be written, before work is done whose result goes there.
+    """Check that a file of answers can be written, before the work for it begins.
 
     Raises
     ------
-    ConfigError          an ending that is no format
+    ConfigError          unknown ending
     CheckpointError      its folder is missing or can't be written to
     """
     if Path(path).suffix not in WRITERS:
@@ -81,7 +80,7 @@ def check_answer_file(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise CheckpointError unless a file can be made beside `path`, before work is done whose result goes there."""
+    """Raise CheckpointError unless a file can be made at `path`, before the work for it begins."""
     parent = Path(path).absolute().parent
     if Path(path).is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise CheckpointError(f"{path} can't be written: its folder does not exist or can't be written to, or it is a "
@@ -115,7 +114,7 @@ def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) ->
 
 
 def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .h5 or .npz file of answers, by name; see the module.
+    """The arrays of an .h5 or .npz file of answers, by name; see the module.
 
     Raises
     ------
@@ -136,7 +135,6 @@ def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def arrays_of(answers: Answers) -> dict[str, np.ndarray]:
-    """Return the arrays of .npz and .h5 files but for the names of classes, (n, ...) each."""
     arrays = {"node": answers.name, "prediction": answers.prediction, "probability": answers.probability,
               "logits": answers.logits, "embeddings": answers.embeddings if answers.embeddings.shape[1] else None}
     return {name: array for name, array in arrays.items() if array is not None}
@@ -217,7 +215,7 @@ WRITERS: dict[str, Callable[[Path, str, int, Pieces], None]] = {
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Give a name to write to; it becomes `path` when all is written, and is removed after a failure."""
+    """A name to write to; it becomes `path` when all is written, and is removed after a failure."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary

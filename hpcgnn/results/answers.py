@@ -1,6 +1,5 @@
-"""Answers: what a trained model says of this rank's nodes, and the same of all nodes in the order of the source.
-
-No file is known here.
+"""Answers: what a trained model says about this rank's nodes, and how rank 0 gathers them in the order of global
+ids.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
 
 @dataclass(frozen=True)
 class Answers:
-    """Hold what a model says of some nodes.
+    """What a model says about some nodes.
 
     Attributes
     ----------
     task : {"classes", "multi-label", "regression"}
     num_nodes : int                          of the whole graph
     node_id : (n,) int64                     global ids
-    name : (n,) int64, or objects that are str    ids in the source; the global ids where it had no other
-    logits : (n, num_classes) float32        a regression's are its values
-    embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 where they were not asked for
-    class_names : tuple of str               empty where classes have no names
+    name : (n,) int64, or objects that are str    ids in the source, else the global ids
+    logits : (n, num_classes) float32        the values of a regression
+    embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 unless asked for
+    class_names : tuple of str               empty if classes have no names
     reading : Reading                        what the columns of `logits` mean: they may be probabilities
-    num_classes : int or None                of the graph that was trained on; None: as many as columns, or two
+    num_classes : int or None                of the training graph; None: as many as columns, or two
     """
 
     task: str
@@ -57,23 +56,23 @@ class Answers:
 
     @property
     def prediction(self) -> np.ndarray:
-        """Return (n,) int32 class ids, the first of equal ones; (n, num_classes) uint8 indicators; or the
-        (n, num_classes) float32 values of a regression.
+        """Class ids (n,) int32, the first of equal ones; (n, num_classes) uint8 indicators; or (n, num_classes) float32
+        values of a regression.
 
         Raises
         ------
-        TrainingError      a program with a loss and a score of its own knows alone what its columns mean
+        TrainingError      only the program, with its own loss and score, knows what the columns mean
         """
         return self.logits if self.task == REGRESSION else predicted(self._scored(), self.task == MULTI_LABEL)
 
     @property
     def probability(self) -> np.ndarray | None:
-        """Return the predicted class's share of the softmax, (n,) float32; of several labels each one's sigmoid,
-        (n, num_classes) float32; None for a regression. Answers that are probabilities are taken as they are.
+        """The predicted class's softmax, (n,) float32; of several labels each one's sigmoid, (n, num_classes) float32;
+        None for a regression. Answers that are probabilities already stay as they are.
 
         Raises
         ------
-        TrainingError      as of `prediction`
+        TrainingError      as in `prediction`
         """
         if self.task == REGRESSION:
             return None
@@ -86,7 +85,6 @@ class Answers:
         return shares.amax(dim=1).numpy() if logits.numel() else np.zeros(len(self), np.float32)
 
     def _scored(self) -> np.ndarray:
-        """Return answers as scores read them; one column of a task of classes is that of the second of two."""
         if self.reading is Reading.UNKNOWN:
             raise TrainingError(f"the model answers with {self.logits.shape[1]} columns, and only the program that "
                                 "gave its loss and score knows what they mean; take them from answers.logits")
@@ -95,8 +93,8 @@ class Answers:
 
     @property
     def class_name(self) -> np.ndarray | None:
-        """Return the name of each node's class, (n,) objects that are str; None where classes have none, or where a
-        node has several.
+        """Name of each node's class, (n,) objects that are str; None if classes have no names or nodes have several
+        labels.
         """
         if self.task != CLASSES or not self.class_names:
             return None
@@ -104,8 +102,9 @@ class Answers:
         return np.array([*self.class_names, *map(str, more)], dtype=object)[self.prediction]
 
     def pieces(self, comm: MPI.Comm) -> Iterator[Answers]:
-        """Collective: bring the answers of all ranks to rank 0, in the order of global ids, some rows at a time; every
-        rank must exhaust the iterator, and gets no row on others than 0.
+        """Collective: the answers of all ranks on rank 0, some rows at a time, in the order of global ids.
+
+        Every rank must exhaust the iterator; other ranks get no rows.
         """
         shared = self._of_shared_types(comm)
         arrays = [shared.name, shared.logits, shared.embeddings]
@@ -114,18 +113,15 @@ class Answers:
             yield replace(shared, node_id=node_id, name=name, logits=logits, embeddings=embeddings)
 
     def gather(self, comm: MPI.Comm, everywhere: bool = False) -> Answers | None:
-        """Collective: return the answers of all nodes in the order of global ids, on rank 0; None on the others.
-
-        Parameters
-        ----------
-        everywhere : bool      return them on all ranks
+        """Collective: the answers of all nodes in the order of global ids, on rank 0, or on all ranks with
+        `everywhere`; else None.
         """
         blocks = list(self.pieces(comm))
         whole = _joined(blocks) if comm.rank == 0 and blocks else self if comm.rank == 0 else None
         return comm.bcast(whole) if everywhere else whole
 
     def _of_shared_types(self, comm: MPI.Comm) -> Answers:
-        """Collective: return these answers with names of one type on all ranks, and rows of one width on empty ones."""
+        """Collective: these answers with names of one type on all ranks, and empty ones as wide as the others."""
         most = np.array([self.logits.shape[1], self.embeddings.shape[1], self.name.dtype.kind not in "iu"])
         comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
         columns, hidden, has_texts = most.tolist()
@@ -143,14 +139,12 @@ def _joined(blocks: list[Answers]) -> Answers:
 
 def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,
            embeddings: bool = False, reading: Reading = Reading.LOGITS) -> Answers:
-    """Collective: run one forward pass without dropout, its messages exact in the rows' type, over all nodes.
+    """Collective: one forward pass over all nodes, without dropout, its messages exact in the rows' type.
 
     Parameters
     ----------
-    model : nn.Module        with `forward(graph, x)`; it stays in the mode, training or not, that it was in
+    model : nn.Module        with `forward(graph, x)`; its training or evaluation mode is kept
     graph : LocalGraph       of all inner rows of `part`, in any order
-    part : Partition         of this rank
-    info : GraphInfo
     embeddings : bool        also keep the rows that the last layer reads
     reading : Reading        what the columns of the answers mean
 
@@ -160,8 +154,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
 
     Raises
     ------
-    CollectiveError          an answer is not finite; a model whose last layer can't be found, where embeddings are
-                             asked for
+    CollectiveError          an answer is not finite; embeddings of a model whose last layer can't be found
     """
     was_training = model.training
     model.eval()
@@ -181,7 +174,6 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
 
 
 def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
-    """Return the ids in the source of a part's nodes, in the order of `node_id`."""
     if part.inner_name is None:
         return node_id
     order = np.argsort(part.inner_id)
@@ -189,27 +181,28 @@ def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
 
 
 def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
-    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of positive
-    ones.
+    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of
+    positive logits.
     """
     return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
 
 
 def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
                arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Collective: bring the rows of some arrays to rank 0, PIECE_BYTES at a time or one row; every rank must exhaust
-    the iterator.
+    """Collective: the rows of some arrays on rank 0, PIECE_BYTES or one row at a time.
+
+    Every rank must exhaust the iterator.
 
     Parameters
     ----------
     num_nodes : int                    of all ranks
     node_id : (n,) int64               global ids of this rank's rows
-    arrays : each (n, ...)             of one type on all ranks, which have rows of one shape; texts are objects
+    arrays : each (n, ...)             of the same type and row shape on all ranks; texts are objects
 
     Yields
     ------
     first : int                        global id of the piece's first row
-    rows : list of arrays              the rows of first, first + 1, ..., of each array; none on other ranks than 0
+    rows : list of arrays              the rows first, first + 1, ..., of each array; none on other ranks than 0
     """
     order = np.argsort(node_id)
     sorted_id = node_id[order]
@@ -222,7 +215,7 @@ def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
 
 
 def gathered(comm: MPI.Comm, rows: np.ndarray) -> np.ndarray:
-    """Collective: return the rows of all ranks on rank 0, one rank's after the other's; no row on the others."""
+    """Collective: the rows of all ranks on rank 0, one rank after the other; no row on the others."""
     if rows.dtype == object:
         parts = comm.gather(rows)
         return np.concatenate(parts) if comm.rank == 0 else rows[:0]

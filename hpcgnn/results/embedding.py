@@ -1,4 +1,9 @@
-"""Embeddings: the rows that a model's last layer reads, noted while a forward pass runs."""
+"""Embeddings: the rows that a model's last layer reads, noted during a forward pass.
+
+The last layer of a stack is its last convolution, and that of a deep model its last linear map: both are known. For a
+program's model, every product of rows with a weight is watched, and every convolution that is called; the last one
+counts.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,11 @@ LAST_CALLS: dict[type[nn.Module], str] = {GCNII: "activate", DAGNN: "activate", 
 
 
 class WatchedPass:
-    """Note what the last layer reads in one forward pass.
+    """Notes what the last layer reads in one forward pass.
 
     Attributes
     ----------
-    graph : LocalGraph, or one that notes what is asked of it      to call the model with
+    graph : LocalGraph, or a stand-in that watches its calls      to call the model with
     x : (num_inner, num_features)
     """
 
@@ -41,21 +46,21 @@ class WatchedPass:
         self._num_inner, self._rows = graph.num_inner, None
 
     def note(self, rows: Any) -> None:
-        """Remember the inner rows of a tensor or of a pair of tensors, if that is what it is."""
+        """Remember the inner rows of a tensor, or of the first of a pair."""
         for one in rows if isinstance(rows, tuple) else (rows,):
             if isinstance(one, torch.Tensor) and one.ndim >= 2 and len(one) >= self._num_inner:
                 self._rows = one[:self._num_inner].detach().flatten(1)
                 return
 
     def note_input(self, layer: nn.Module, arguments: tuple, options: dict[str, Any]) -> None:
-        """Note what a layer is called with: its first tensor, or pair of tensors."""
+        """Note the first tensor, or pair of tensors, that a layer is called with."""
         for argument in (*arguments, *options.values()):
             if isinstance(argument, (torch.Tensor, tuple)):
                 self.note(argument)
                 return
 
     def rows(self) -> np.ndarray:
-        """Return (num_inner, hidden) float32, hidden 0 where no embeddings were asked for.
+        """(num_inner, hidden) float32; hidden is 0 unless embeddings were asked for.
 
         Raises
         ------
@@ -90,10 +95,7 @@ class _NotingGraph:
 
 @contextmanager
 def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True) -> Iterator[WatchedPass]:
-    """Note what the last layer of a model reads while a forward pass runs in the context.
-
-    The last layer is the last convolution of a stack; the last linear map of a deep model; of any other model the last
-    convolution that the pass calls, or whatever multiplies rows by a weight behind it: a module, or the forward itself.
+    """Within the block, note what the last layer of a model reads in a forward pass.
 
     Raises
     ------
@@ -129,8 +131,8 @@ LOOKED_UP = {"embedding", "__getitem__", "index_select", "__get__"}
 
 
 class _LastProduct(TorchFunctionMode):
-    """Notes the rows that are multiplied by a weight, or joined with one that has rows itself, and those that a
-    convolution is called with; the last ones are what stays.
+    """Notes rows that are multiplied by a weight, or joined with a weight that has rows, and rows that a convolution
+    gets.
     """
 
     def __init__(self, model: nn.Module, watched: WatchedPass, graph: LocalGraph):
@@ -172,6 +174,6 @@ class _LastProduct(TorchFunctionMode):
 
 
 def _is_convolution(module: nn.Module) -> bool:
-    """Tell convolutions of this package and of PyTorch Geometric, which need not be installed."""
+    """Whether it is a convolution of hpcgnn or of PyTorch Geometric, which need not be installed."""
     return hasattr(module, "takes_dropped") or any(kind.__name__ == "MessagePassing" for kind in type(module).__mro__)
 

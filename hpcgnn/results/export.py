@@ -33,11 +33,11 @@ TRIED = 8                 # a size that is a multiple of the usual numbers of he
 
 
 def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
-    """Return the best weights of a run folder and their record.
+    """The best weights of a run folder and their record.
 
     Parameters
     ----------
-    as_pyg : bool            a built-in model becomes one of PyTorch Geometric that computes the same
+    as_pyg : bool            turn a built-in model into the one of PyTorch Geometric that computes the same
 
     Raises
     ------
@@ -65,12 +65,12 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
 
 
 def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
-    """Replace the file at `path`.
+    """Replace the file at `path`; on failure the old one stays.
 
     Raises
     ------
     ConfigError              safetensors is not installed
-    CheckpointError          the folder can't be written or the disk is full; what was there is as it was
+    CheckpointError          the folder can't be written or the disk is full
     """
     try:
         from safetensors import SafetensorError
@@ -91,8 +91,8 @@ def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
 
 
 def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
-    """Return what is known of a model. Of one's own that is its class alone: its program may have made it otherwise
-    than the settings would.
+    """What is known of a model. For a user's own only its class: the program may have made it differently from the
+    settings.
     """
     if config.model not in MODELS:
         return ModelRecord(OWN_MODEL, config.model, None, "", {})
@@ -111,8 +111,7 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 
 
 def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:
-    """Find the columns of the features and of the logits that a model was made for, by how its weights' shapes change
-    with them.
+    """Input and output columns that a model was made for, found by how its weights' shapes change with them.
 
     Parameters
     ----------
@@ -121,7 +120,7 @@ def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple
 
     Returns
     -------
-    in_dim, out_dim : int; None where such a model can't be made or has other weights
+    in_dim, out_dim : int; None if such a model can't be made or has other weights
     """
     try:
         shapes = [{name: tuple(tensor.shape) for name, tensor in make(*sizes).state_dict().items()}
@@ -134,7 +133,7 @@ def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple
 
 
 def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights: Weights) -> int:
-    """Return the size that grew by one, as the weights have it; raise LookupError where none did."""
+    """The weights' value of the size that grew by one; raises LookupError if none did."""
     for name, shape in before.items():
         for axis, size in enumerate(shape):
             if after[name][axis] == size + 1:
@@ -143,7 +142,6 @@ def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights:
 
 
 def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> ModelRecord:
-    """Return the record with what is known of the data and the training."""
     progress, info = checkpoint.progress, graph_info_of(folder, checkpoint)
     classes = checkpoint.answers_with or (None if info is None else classes_of(info))
     task, class_names = ("", ()) if classes is None else (classes["task"], classes["class_names"])
@@ -158,12 +156,11 @@ def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> M
 
 
 def _known(score: float) -> float | None:
-    """Return a score; None for that of a split without nodes, since JSON has no nan."""
     return None if math.isnan(score) else score
 
 
 def graph_info_of(folder: Path, checkpoint: Checkpoint) -> GraphInfo | None:
-    """Return what the shards say that a run was trained on, None where they are no longer where they were."""
+    """Facts of the graph that a run was trained on; None if its shards are no longer in their place."""
     try:
         shards = read_toml(folder / "config.toml").get("provenance", {}).get("shards", "")
         info = read_graph_info(Path(shards))

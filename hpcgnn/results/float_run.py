@@ -1,4 +1,4 @@
-"""A run folder's best model, opened to answer in floats: any model that training knows. Nothing is trained here."""
+"""FloatRun: a run folder's best model, opened to answer in floats."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 3
 
 @dataclass(frozen=True)
 class FloatRun:
-    """Hold a run folder's best model and the graph that it answers for, in float32 rows.
+    """A run folder's best model and the graph that it answers for, in float32 rows.
 
-    A run that was trained with --quantize answers as it was trained: its rows and weights are rounded, as floats.
+    After training with --quantize its rows and weights are rounded as in training, in floats.
 
     Attributes
     ----------
-    session : Session
     model : nn.Module            with the best weights: `forward(graph, x)` on a LocalGraph
     part : Partition             of this rank, without features
     remarks : list of str        what the user must know
@@ -80,11 +79,11 @@ class FloatRun:
         return run
 
     def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
-        """Collective: check that a model of one's own, made from the settings, is the one that was trained.
+        """Collective: check that a user's own model, made from the settings, scores as it did in training.
 
         Raises
         ------
-        CollectiveError      its scores are not those of the run
+        CollectiveError      it does not, so it is another model
         """
         session = self.session
         if settings["score"] == OWN:
@@ -100,24 +99,19 @@ class FloatRun:
                     "give it again, to hpcgnn.open_run(.., model=..)")
 
     def answer(self, embeddings: bool = False) -> Answers:
-        """Collective: return the answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
+        """Collective: answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
         session = self.session
         return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings, session.reading)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
-        """Collective: return the answers for all nodes in the order of the source on rank 0, and None on the others; or
-        each rank's own with gather=False.
+        """Collective: answers for all nodes in the order of the source on rank 0, None on the others; with
+        gather=False each rank's own.
         """
         answers = self.answer(embeddings)
         return answers.gather(self.session.comm) if gather else answers
 
     def scores(self, answers: Answers) -> dict[str, float]:
-        """Collective: return the score of each split, nan for a split without nodes.
-
-        Parameters
-        ----------
-        answers : Answers      of this rank's nodes
-        """
+        """Collective: score of each split, nan for a split without nodes, from this rank's answers."""
         session, logits = self.session, torch.from_numpy(answers.logits)
         objective = session.objective
         return {split: session.score(session.comm, logits[objective.rows[split]],
@@ -133,18 +127,13 @@ def _copy_of(model: nn.Module) -> nn.Module:
 
 
 def read_names(shards: Path, rank: int, num_ranks: int, info: GraphInfo) -> Partition:
-    """Return this rank's part without its features, for the names of its nodes.
-
-    Raises
-    ------
-    ShardError      as of `read_partition`
-    """
+    """This rank's part without its features, for the names of its nodes; raises as `read_partition`."""
     part = read_partition(shards, rank, num_ranks, info, expands_packages=False)
     return replace(part, features=np.empty((part.num_inner, 0), np.float32))
 
 
 def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Say what a user must know of answers in floats."""
+    """Sentences that a user must know about answers in floats."""
     remarks = [] if trained.remark is None else [trained.remark]
     if trained.is_quantized:
         remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its answers are rounded as "
@@ -159,7 +148,7 @@ def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> l
 
 
 def check_evaluated(folder: Path) -> dict[str, Any]:
-    """Return the settings of a run that has been evaluated.
+    """The settings of a run that has been evaluated.
 
     Raises
     ------
@@ -173,9 +162,9 @@ def check_evaluated(folder: Path) -> dict[str, Any]:
 
 
 def float_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Return settings under which a run's model is made and answers: all rows, whatever its method of messages was.
+    """Settings to answer with: all rows, whatever the method of messages was.
 
-    The precision is that of the training, since a gin in 16 bits averages its neighbors.
+    The precision stays that of the training, since a gin in 16 bits averages its neighbors.
 
     Raises
     ------

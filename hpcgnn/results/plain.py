@@ -1,8 +1,6 @@
-"""ModelRecord: what a file of exported weights says beside them, as JSON in its header. No weight is read here.
+"""Exported models in plain PyTorch, on one process and without MPI: `forward(x, edge_index)` on a graph in memory.
 
-A file is in the safetensors format; its metadata has one key of ours, `hpcgnn`.
-
-Exported models in plain PyTorch, on one process and without MPI: `forward(x, edge_index)` on a graph in memory.
+An exported file is in the safetensors format. Its metadata has one key, `hpcgnn`, with a ModelRecord as JSON.
 """
 
 from __future__ import annotations
@@ -30,23 +28,19 @@ BUILT_IN, OWN_MODEL, PYG_MODEL = "hpcgnn", "own", "pyg"
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """Say which model some weights are of and where they come from.
+    """Which model some weights are of, and where they come from.
 
     Attributes
     ----------
-    kind : {"hpcgnn", "own", "pyg"}      a built-in model; one of a user's own; a built-in model as one of PyTorch
-                                         Geometric, under the names that it gives its weights
-    model : str                          name of a built-in model, MODULE:CLASS of one's own, a class of
+    kind : {"hpcgnn", "own", "pyg"}      a built-in model; a user's own; a built-in model as one of PyTorch Geometric
+    model : str                          name of a built-in model, MODULE:CLASS of a user's own, or a class of
                                          torch_geometric.nn
-    arguments : dict or None             that it is made with, by name; None of one's own
-    dataset : str                        name of the graph
-    fingerprint : dict                   of that graph, its split and its features
-    task : str                           classes, multi-label or regression; empty where that is not known
-    class_names : list of str            empty where classes have none
+    arguments : dict or None             that it is made with, by name; None for a user's own
+    fingerprint : dict                   of the graph, its split and its features
+    task : str                           classes, multi-label or regression; empty if unknown
     score : dict                         its name, and train_score, val_score and test_score at the best epoch
     seed, epoch : int                    of the weights
     settings : dict                      of the training
-    hpcgnn_version : str
     version : int                        of this record
     """
 
@@ -65,12 +59,11 @@ class ModelRecord:
     version: int = VERSION
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of a safetensors file."""
         return {"format": "pt", KEY: json.dumps(asdict(self))}
 
 
 def record_of(metadata: dict[str, str] | None, path: str) -> ModelRecord:
-    """Return the record in a file's metadata.
+    """The record in a file's metadata.
 
     Raises
     ------
@@ -109,7 +102,7 @@ PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
 
 
 class PlainModel(nn.Module):
-    """Wrap a model of hpcgnn, so that it is called as those of PyTorch Geometric are.
+    """A model of hpcgnn that is called like those of PyTorch Geometric.
 
     Attributes
     ----------
@@ -124,13 +117,13 @@ class PlainModel(nn.Module):
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor,
                 edge_weight: torch.Tensor | None = None) -> torch.Tensor:
-        """Answer for all nodes of a graph; there is no dropout in `eval` mode.
+        """Answer for all nodes of a graph; without dropout in `eval` mode.
 
         Parameters
         ----------
-        x : (num_nodes, num_features) float32         may require a gradient, but of an sgc without dropout
+        x : (num_nodes, num_features) float32         may require a gradient, but not for an sgc without dropout
         edge_index : (2, num_edges) integer           sources and destinations. As in preprocess, self-loops are left
-                                                      out, and repeated arcs are one, whose weight is the sum of theirs
+                                                      out, and repeated edges become one, with the sum of their weights
         edge_weight : (num_edges,) float32 or None    at least 0, for a model that was trained on a graph with weights
 
         Returns
@@ -139,8 +132,8 @@ class PlainModel(nn.Module):
 
         Raises
         ------
-        ConfigError      shapes that don't fit each other, arcs from or to nodes that don't exist, a model that takes no
-                         weights
+        ConfigError      shapes that do not fit each other, edges from or to nodes that do not exist, a model without
+                         support for weights
         KernelError      weights that are negative or not finite
         """
         check_edge_weights(self.module, type(self.module).__name__, edge_weight is not None)
@@ -152,7 +145,7 @@ class PlainModel(nn.Module):
 
 
 def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> LocalGraph:
-    """Make a LocalGraph of one part; parameters and errors as of `PlainModel.forward`."""
+    """A LocalGraph of one part; parameters and errors as in `PlainModel.forward`."""
     source, target = _ends(edge_index, len(x))
     if edge_weight is not None and edge_weight.shape != (edge_index.shape[1],):
         raise ConfigError(f"edge_weight has shape {tuple(edge_weight.shape)}, expected ({edge_index.shape[1]},)")
@@ -171,7 +164,6 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
 
 
 def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and destinations, (num_edges,) int64."""
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
         raise ConfigError(f"edge_index has shape {tuple(edge_index.shape)} and type {edge_index.dtype}, expected "
                           "(2, num_edges) node numbers")
@@ -183,12 +175,12 @@ def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndar
 
 
 def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """Read a model that `hpcgnn export` has written, in `eval` mode. No MPI is needed, and no code of the file is run.
+    """Read a model that `hpcgnn export` has written, in `eval` mode. It needs no MPI, and runs no code from the file.
 
     Parameters
     ----------
     path : path                     of a .safetensors file
-    model : nn.Module or None       one's own, made as for the training; built-in models are made from the file
+    model : nn.Module or None       your own, made as for the training; built-in models are made from the file
 
     Returns
     -------
@@ -196,8 +188,8 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
 
     Raises
     ------
-    CheckpointError      missing or damaged, or no file of hpcgnn export; weights that don't fit `model`
-    ConfigError          safetensors or PyTorch Geometric is not installed; a model of one's own that is not given
+    CheckpointError      missing or damaged, or no file of hpcgnn export; weights that do not fit `model`
+    ConfigError          safetensors or PyTorch Geometric is not installed; your own model is not given
 
     Examples
     --------
@@ -215,7 +207,7 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
 
 
 def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], ModelRecord]:
-    """Read weights by name, and their record; errors as of `load_model`."""
+    """Weights by name, and their record; errors as in `load_model`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -228,7 +220,6 @@ def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], ModelRecord]:
 
 
 def _made(record: ModelRecord, path: str) -> nn.Module:
-    """Make the model that a record names."""
     if record.kind == BUILT_IN and record.model in MODELS:
         return _built(MODELS[record.model], record.arguments, path)
     if record.kind == PYG_MODEL and record.model in PYG_CLASSES and record.arguments is not None:

@@ -1,6 +1,6 @@
-"""Weights of built-in models under the names of PyTorch Geometric's, for its model that computes the same.
+"""Weights of built-in models under PyTorch Geometric's names, for its model that computes the same.
 
-Dropout differs in training alone: PyTorch Geometric has none on the input features.
+Only training differs, in dropout: PyTorch Geometric has none on the input features.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
 
 
 def pyg_weights(model: str, arguments: dict[str, Any], weights: Weights) -> tuple[str, dict[str, Any], Weights]:
-    """Return the class of torch_geometric.nn that computes what a built-in model does, the arguments that make it, and
-    its weights.
+    """The class of torch_geometric.nn that computes what a built-in model does, the arguments to make it, and its
+    weights.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _arguments(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(model: str, arguments: dict[str, Any], name: str, tensor: torch.Tensor) -> Weights:
-    """Return one weight under its new name; the two rows of an attention become two weights."""
+    """One weight under its new name; the two rows of an attention become two weights."""
     place, _, rest = name.partition(".")
     if place == "last":
         return {f"lin.{rest}": tensor}

@@ -1,7 +1,7 @@
-"""FlatAdam: Adam over one buffer of all weights.
+"""Adam over one buffer that holds all weights.
 
-torch's own would import its compiler first, which doubles the time that a rank takes to start and reads thousands of
-files, and on CPUs takes all weights in one pass from torch 2.4 on only.
+torch's own Adam imports its compiler first, which doubles a rank's start-up time, and updates all weights in one pass
+on CPUs only from torch 2.4 on.
 """
 
 from __future__ import annotations
@@ -22,26 +22,20 @@ MOST_STEPS = 2.0 ** 53       # that a float counts
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Weights with one learning rate and one weight decay."""
-
     parameters: Sequence[nn.Parameter]
     lr: float
     weight_decay: float = 0.0
 
 
 class FlatAdam:
-    """Adam with L2 weight decay, as torch.optim.Adam has it; weights become views of one buffer.
+    """Adam with L2 weight decay, as torch.optim.Adam computes it; the weights become views of one buffer.
 
-    A weight without a gradient is left as it is, with its moments and its number of steps, as torch's Adam leaves it.
+    A weight without a gradient keeps its value, its moments and its step count, as in torch.
 
     Parameters
     ----------
     gradients : FlatGradients        of the same weights
-    groups : sequence of WeightGroup      every weight in one of them, frozen ones too
-
-    Attributes
-    ----------
-    last_check : StepCheck           of the last step
+    groups : sequence of WeightGroup      each weight is in exactly one, frozen weights too
     """
 
     def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
@@ -53,7 +47,7 @@ class FlatAdam:
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Take the places of the gradients, which move where weights are frozen or unfrozen."""
+        """Adopt the layout of the gradients, which changes when weights are frozen or unfrozen."""
         for parameter in self._place:
             self._kept[parameter] = tuple(moment.clone() for moment in self._moments(parameter))
             parameter.data = parameter.data.clone()
@@ -72,7 +66,6 @@ class FlatAdam:
                     self._mean[place], self._square[place] = self._kept.pop(parameter)
 
     def _moments(self, parameter: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both moments of a weight, flat, in place."""
         place = self._place.get(parameter)
         if place is not None:
             return self._mean[place], self._square[place]
@@ -80,7 +73,7 @@ class FlatAdam:
         return self._kept.setdefault(parameter, zeros)
 
     def step(self) -> StepCheck:
-        """Move all weights that have gradients against them; whether all is finite, and which weights these are."""
+        """Update all weights that have gradients; return a check that everything is finite, and which weights moved."""
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
             self._numbers[parameter] += 1
@@ -105,14 +98,14 @@ class FlatAdam:
         return list(self._numbers)
 
     def forget(self) -> None:
-        """Begin with moments of zero again, as before the first step."""
+        """Reset all moments to zero, as before the first step."""
         self._mean.zero_()
         self._square.zero_()
         self._kept.clear()
         self._numbers = dict.fromkeys(self._numbers, 0)
 
     def scale_rate(self, factor: float) -> None:
-        """From now on, take every learning rate times `factor`, which replaces the last one."""
+        """Multiply every learning rate by `factor` from now on; it replaces the previous factor."""
         if factor != self._factor:
             self._factor = factor
             for group in self._groups:
@@ -131,9 +124,7 @@ class FlatAdam:
         return found
 
     def load_state(self, state: Moments) -> None:
-        """Go on from what `state` returned; raises CollectiveError where its moments are not of these weights, or their
-        numbers of steps are none.
-        """
+        """Continue from a `state()`; raises CollectiveError if its moments do not fit these weights."""
         for number, parameter in enumerate(self._numbers):
             if number in state:
                 _check_fit(state[number], parameter.numel())

@@ -1,11 +1,12 @@
-"""Check that all ranks compute alike: each holds all weights, which stay equal only where every rank rounds alike.
+"""Checks, before training, that all ranks compute alike and were given the same settings.
 
-Same settings: ranks that were given different ones are refused before they exchange anything that depends on them.
+Each rank holds a full copy of the weights. The copies stay equal only if every rank rounds alike, so ranks with other
+versions or instruction sets are refused.
 
-Each rank lists what it was given as texts by name. Rank 0's checksum goes to all; only where one differs, all lists are
-gathered, and the sentence names the settings, the values and the ranks. What a program brings, a model, a loss or an
-optimizer, is listed by its class or name, its printed form and the floats that it holds, since these are what a program
-draws. Whole numbers that are no part of a model's printed form are left out: a rank may keep its own number.
+To compare settings cheaply, rank 0 broadcasts a checksum of its own. Only if some rank's checksum differs are all
+settings gathered, and the error names the settings, the values and the ranks. A model, loss or optimizer that a program
+passes in is compared by its class or name, its printed form and the floats in it (initial weights are floats). Integers
+outside the printed form are ignored, because a program may store its rank there.
 """
 
 from __future__ import annotations
@@ -36,15 +37,13 @@ CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX5
 
 @dataclass(frozen=True)
 class Traits:
-    """Hold what decides how a rank rounds, and how many threads it has.
+    """What decides how a rank rounds, and its number of threads.
 
     Attributes
     ----------
-    version, torch_version : str
     simd : str                 level of hpcgnn's kernels
-    capability : str           level of torch's
-    num_threads : int          of torch's pool
-    products : str             precision of torch's products of float32
+    capability : str           level of torch's kernels
+    products : str             precision of torch's float32 products
     """
 
     version: str
@@ -56,17 +55,17 @@ class Traits:
 
     @classmethod
     def of_this_rank(cls) -> Traits:
-        """Read this rank's traits; raise KernelError where HPCGNN_SIMD names an unknown level."""
+        """Read this rank's traits; raises KernelError if HPCGNN_SIMD names an unknown level."""
         return cls(hpcgnn.__version__, torch.__version__, simd_level(), torch.backends.cpu.get_cpu_capability(),
                    torch.get_num_threads(), torch.get_float32_matmul_precision())
 
 
 def check_alike(comm: MPI.Comm, traits: Traits) -> None:
-    """Collective: refuse ranks whose copies of the weights would drift apart, and say once where threads differ.
+    """Collective: refuse ranks whose weights would drift apart, and say once if thread counts differ.
 
     Raises
     ------
-    CollectiveError      versions or instruction sets differ, with the ranks, the values and the remedy
+    CollectiveError      versions or instruction sets differ
     """
     if not comm.allreduce(int(comm.bcast(traits) != traits), MPI.MAX):
         return
@@ -89,8 +88,9 @@ def check_alike(comm: MPI.Comm, traits: Traits) -> None:
 
 
 def say_if_bound(comm: MPI.Comm) -> None:
-    """Collective: say where the ranks of a node are bound to one core each, and most of its cores stay idle, as Open
-    MPI's mpirun binds one or two ranks.
+    """Collective: say so if MPI binds each rank of a node to one core while most cores stay idle.
+
+    Open MPI's mpirun does this with one or two ranks.
     """
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     # By name: under srun, an MPI may take each rank of a node for a node of its own.
@@ -107,7 +107,7 @@ def say_if_bound(comm: MPI.Comm) -> None:
 
 
 def cores_of_this_job() -> int:
-    """Return the cores of this machine that the job may use: Slurm's word, that of a container, or all."""
+    """Number of cores that this job may use: from Slurm, else from the container, else all."""
     text = os.environ.get("SLURM_CPUS_ON_NODE", "")
     if text.isdecimal():
         return int(text)
@@ -126,7 +126,6 @@ def _require_one(name: str, values: list[str], remedy: str) -> None:
 
 
 def _rank_in(levels: Iterable[str]):
-    """Return the key that sorts levels as they are listed, unknown ones first."""
     order = {level: number for number, level in enumerate(levels)}
     return lambda level: order.get(level, -1)
 
@@ -143,12 +142,12 @@ def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> Non
 
     Parameters
     ----------
-    given : mapping of str      names to values, which are compared as texts
-    whose : str                 what the names are of, before each in the sentence
+    given : mapping of str      values by name, compared as text
+    whose : str                 prefix of the names in the error, such as "the program's "
 
     Raises
     ------
-    CollectiveError             names what differs, with the values and their ranks
+    CollectiveError             lists what differs, with the values and their ranks
     """
     texts = {name: f"{value}" for name, value in given.items()}
     checksum = zlib.crc32(repr(sorted(texts.items())).encode(errors="surrogatepass"))
@@ -165,7 +164,7 @@ def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> Non
 
 
 def listed(values: list) -> str:
-    """Return every value with the ranks that have it."""
+    """Each distinct value with the ranks that have it."""
     ranks: dict = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
@@ -179,7 +178,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shown(texts: list[str | None]) -> list[str]:
-    """Return texts for a sentence: of long ones, such as two models, the place where they begin to differ."""
+    """Texts for the error. Of two long ones, such as models, only the place where they start to differ."""
     whole = ["not given" if text is None else " ".join(text.split()) for text in texts]
     if max(map(len, whole)) <= MAX_VALUE:
         return whole
@@ -191,7 +190,7 @@ def _shown(texts: list[str | None]) -> list[str]:
 
 
 def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
-    """Describe what a program brings, without anything that two ranks of one program may have differently."""
+    """Text that describes what a program passes in, without what may differ between its ranks."""
     if isinstance(value, float):
         return repr(value)
     if value is None or isinstance(value, (bool, int, str, bytes)) or depth == 0:
@@ -227,7 +226,6 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
 
 
 def _whole(value: Any, depth: int) -> str:
-    """Describe an argument that was bound by name, numbers and texts included."""
     return repr(value) if isinstance(value, (bool, int, float, str)) else description_of(value, depth - 1)
 
 
@@ -237,7 +235,7 @@ def _floats_in(owner: Any, depth: int) -> str:
 
 
 def _of_function(function: types.FunctionType, depth: int) -> str:
-    """Describe a function by its name and the floats, functions and tensors that it closes over or reads."""
+    """Name of a function, and the floats, functions and tensors that it closes over or reads."""
     code = function.__code__
     closed = dict(zip(code.co_freevars, (_content(cell) for cell in function.__closure__ or ()), strict=True))
     read = {name: function.__globals__.get(name) for name in code.co_names}

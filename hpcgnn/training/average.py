@@ -1,6 +1,7 @@
-"""WeightAverage: the weights of an epoch's last steps, averaged for scores and for what a run leaves behind.
+"""WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
-Steps of few rows leave weights that jump about where they would settle; the average does not. Training never reads it.
+Steps of few rows leave weights that jump about the point where they would settle; their average does not. Training
+itself never reads it.
 """
 
 from __future__ import annotations
@@ -18,22 +19,21 @@ Weights = dict[str, torch.Tensor]
 
 
 class Averaged(NamedTuple):
-    """An average of weights, by name, and the number of steps that it has seen."""
+    """Averaged weights by name, and the number of steps averaged so far."""
 
     num_steps: int
     weights: Weights
 
 
 class WeightAverage:
-    """Average weights exponentially, over a share of an epoch's steps.
+    """Exponential average of the weights over a share of an epoch's steps.
 
     Parameters
     ----------
-    model : nn.Module      whose trained weights are averaged; buffers are not
-    share : float          of an epoch's steps that the average goes back, at least 0. Where that is one step or less,
-                           the average is the weights themselves
+    model : nn.Module      its trained weights are averaged, its buffers are not
+    share : float          of an epoch's steps that the average reaches back. One step or less means no averaging
 
-    Reference: Polyak and Juditsky, 1992; the mean of all steps as long as these are fewer than the share.
+    Reference: Polyak and Juditsky, 1992. Until `share` is filled, it is the plain mean of all steps.
     """
 
     def __init__(self, model: nn.Module, share: float):
@@ -43,7 +43,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def note(self, num_steps: int) -> None:
-        """Take the weights after a step of an epoch that has `num_steps`."""
+        """Take in the weights after one of the epoch's `num_steps` steps."""
         span = self._share * num_steps
         if span <= 1:
             self._average, self._num_steps = {}, 0
@@ -58,7 +58,7 @@ class WeightAverage:
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Give the model its average; at the end, its own weights again, to the last bit."""
+        """Within the block, the model holds its average; afterwards exactly its own weights."""
         own = {name: self._weights[name].detach().clone() for name in self._average}
         self._write(self._average)
         try:
@@ -72,16 +72,11 @@ class WeightAverage:
             self._weights[name].copy_(weights)
 
     def state(self) -> Averaged | None:
-        """Return the average, a view of it; None where there is none."""
+        """A view of the average; None if there is none."""
         return Averaged(self._num_steps, self._average) if self._average else None
 
     def restore(self, state: Averaged | None) -> None:
-        """Go on from what `state` returned; all ranks see the same.
-
-        Raises
-        ------
-        CollectiveError      it is of other weights
-        """
+        """Continue from a `state()`; raises CollectiveError if it belongs to other weights."""
         trained = {name: weights for name, weights in self._weights.items() if weights.requires_grad}
         found = {} if state is None else state.weights
         fits = trained.keys() <= found.keys() <= self._weights.keys() and all(

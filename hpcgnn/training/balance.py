@@ -1,4 +1,4 @@
-"""Balance: what each rank did and holds, gathered on rank 0: a report shows by it which rank the others wait for."""
+"""What each rank did and holds, gathered on rank 0: the report shows which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATM = Path("/proc/self/statm")
 
 
 def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
-    """Return what an epoch cost this rank: seconds of computing, packing, MPI and, of these, blocked; bytes sent."""
+    """What an epoch cost this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
     return {
         "compute_seconds": seconds - traffic.exchange_seconds - traffic.quantize_seconds,
         "quantize_seconds": traffic.quantize_seconds, "exchange_seconds": traffic.exchange_seconds,
@@ -27,8 +27,8 @@ def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
 
 
 def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str, list[float]]]:
-    """Collective: gather the costs of the last epoch and the resident memory, a list a quantity in the order of the
-    ranks, on rank 0; nothing on the others, with one rank, or with more than `MAX_LISTED_RANKS`.
+    """Collective: per cost of the last epoch, a list over the ranks, with resident memory. Empty except on rank 0, and
+    empty for one rank or more than `MAX_LISTED_RANKS`.
     """
     if not 1 < comm.size <= MAX_LISTED_RANKS:
         return {}
@@ -37,7 +37,7 @@ def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str
 
 
 def parts_by_rank(comm: MPI.Comm, part: PartitionStatistics) -> dict[str, dict[str, list[Any]]]:
-    """Collective: gather each rank's host, rows, edges and peak memory on rank 0; nothing where ranks are too many."""
+    """Collective: host, rows, edges and peak memory of each rank, on rank 0; empty if there are too many ranks."""
     if comm.size > MAX_LISTED_RANKS:
         return {}
     everyone = comm.gather({
@@ -47,7 +47,7 @@ def parts_by_rank(comm: MPI.Comm, part: PartitionStatistics) -> dict[str, dict[s
 
 
 def resident_bytes() -> int:
-    """Return this process's resident memory; its peak where the system does not tell the present one."""
+    """Resident memory of this process; its peak if the system does not report the present value."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

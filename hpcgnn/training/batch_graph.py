@@ -1,6 +1,7 @@
-"""The graph that inference in batches reads: the arcs of all ranks on rank 0, and each part without those that are cut.
+"""Training on the edges that `hpcgnn infer --clusters` reads: those within METIS clusters, or within batches of them.
 
-What becomes of a part afterwards, training or answering, is not known here.
+Rank 0 gathers all edges, cuts the graph as inference does, and tells each rank which group (cluster or batch) each of
+its rows is in. A rank then drops every edge between two groups, and every halo row that no remaining edge reads.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Hold what decides which arcs batches keep.
+    """Which edges batches keep, as settings of a run or flags of `hpcgnn infer`.
 
     Attributes
     ----------
-    clusters, batch_size : int       of the whole graph, and of a batch
-    between_clusters : bool          arcs between clusters of one batch are kept
+    clusters, batch_size : int       clusters of the whole graph, and clusters per batch
+    between_clusters : bool          keep edges between clusters of one batch
 
     Raises
     ------
-    ConfigError      numbers below 1, or another type
+    ConfigError      a number below 1, or a wrong type
     """
 
     clusters: int
@@ -49,17 +50,17 @@ class ClusterCut:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> ClusterCut | None:
-        """Return the cut that a run was trained in, None where that was the whole graph.
+        """The cut that a run was trained in; None for the whole graph.
 
         Parameters
         ----------
-        settings : dict      of a run, by name; those of an earlier version name no clusters
+        settings : dict      of a run; early versions have no `clusters`
         """
         return cls(**{name: settings[name] for name in NAMES}) if settings.get("clusters") else None
 
     @property
     def flags(self) -> str:
-        """Return the flags of `hpcgnn infer` that answer from the same arcs."""
+        """Flags of `hpcgnn infer` that read the same edges."""
         words = [f"--clusters {self.clusters}"]
         if self.between_clusters:
             words += [f"--batch-size {self.batch_size}"] if self.batch_size != CLUSTERS_A_BATCH else []
@@ -67,11 +68,11 @@ class ClusterCut:
         return " ".join(words)
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:
-        """Return a sentence where a model answers from other arcs than it was trained on, else None.
+        """A sentence if a model answers from other edges than it was trained on, else None.
 
         Parameters
         ----------
-        source : str                         the model, as users call it
+        source : str                         what the sentence calls the model
         answered : ClusterCut or None        None is the whole graph
         """
         # Without arcs between clusters, a batch's size changes no arc.
@@ -84,7 +85,7 @@ class ClusterCut:
 
 @dataclass(frozen=True)
 class Degrees:
-    """In-degrees in the whole graph, found by node.
+    """In-degrees in the whole graph, looked up by node.
 
     Attributes
     ----------
@@ -97,23 +98,21 @@ class Degrees:
 
     @classmethod
     def of_part(cls, part: Partition) -> Degrees:
-        """Return those of a part's inner and halo rows, as its shard has them."""
         node_id = np.concatenate([part.inner_id, part.halo_id])
         order = np.argsort(node_id)
         return cls(node_id[order], part.in_degree[order])
 
     def of(self, node_id: np.ndarray) -> np.ndarray:
-        """Return the in-degrees of some of these nodes, (n,) int32."""
         return self.in_degree[np.searchsorted(self.node_id, node_id)]
 
 
 def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray] | None:
-    """Collective: return the CSR of the whole graph on rank 0, and None on the others.
+    """Collective: the whole graph on rank 0, None on the others.
 
     Returns
     -------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) int32      by destination, sources ascending: the same
-                                                                       however the graph was partitioned
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) int32      CSR by destination, sources ascending, so that it
+                                                                       does not depend on the partition
     """
     node_id = np.concatenate([part.inner_id, part.halo_id])
     arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
@@ -128,23 +127,22 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 
 
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
-    """Collective: leave out the arcs that inference in batches cuts, and the halo rows that no arc reads any more.
+    """Collective: drop the edges that inference in batches cuts, and the halo rows that no edge reads any more.
 
-    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`, so the arcs are too, and in-degrees are
-    within batches. Ranks keep their inner rows in their order. Rank 0 has the arcs of the whole graph for a while.
+    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`. Inner rows keep their order.
 
     Parameters
     ----------
-    num_clusters, batch_size : int       clusters of the whole graph, and clusters a batch
-    keeps_all : bool                     keep the arcs between clusters of one batch
+    num_clusters, batch_size : int       clusters of the whole graph, and clusters per batch
+    keeps_all : bool                     keep edges between clusters of one batch
 
     Returns
     -------
-    part : Partition      its in_degree counts the arcs that are left, and no row is counted as central
+    part : Partition      with in-degrees within batches, and no row counted as central
 
     Raises
     ------
-    CollectiveError      arcs with weights, which batches don't read; a graph that rank 0 can't cut
+    CollectiveError      edges have weights, which batches do not read; or rank 0 can't cut the graph
     """
     together(comm, lambda: _refuse_weights(part))
     group = _groups_of_rows(comm, part, num_clusters, batch_size, keeps_all)
@@ -170,7 +168,6 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
 
 
 def _refuse_weights(part: Partition) -> None:
-    """Raises ConfigError where arcs have weights."""
     if part.edge_weight is not None:
         raise ConfigError("hpcgnn infer answers in batches without edge weights, and this graph has them; leave "
                           "clusters out, or preprocess the graph without weights")
@@ -178,7 +175,7 @@ def _refuse_weights(part: Partition) -> None:
 
 def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,
                     keeps_all: bool) -> np.ndarray:
-    """Collective: return the group of each row, (num_inner + num_halo,) int32; see `arc_groups`."""
+    """Collective: the group of each row, (num_inner + num_halo,) int32; see `arc_groups`."""
     arcs = gather_arcs(comm, part)
     group = together(comm, lambda: None if arcs is None else arc_groups(
         batch_clusters(*arcs, num_clusters, batch_size), batch_size, keeps_all))
@@ -187,7 +184,7 @@ def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_si
 
 
 def _sent(comm: MPI.Comm, plan: ExchangePlan, part: Partition, reads_halo: np.ndarray) -> np.ndarray:
-    """Collective: return which rows of the boundary lists their receivers still read, (num_sent,) bool."""
+    """Collective: which rows of the boundary lists are still read by their receivers, (num_sent,) bool."""
     sent = np.zeros(len(part.boundary_index), bool)
     for peer, told in zip(plan.peers, tell_owners(comm, plan, reads_halo.astype(np.uint8)), strict=True):
         sent[part.boundary_offset[peer]:part.boundary_offset[peer + 1]] = told
@@ -195,7 +192,7 @@ def _sent(comm: MPI.Comm, plan: ExchangePlan, part: Partition, reads_halo: np.nd
 
 
 def _degrees_of_halo(comm: MPI.Comm, plan: ExchangePlan, degree: np.ndarray) -> np.ndarray:
-    """Collective: return what owners say of the halo rows' degrees, (num_halo,) int32."""
+    """Collective: the halo rows' new degrees, asked from their owners, (num_halo,) int32."""
     halo = np.empty(plan.num_halo, np.int32)
     told = [np.empty(len(rows), np.int32) for rows in plan.halo]
     swap(comm, plan.peers, [np.ascontiguousarray(degree[rows.index]) for rows in plan.boundary], told)
@@ -205,5 +202,4 @@ def _degrees_of_halo(comm: MPI.Comm, plan: ExchangePlan, degree: np.ndarray) -> 
 
 
 def _offset_of(offset: np.ndarray, is_kept: np.ndarray) -> np.ndarray:
-    """Return where each rank's rows begin after some are left out, (num_parts + 1,) int64."""
     return np.concatenate([[0], np.cumsum(is_kept)])[offset].astype(np.int64)

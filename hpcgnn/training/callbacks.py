@@ -1,4 +1,4 @@
-"""Callback: what a program does at the moments of a run. Every rank calls it at the same moments."""
+"""Callback: what a program does at certain moments of a run, on every rank."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ class RunUnderWay(Protocol):
 
     Attributes
     ----------
-    comm : MPI communicator
-    config : TrainConfig
-    model : nn.Module           that is trained; on_end sees it with the last weights, not the best
-    progress : Progress         epochs that are done, the best evaluation so far
+    model : nn.Module           in training; `on_end` sees its last weights, not the best
+    progress : Progress         epochs done, and the best evaluation so far
     folder : RunFolder          its files, for rank 0
     """
 
@@ -35,10 +33,10 @@ class RunUnderWay(Protocol):
 
 
 class Callback:
-    """Does nothing at each moment of a run; a subclass overrides the moments that it wants.
+    """Override the moments that you want.
 
-    Every method is called on every rank with the same values, so that it may be collective; what writes should do so
-    where `run.comm.rank` is 0. An error ends the run.
+    All ranks call each method with the same values, so it may be collective. Write files only where `run.comm.rank` is
+    0. An error ends the run.
 
     Examples
     --------
@@ -48,26 +46,24 @@ class Callback:
     """
 
     def on_start(self, run: RunUnderWay) -> None:
-        """Begin: the model is made, or read from the checkpoint that the run goes on from."""
+        """The model has been made, or read from the checkpoint."""
 
     def on_epoch_end(self, run: RunUnderWay, record: dict[str, Any]) -> bool | None:
-        """End an epoch; True ends the training of this seed.
+        """An epoch has ended; return True to end the training of this seed.
 
-        Parameters
-        ----------
-        record : dict      seed, epoch (from 1), and what EpochTrace holds: loss, epoch_seconds, sent_bytes_payload, ..
+        `record` holds seed, epoch (from 1), and the fields of EpochTrace: loss, epoch_seconds, sent_bytes_payload, ...
         """
 
     def on_evaluation(self, run: RunUnderWay, evaluation: Evaluation) -> bool | None:
-        """End an evaluation, after `on_epoch_end`; True ends the training of this seed."""
+        """An evaluation has ended, after `on_epoch_end`; return True to end the training of this seed."""
 
     def on_checkpoint(self, run: RunUnderWay, path: Path) -> None:
-        """Note that a checkpoint is on the disk."""
+        """A checkpoint is on the disk."""
 
     def on_failure(self, run: RunUnderWay, error: BaseException) -> None:
-        """Note that the run ends early, by a signal (Interrupted) or an error. Other ranks may be gone; an error that
-        is raised in here is not shown.
+        """The run ends early, by a signal (Interrupted) or an error. Other ranks may be gone already. An error raised
+        here is not shown.
         """
 
     def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
-        """End the run; `summary` is whole on rank 0."""
+        """The run has ended; `summary` is complete on rank 0."""

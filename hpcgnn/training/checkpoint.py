@@ -1,14 +1,13 @@
-"""Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
+"""Checkpoints: everything a run needs to continue, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 5: attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the fingerprint of
-the data and the token of this checkpoint; groups `model`, `best_model` hold weights by name, group `optimizer` the
-moments of Adam by parameter number, group `average`, where there is one, the weights' average of the last steps.
-Format 6 has groups `loss` and `best_loss` as well, the weights of a loss that a program gave, and `state` may name the
-weights that it has `frozen` under way; a run without these writes format 5. No random state exists: draws are functions
-of seed and epoch. Files of earlier formats do not tell which data they were made on; a run of theirs is started anew.
-See docs/run-folder.md.
+Attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the data's fingerprint and
+the token of this checkpoint. Groups `model` and `best_model` hold weights by name, `optimizer` Adam's moments by
+parameter number, `average` the averaged weights, if any. That is format 5. Format 6 adds groups `loss` and `best_loss`,
+the weights of a program's own loss, and `state` may list weights `frozen` during training; a run without these writes
+format 5. Random state is not stored: all draws are functions of seed and epoch. Formats before 5 do not say which data
+they were made on, so such runs start anew. See docs/run-folder.md.
 
-Generations: the two checkpoints of a run folder, of which one is whole at every instant. Only rank 0 writes.
+A run folder keeps two checkpoints (`Generations`), so that one is whole at every instant. Only rank 0 writes.
 """
 
 from __future__ import annotations
@@ -46,16 +45,14 @@ NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, Ru
 
 @dataclass
 class Progress:
-    """Record where a run stands: how far it has come and what it has found, without tensors.
+    """How far a run has come and what it has found, without tensors.
 
     Attributes
     ----------
-    seed_index : int                 trainings of --repeat that are complete
-    epoch : int                      epochs complete in the current training
+    seed_index : int                 completed trainings of --repeat
+    epoch : int                      completed epochs of the current training
     best : Evaluation or None        by validation score
-    best_epoch : int
-    evaluations_since_best : int
-    finished : list of dict          result of each complete training
+    finished : list of dict          result of each completed training
     """
 
     seed_index: int = 0
@@ -67,13 +64,11 @@ class Progress:
 
     @property
     def num_epochs(self) -> int:
-        """Epochs of all trainings so far."""
+        """Number of epochs of all trainings so far."""
         return sum(result["epochs"] for result in self.finished) + self.epoch
 
     def note(self, evaluation: Evaluation, prefers_low: bool = False, has_validation: bool = True) -> bool:
-        """Remember an evaluation made after `epoch` epochs; return whether it is the best so far, which is the lowest
-        where a low score is better, and the last one where no node validates.
-        """
+        """Record an evaluation; return whether it is the best so far, as `Evaluation.is_better_than` decides."""
         if not evaluation.is_better_than(self.best, prefers_low, has_validation):
             self.evaluations_since_best += 1
             return False
@@ -81,11 +76,10 @@ class Progress:
         return True
 
     def result(self, seed: int) -> dict[str, Any]:
-        """Return what the current training has reached, at the epoch of the best validation score."""
+        """Result of the current training, at the epoch of the best validation score."""
         return {"seed": seed, "epochs": self.epoch, "best_epoch": self.best_epoch, **asdict(self.best)}
 
     def finish_seed(self, seed: int) -> None:
-        """Keep the current training's result and begin the next."""
         self.finished.append(self.result(seed))
         self.seed_index += 1
         self.epoch, self.best, self.best_epoch, self.evaluations_since_best = 0, None, 0, 0
@@ -98,16 +92,13 @@ class Checkpoint:
     Attributes
     ----------
     fingerprint : Fingerprint        of the shards that were trained on last
-    token : str                      32 hexadecimal digits, drawn anew for every checkpoint
-    schedule : dict or None          where the schedule of the learning rate stands, if there is one
-    own_optimizer : dict or None     name and groups of an optimizer that a program gave
-    average : Averaged or None       of the weights, where a run averages them
-    loss, best_loss : dict           weights and buffers of a loss that a program gave, by name
-    frozen : list of str or None     weights that require no gradient, where a program changed that under way
-    answers_with : dict or None      `task`, `num_classes` and `class_names` of the graph that was trained on; None in
-                                     checkpoints of earlier versions
-    by_node : dict or None           `weights`, names, and `moments`, numbers, of tables with a row a node of which
-                                     ranks hold those of their own nodes; here they are whole, in the source's order
+    token : str                      32 hexadecimal digits, new for every checkpoint
+    schedule : dict or None          state of the learning-rate schedule
+    own_optimizer : dict or None     name and groups of a program's optimizer
+    loss, best_loss : dict           weights and buffers of a program's loss, by name
+    frozen : list of str or None     weights that require no gradient, if a program changed that during training
+    answers_with : dict or None      `task`, `num_classes`, `class_names` of the training graph; None in early versions
+    by_node : dict or None           names of `weights` and numbers of `moments` of tables with one row per node, whole here
     """
 
     settings: dict[str, Any]
@@ -131,7 +122,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint at `path`; what was there stays if anything fails.
+    """Replace the checkpoint at `path`; on failure the old one stays.
 
     Raises
     ------
@@ -212,7 +203,6 @@ def _read_average(file: h5py.File) -> Averaged | None:
 
 
 def _check_content(checkpoint: Checkpoint) -> None:
-    """Check the values that types alone don't ensure; raise ValueError or TypeError."""
     progress, averaged = checkpoint.progress, checkpoint.average
     counters = [progress.seed_index, progress.epoch, progress.best_epoch, progress.evaluations_since_best,
                 *(result["epochs"] for result in progress.finished)]
@@ -241,12 +231,12 @@ def _check_content(checkpoint: Checkpoint) -> None:
 
 
 def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> None:
-    """Check that a checkpoint's weights have the shapes of a model's; all ranks see the same.
+    """Check that a checkpoint's weights have the shapes of a model's; all ranks agree.
 
     Raises
     ------
-    CollectiveError      the graph that was trained has another number of features or classes, or the model had other
-                         weights in the version that trained it
+    CollectiveError      the training graph had another number of features or classes, or another version of hpcgnn
+                         gave the model other weights
     """
     missing = [name for name in weights if name not in checkpoint.model]
     if missing:
@@ -282,13 +272,7 @@ DAMAGED = "checkpoint-damaged.h5"
 
 
 class Generations:
-    """The checkpoints of one run folder.
-
-    Attributes
-    ----------
-    current : Path       the last one
-    previous : Path      the one before; there is none after the first
-    """
+    """The two latest checkpoints of a run folder, `current` and `previous`."""
 
     def __init__(self, folder: Path):
         self.current, self.previous = folder / CURRENT, folder / PREVIOUS
@@ -296,11 +280,10 @@ class Generations:
 
     @property
     def exist(self) -> bool:
-        """Tell whether there is a checkpoint of either generation, whole or not."""
         return any(os.path.lexists(path) for path in (self.current, self.previous))
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Make this the last checkpoint and the last one the previous; after a failure both are as they were.
+        """Make this the current checkpoint and the current one the previous; on failure both stay as they were.
 
         Raises
         ------
@@ -318,11 +301,11 @@ class Generations:
                                   "space on its disk, then go on with --resume") from reason
 
     def read(self) -> tuple[Checkpoint, str | None]:
-        """Return the last checkpoint; or the previous one, and a sentence that says why.
+        """The current checkpoint; if it is damaged, the previous one and a sentence that says so.
 
         Raises
         ------
-        CheckpointError      none is whole; the sentence is that of the last one
+        CheckpointError      none is whole; the sentence is about the current one
         """
         try:
             return read_checkpoint(self.current), None
@@ -338,7 +321,7 @@ class Generations:
             return checkpoint, f"{reason}; the run goes on from {self.previous.name}, after {place}"
 
     def restore_previous(self) -> None:
-        """Make the previous checkpoint, which `read` has returned, the current one; a damaged one is kept aside.
+        """Make the previous checkpoint the current one; keep a damaged current one under another name.
 
         Raises
         ------
@@ -354,12 +337,12 @@ class Generations:
                                   "the folder") from reason
 
     def torn(self) -> list[Path]:
-        """List what a rank 0 that was killed while it wrote a checkpoint has left."""
+        """Unfinished files that a killed rank 0 has left."""
         folder = self.current.parent
         return [path for pattern in (INCOMING, f"{INCOMING}.tmp-*", f"{CURRENT}.tmp-*")
                 for path in sorted(folder.glob(pattern))]
 
     @property
     def files(self) -> list[Path]:
-        """List the files that may be there, whole or not, except torn ones."""
+        """Files that may be there, whole or damaged, without unfinished ones."""
         return [self.current, self.previous, self._damaged]

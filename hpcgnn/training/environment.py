@@ -1,4 +1,4 @@
-"""The environment of a run: where, when and by which command it was started. Nothing is measured here."""
+"""The environment of a run: where, when and by which command it was started."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LAUNCHERS = {"SLURM_STEP_ID": "srun", "TORCHELASTIC_RUN_ID": "torchrun", "OMPI_C
 
 
 def environment() -> dict[str, Any]:
-    """Return what rank 0 knows of its environment: `started` (UTC), `host`, `commit` of the checkout or "" outside one,
-    `command`, `launcher`, `processor`, `cores` that it may use, and the `variables` that laid the run out.
+    """Environment of rank 0: `started` (UTC), `host`, `commit` of the checkout or "", `command`, `launcher`,
+    `processor`, usable `cores`, and the environment `variables` that shaped the run.
     """
     return {
         "started": utc_now(), "host": socket.gethostname(), "commit": commit() or "", "command": command_line(),
@@ -36,23 +36,22 @@ def environment() -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """Return this second in UTC, as ISO 8601 writes it: 2026-03-01T12:00:00+00:00."""
+    """The present second in UTC, ISO 8601: 2026-03-01T12:00:00+00:00."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def command_line() -> str:
-    """Return the command of this process as a shell takes it, the program by its name alone."""
+    """The command of this process, quoted for a shell, the program without its folder."""
     program, *arguments = sys.argv or [""]
     return shlex.join([Path(program).name or "python", *arguments])
 
 
 def launcher(variables: dict[str, str] | os._Environ) -> str:
-    """Return the name of what started the ranks, by the variables that it sets; "none" for a single process."""
+    """What started the ranks, told by the variables it sets; "none" for a single process."""
     return next((name for variable, name in LAUNCHERS.items() if variable in variables), "none")
 
 
 def processor_name() -> str:
-    """Return the processor's model as the system names it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -60,7 +59,7 @@ def processor_name() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
+    """Commit of the checkout that this package lies in, "-dirty" with changes; None outside one."""
     folder = Path(hpcgnn.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None

@@ -1,8 +1,6 @@
-"""Modeled seconds of an epoch: the clock of runs that must not depend on one.
+"""EpochTrace: what one training epoch of all ranks did and cost, and `StepsTaken`, the same of an epoch not yet ended.
 
-StepsTaken: what the steps of an epoch have done so far on one rank, so that a run may end between two of them.
-
-EpochTrace: what one training epoch of all ranks did, and what it cost.
+With a deterministic method, decisions must not depend on a clock, so `modeled_seconds` takes its place.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ PASSES = 3     # forward, and two products backward
 
 def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_ranks: int,
                     is_asynchronous: bool) -> float:
-    """Seconds that an epoch would take on a machine of fixed bandwidths; messages cost nothing that computing hides.
+    """Seconds of an epoch on a machine of fixed bandwidths; messages hidden behind computation are free.
 
     Parameters
     ----------
-    num_edges : int      of the whole graph; every layer reads a float32 row for each, forward and backward
+    num_edges : int      of the whole graph; each layer reads one float32 row per edge, forward and backward
     """
     computing = PASSES * num_edges * config.layers * config.hidden * 4 / MEMORY_BYTES_PER_SECOND / num_ranks
     sending = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / LINK_BYTES_PER_SECOND / num_ranks
@@ -40,13 +38,13 @@ def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_
 
 @dataclass
 class StepsTaken:
-    """Sum up the steps of one epoch.
+    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them.
 
     Attributes
     ----------
-    losses : list of float         this rank's share of the epoch's mean loss, a number a step
-    checks : list of StepCheck     of the steps since this process began, and one for all before
-    seconds : float                before this process began, as all of `traffic`
+    losses : list of float         per step, this rank's share of the epoch's mean loss
+    checks : list of StepCheck     per step of this process, and one for all steps before it
+    seconds : float                spent before this process began, as is `traffic`
     """
 
     losses: list[float] = field(default_factory=list)
@@ -56,11 +54,11 @@ class StepsTaken:
 
     @property
     def check(self) -> StepCheck:
-        """Return what all steps have found."""
+        """What all steps have found."""
         return worst_of(self.checks)
 
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
-        """Return all of it for a checkpoint, with what this process has spent."""
+        """State for a checkpoint, with what this process has spent."""
         check, traffic = self.check, traffic.plus(self.traffic)
         return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
                 "losses": np.array(self.losses), "traffic": traffic.state(),
@@ -69,7 +67,7 @@ class StepsTaken:
 
     @classmethod
     def of_state(cls, state: State | None) -> StepsTaken:
-        """Go on from what `state` returned; None is an epoch that begins."""
+        """Continue from a `state()`; None begins an epoch."""
         if state is None:
             return cls()
         check = StepCheck(*state["largest"].tolist(), int(state["hash"][0]))
@@ -78,16 +76,15 @@ class StepsTaken:
 
 @dataclass(frozen=True)
 class EpochTrace:
-    """Record what all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
+    """What all ranks did in one epoch. Seconds are means over ranks, bytes are sums of what went to MPI.
 
-    `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting for messages or for the sums of the
-    gradients; in `travel_seconds` some message was on its way, and in `hidden_seconds` of them the rank was not
-    blocked. `sent_bytes_sums` went into sums over the ranks and are no part of the payload. Of payload and parameters,
-    `sent_bytes_between_nodes` went to ranks that share no memory with the sender; `shared_bytes` are rows and gradients
-    that ranks laid for others of their node, without MPI. `staleness` is the age
-    in epochs of the oldest halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a
-    message value, parameters not counted; None where no value was sent.
-    `stop_signal` is not 0 where some rank was asked to stop, `fault` not empty where something went wrong.
+    `exchange_seconds` passed in MPI calls, `blocked_seconds` of them waiting for messages or gradient sums. During
+    `travel_seconds` some message was on its way; for `hidden_seconds` of these the rank was not blocked.
+    `sent_bytes_sums` went into sums over ranks and is not part of the payload. Of payload and parameters,
+    `sent_bytes_between_nodes` went to ranks that share no memory with the sender. `shared_bytes` are rows and gradients
+    passed through shared memory, without MPI. `staleness` is the age in epochs of the oldest halo row read,
+    `width_histogram` the rows sent at each bit width, `mean_bits` the bits per message value without parameters (None
+    if none was sent). `stop_signal` is not 0 if some rank was asked to stop, `fault` not empty if something went wrong.
     """
 
     loss: float
@@ -112,16 +109,15 @@ class EpochTrace:
     @classmethod
     def sum_over_ranks(cls, comm: MPI.Comm, loss: float, seconds: float, traffic: Traffic, stop_signal: int,
                        check: StepCheck, mates: Collection[int]) -> EpochTrace:
-        """Collective: one Allreduce for all sums, one for maxima. Counts are exact below 2**53.
+        """Collective: one Allreduce for all sums and one for all maxima. Counts are exact below 2**53.
 
         Parameters
         ----------
         loss : this rank's share of the mean loss
         seconds : length of the epoch on this rank
-        traffic : what this rank's exchanges cost
-        stop_signal : number of the signal that asked this rank to stop; 0 is none
+        stop_signal : signal that asked this rank to stop; 0 is none
         check : of this rank's weights and gradients
-        mates : the ranks of its node
+        mates : ranks of its node
         """
         between = sum(sent for rank, sent in traffic.sent_by_peer.items() if rank not in mates)
         sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,

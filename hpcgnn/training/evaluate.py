@@ -1,10 +1,8 @@
-"""Answering: labels of a graph in the order of the classes that a model was trained with, by their names.
+"""Evaluation: one forward pass with float32 messages and without dropout, and the scores of every split.
 
-A model that knows bee, cat, dog answers for a graph with cat, dog, fox: label 0 (cat) becomes 1, 1 (dog) becomes 2, and
-2 (fox) becomes -1, which no answer meets. Classes without names are the same where their numbers are. A graph without
-labels has none afterwards, in the form of the model's task.
-
-Evaluation: one forward pass with float32 messages and no dropout, and the scores of every split.
+A graph may have other classes than the model was trained with; they are matched by name. A model that knows bee, cat,
+dog answers for a graph with cat, dog, fox: label 0 (cat) becomes 1, 1 (dog) becomes 2, and 2 (fox) becomes -1, which
+no answer equals. Classes without names are matched by number.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Scor
 
 
 def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Return task and classes of a graph, as a checkpoint keeps them of the graph that was trained on."""
+    """Task and classes of a graph, as a checkpoint keeps them of the training graph."""
     return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
 
 
 def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:
-    """Return what is known of a graph, with the task and the classes of a model."""
+    """The graph's info with a model's task and classes."""
     return replace(info, task=classes["task"], num_classes=classes["num_classes"],
                    class_names=tuple(classes["class_names"]), is_multi_label=classes["task"] == MULTI_LABEL)
 
 
 def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
-    """Return labels in the order of a model's classes.
+    """Labels in the order of a model's classes.
 
     Parameters
     ----------
@@ -51,8 +49,8 @@ def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> 
 
     Returns
     -------
-    (n,) int64, -1 where a node has no label or one that the model does not know; (n, num_classes) uint8, 255 where the
-    graph does not tell; or (n, num_classes) float32, NaN where it does not
+    (n,) int64, -1 for no label or one that the model does not know; (n, num_classes) uint8, 255 for unknown; or
+    (n, num_classes) float32, NaN for unknown
 
     Raises
     ------
@@ -82,7 +80,7 @@ def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> 
 
 
 def places_of(info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
-    """Return the model's class of each class of a graph, (info.num_classes,) int64; -1 where it has none."""
+    """Per class of a graph, the model's class, (info.num_classes,) int64; -1 if it has none."""
     known = classes["class_names"]
     if info.class_names and known:
         number = {name: place for place, name in enumerate(known)}
@@ -92,7 +90,7 @@ def places_of(info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
 
 
 def strange_classes(info: GraphInfo, classes: dict[str, Any]) -> list[str]:
-    """Say which classes of a graph a model does not know; nothing where it knows them all."""
+    """A sentence on the graph's classes that the model does not know; empty if it knows them all."""
     if info.task != classes["task"] or info.task == REGRESSION or not info.num_train + info.num_val + info.num_test:
         return []
     strange = np.flatnonzero(places_of(info, classes) < 0).tolist()
@@ -113,8 +111,10 @@ class Evaluation:
     val_loss: float
 
     def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
-        """Prefer a higher validation score, or a lower one where that is better, then a lower validation loss; the
-        later evaluation where no node validates. A score that is not finite is never better. The test split has no say.
+        """Whether its validation score is better; on a tie, whether its validation loss is lower.
+
+        A score that is not finite is never better. Without validation nodes the later evaluation wins. The test split
+        never counts.
         """
         if not has_validation:
             return True
@@ -126,9 +126,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QuantizedEvaluation(Evaluation):
-    """Hold the scores of a model trained as integers, and its features' size; see `ModelHooks.feature_size`.
+    """Scores of a model trained as integers, and the size of its features; see `ModelHooks.feature_size`.
 
-    `meets_target` is false where they take more than the target by over 1 %.
+    `meets_target` is false if that exceeds the target by over 1 %.
     """
 
     feature_kb: float
@@ -137,7 +137,7 @@ class QuantizedEvaluation(Evaluation):
     meets_target: bool
 
     def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
-        """Prefer the one that meets the target; of two that don't, the smaller; else decide by validation."""
+        """Meeting the target comes first; if neither meets it, the smaller size; then validation decides."""
         is_undefined = has_validation and not math.isfinite(self.val_score)
         if other is None or is_undefined or (self.meets_target and other.meets_target):
             return super().is_better_than(other, prefers_low, has_validation)
@@ -149,7 +149,7 @@ class QuantizedEvaluation(Evaluation):
 
 
 def evaluation_from(values: dict[str, Any]) -> Evaluation:
-    """Rebuild an evaluation from the values that `asdict` made of it."""
+    """Inverse of `asdict`."""
     return QuantizedEvaluation(**values) if "feature_kb" in values else Evaluation(**values)
 
 
@@ -183,11 +183,9 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
 
 
 def _as_floats(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows as float32, where the rows of the layers lay."""
     return rows if rows.dtype == torch.float32 else empty(rows.shape, torch.float32, rows.device).copy_(rows)
 
 
 def _num_not_finite(rows: torch.Tensor) -> int:
-    """Count the rows that hold NaN or infinity, block by block, since torch makes a copy of what it looks through."""
     return sum((~torch.isfinite(rows[start:stop])).any(1).sum().item()
                for start, stop in blocks(0, len(rows), rows.device.type))

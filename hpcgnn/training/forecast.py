@@ -1,4 +1,4 @@
-"""Forecast: what a run would take in memory, bytes and seconds, from a few epochs of it. Nothing is written."""
+"""Forecast: what a run would take in memory, bytes and seconds, measured on a few epochs; nothing is written."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ DRAWN_EPOCHS = 8                         # whose bytes are computed, where rows 
 
 @dataclass(frozen=True)
 class Memory:
-    """Count the bytes that one rank holds.
+    """Bytes that one rank holds.
 
     Attributes
     ----------
     features : input rows of inner and halo nodes
-    structure : ids, degrees, arcs and matrices
+    structure : ids, degrees, edges and matrices
     weights : weights, their best copy, gradients and the optimizer's moments
-    activations : what the forward pass keeps for the backward pass, but for the above
+    activations : what else the forward pass keeps for the backward pass
     halo_rows : the widest halo rows of one exchange, as floats
     messages : the largest messages of one exchange, sent and received
     method_state : what the method keeps between epochs
-    process : the most that was held until now: of the process, with Python and libraries; on a GPU, by torch
+    process : peak so far, of the process with Python and libraries; on a GPU, of torch
     """
 
     features: int
@@ -57,18 +57,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Hold what a run would take.
+    """What a run would take.
 
     Attributes
     ----------
-    memory : tuple of Memory            a rank each
-    least_bytes, most_bytes : int       of an epoch, all ranks; equal where it is known in advance
+    memory : tuple of Memory            one per rank
+    least_bytes, most_bytes : int       of an epoch, all ranks; equal if known in advance
     evaluation_bytes, setup_bytes : int of one evaluation, and once; all ranks
     epoch_seconds : float               median of the sample
-    evaluation_seconds : float
     assign_seconds : float              of one decision by the method's solver
     num_epochs, num_evaluations, num_assignments : int      of the whole run, all its seeds
-    sampled_epochs : int
     """
 
     memory: tuple[Memory, ...]
@@ -86,15 +84,15 @@ class Forecast:
 
     @property
     def total_seconds(self) -> float:
-        """Return the seconds of all epochs, evaluations and decisions."""
+        """Seconds of all epochs, evaluations and decisions."""
         return (self.num_epochs * self.epoch_seconds + self.num_evaluations * self.evaluation_seconds
                 + self.num_assignments * self.assign_seconds)
 
 
 class KeptStorages:
-    """Count the memory that a forward pass keeps for its backward pass; a context in which the pass runs.
+    """A context that counts the memory a forward pass keeps for its backward pass.
 
-    Storages that are known already, such as weights, don't count.
+    Storages that are known already, such as weights, do not count.
     """
 
     def __init__(self, known: list[torch.Tensor]):
@@ -111,7 +109,6 @@ class KeptStorages:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of all storages, each once."""
         return sum(self._sizes.values())
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -123,7 +120,7 @@ class KeptStorages:
 
 @dataclass
 class Sample:
-    """Hold what the sampled epochs took on this rank; seconds and bytes are those of all ranks."""
+    """What the sampled epochs took; seconds and bytes are of all ranks."""
 
     epoch_seconds: list[float]
     evaluation_seconds: float
@@ -134,11 +131,11 @@ class Sample:
 def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     """Collective: open a job's graph, train a few epochs in memory, and say what the whole run would take.
 
-    A run folder is neither read nor written; a run that would be resumed is counted from its first epoch.
+    The whole run is counted from its first epoch, even where it would be resumed.
 
     Raises
     ------
-    CollectiveError      what the job asks for can't be done, with a sentence; the same on all ranks
+    CollectiveError      what the job asks for can't be done
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name, is_trained=False)
@@ -222,7 +219,6 @@ def _peak_bytes(device: torch.device) -> int:
 
 
 def _counts(config: TrainConfig) -> tuple[int, int, int]:
-    """Return the epochs, evaluations and assignments of widths of a run."""
     period = getattr(config.method, "period", 0)
     assignments = -(-config.epochs // period) if period else 0
     counts = np.array([config.epochs, -(-config.epochs // config.eval_every), assignments])

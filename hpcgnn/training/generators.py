@@ -1,8 +1,8 @@
-"""Generators: those of torch, NumPy and Python stand alike on all ranks in each step, whatever has drawn before.
+"""Random generators of torch, NumPy and Python with the same state on all ranks in each step.
 
-A model that drops a whole layer, or masks columns, draws by a generator. Its state is a function of seed, epoch and
-step, as all other draws are, so all ranks draw alike and a resumed run goes on with the same draws. A program's own
-draws before and after a step are left as they are.
+A model that drops a whole layer, or masks columns, draws from a generator. Its state is a function of seed, epoch and
+step, like all other draws, so all ranks draw alike and a resumed run continues with the same draws. A program's own
+draws before and after a step are not disturbed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ _HELD: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
 
 @contextmanager
 def alike_draws(model: nn.Module, *key: int) -> Iterator[None]:
-    """Within the block, set the global generators, and those that the model's modules hold, by a key.
+    """Within the block, the global generators, and those that the model's modules hold, are set by a key.
 
     Parameters
     ----------
-    model : nn.Module
     key : int          seed, epoch and step; the same on all ranks
     """
     if type(model).__module__.startswith("hpcgnn.nn."):      # these draw nothing by a generator

@@ -16,12 +16,12 @@ ALIGNMENT = 16     # floats: every parameter begins on a cache line
 
 
 class FlatGradients:
-    """One float32 buffer of the gradients of all weights that need one.
+    """One float32 buffer with the gradients of all weights that need one.
 
-    A built-in model uses all of its weights, so their `.grad` are views of the buffer, which autograd adds to. A
-    program's model may leave some out of a pass, or freeze and unfreeze them: its gradients are None before the pass,
-    and `collect` copies those that are there into the buffer. A weight that no rank has used keeps None, as in plain
-    PyTorch, so no optimizer moves or decays it.
+    A built-in model uses all its weights, so their `.grad` are views of the buffer and autograd adds to it. A program's
+    model may skip some in a pass, or freeze them: its gradients are None before the pass, and `collect` copies the
+    existing ones into the buffer. A weight that no rank has used keeps None, as in plain PyTorch, so no optimizer moves
+    or decays it.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class FlatGradients:
 
     Raises
     ------
-    TrainingError      a weight that requires a gradient and is not float32
+    TrainingError      a weight requires a gradient and is not float32
     """
 
     def __init__(self, model: nn.Module, more: dict[str, nn.Parameter] | None = None, finds_unused: bool = False,
@@ -53,7 +53,7 @@ class FlatGradients:
         self.add(more or {})
 
     def add(self, more: dict[str, nn.Parameter]) -> None:
-        """Take more weights, unless they are here already."""
+        """Add weights that are not here already."""
         known = {id(parameter) for parameter in self.weights.values()}
         self.weights |= {name: parameter for name, parameter in more.items() if id(parameter) not in known}
         self._lay_out()
@@ -88,11 +88,10 @@ class FlatGradients:
         return [parameter.requires_grad for parameter in self.weights.values()]
 
     def frozen(self) -> frozenset[str]:
-        """Return the names of weights that require no gradient."""
         return frozenset(name for name, parameter in self.weights.items() if not parameter.requires_grad)
 
     def zero(self) -> bool:
-        """Forget the last step's gradients; whether other weights than before require one, at other places."""
+        """Clear the gradients; return whether the weights that require one have changed, and with them the layout."""
         if self._requiring() != self._required:
             self._lay_out()
             return True
@@ -104,7 +103,7 @@ class FlatGradients:
         return False
 
     def collect(self, comm: MPI.Comm) -> None:
-        """Collective where unused weights are found: bring the gradients of a pass into the buffer.
+        """Collective if unused weights are looked for: bring the gradients of a pass into the buffer.
 
         Raises
         ------
@@ -127,7 +126,7 @@ class FlatGradients:
         self._show(used)
 
     def _used_anywhere(self, comm: MPI.Comm) -> np.ndarray:
-        """Collective: whether a rank has a gradient of each weight, (number of weights,) bool."""
+        """Collective: per weight, whether any rank has a gradient."""
         required = np.array(self._required, np.uint8)
         found = np.array([parameter in self.places and parameter.grad is not None
                           for parameter in self.weights.values()], np.uint8)
@@ -161,10 +160,10 @@ class FlatGradients:
         return any(id(parameter) in self._own for parameter in self.places)
 
     def clip(self, largest: float) -> None:
-        """Collective where rows are a rank's own: scale all gradients together so that their norm is no more than
-        `largest`, unless they are not finite.
+        """Collective if ranks have rows of their own: scale all gradients so that their norm is at most `largest`, if
+        they are finite.
 
-        The norm is summed in float64 by one thread, so that ranks with the same gradients scale them alike.
+        One thread sums the norm in float64, so ranks with equal gradients scale them equally.
         """
         flat = self.flat.cpu().numpy()
         squares = [float(np.square(flat[part], dtype=np.float64).sum()) for part in self.parts]
@@ -175,13 +174,13 @@ class FlatGradients:
             self.flat *= largest / norm
 
     def unscale(self, scale: float) -> bool:
-        """Collective where rows are a rank's own: divide by the loss scale; whether all gradients are finite."""
+        """Collective if ranks have rows of their own: divide by the loss scale; return whether all are finite."""
         self.flat /= scale
         is_finite = bool(torch.isfinite(self.flat).all())
         return self._comm.allreduce(is_finite, MPI.LAND) if self._has_own else is_finite
 
     def release(self) -> None:
-        """Leave the weights without gradients, each in memory of its own: training is over."""
+        """After training: drop all gradients and give each weight its own memory."""
         for parameter in self.weights.values():
             if parameter in self.places:
                 parameter.data = parameter.data.clone()
@@ -189,5 +188,5 @@ class FlatGradients:
 
 
 def _plain(name: str) -> str:
-    """The name of a weight in the program's own module, which a distributed model holds as `module`."""
+    """Name of a weight in the program's own module, which a distributed model holds as `module`."""
     return name.removeprefix("module.")

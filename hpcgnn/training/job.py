@@ -1,6 +1,7 @@
-"""End all ranks together on a stop signal that came before the first epoch; later signals wait for an epoch's end.
+"""Job: one training run from settings to a finished run folder, as `hpcgnn train` and `hpcgnn.fit` ask for it.
 
-Job: one training run from settings to a finished run folder, as `hpcgnn train` and `hpcgnn.fit` ask for it.
+A stop signal before the first epoch ends all ranks at the next check (`end_if_asked`); later signals wait for the end
+of an epoch.
 """
 
 from __future__ import annotations
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
 
 
 def end_if_asked(comm: MPI.Comm) -> None:
-    """Collective: end on all ranks where any was asked to stop.
-
-    Raises
-    ------
-    Interrupted      nothing was begun, so nothing is lost
-    """
+    """Collective: end on all ranks if any was asked to stop; raises Interrupted."""
     if comm.allreduce(STOP_REQUEST.signal_number, MPI.MAX):
         raise Interrupted("stopped by a signal before the first epoch; nothing is lost, the same command with --resume "
                           "goes on")
@@ -43,17 +39,16 @@ def end_if_asked(comm: MPI.Comm) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold what is asked for, the same on all ranks.
+    """What is asked for, the same on all ranks.
 
     Attributes
     ----------
-    shards : Path
-    settings : dict                  given by flags, or by the arguments of a call
-    file_settings : dict             of a file, which `settings` override
+    settings : dict                  from flags, or the arguments of a call
+    file_settings : dict             from a file; `settings` override them
     preset : str or None             of the registry
-    out : Path or None               run folder; None is one named after the run
+    out : Path or None               run folder; None takes a name made from the settings
     resume, overwrite, other_graph : bool      see `hpcgnn train --help`
-    recipe : Recipe or None          what a program brings
+    recipe : Recipe or None          what a program passes in
     """
 
     shards: Path
@@ -67,24 +62,14 @@ class Job:
     recipe: Recipe | None = None
 
     def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
-        """The configuration that these settings give.
-
-        Raises
-        ------
-        ConfigError      see `resolve_train_config`
-        """
         return resolve_train_config(dataset, settings, file_settings, self.preset)
 
     def agree(self, comm: MPI.Comm, dataset: str, is_trained: bool = True) -> TrainConfig:
-        """Collective: return the configuration, which all ranks have alike.
-
-        Parameters
-        ----------
-        is_trained : bool      and not only forecast
+        """Collective: return the configuration, after a check that all ranks have the same.
 
         Raises
         ------
-        CollectiveError      settings are wrong, or differ between the ranks; names them
+        CollectiveError      settings are wrong, or differ between ranks
         """
         config = together(comm, lambda: self.resolve(dataset, self.settings, self.file_settings))
         flags = {name: getattr(self, name) for name in ("out", "resume", "overwrite", "other_graph")}
@@ -98,13 +83,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """Hold a run that has ended.
-
-    Attributes
-    ----------
-    run : TrainingRun
-    summary : dict      of summary.json; whole on rank 0
-    """
+    """A run that has ended; `summary` (of summary.json) is complete on rank 0."""
 
     run: TrainingRun
     summary: dict[str, Any]
@@ -113,11 +92,11 @@ class Finished:
 def train(comm: MPI.Comm, job: Job) -> Finished:
     """Collective: resolve the settings, open or create the run folder, and train.
 
-    torch is imported, which takes seconds, when all that needs no torch is checked.
+    torch takes seconds to import, so it is imported only after all checks that do not need it.
 
     Raises
     ------
-    CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
+    CollectiveError      what is asked for can't be done
     Interrupted          a signal asked to stop; a checkpoint holds everything
     """
     info = read_shared_info(comm, job.shards)
@@ -136,7 +115,6 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
 
 
 def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> Finished:
-    """Collective: train in a folder that is this run's own."""
     from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
     from hpcgnn.training.tables import found_by_rank_zero
 
@@ -178,7 +156,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
 
 
 def _check_answers(session: Session) -> list[str]:
-    """Check what a program's model answers against its loss and score; remarks and errors as of `check_answers`."""
+    """Check the model's answers against its loss and score; return remarks. See `check_answers`."""
     from hpcgnn.training.reading import check_answers
 
     return [] if session.tried is None else check_answers(session.tried, session.objective, session.score,
@@ -186,7 +164,7 @@ def _check_answers(session: Session) -> list[str]:
 
 
 def _untaken_presets(job: Job, dataset: str) -> list[str]:
-    """A sentence on the presets that know a dataset of this name, where a new run of a built-in model asks for none."""
+    """A sentence that names presets for this dataset, if a new run of a built-in model uses none."""
     if job.preset or job.resume or (job.recipe and job.recipe.model is not None):
         return []
     offers = presets_of(dataset)
@@ -195,7 +173,6 @@ def _untaken_presets(job: Job, dataset: str) -> list[str]:
 
 
 def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:
-    """Return the run folder of a run that names none."""
     model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
     scheme = "" if config.quantize == "none" else f"-{config.quantize}"
     return Path("runs") / f"{dataset}-{model}-{method}{config.method.folder_suffix}{scheme}-p{num_ranks}"

@@ -1,4 +1,4 @@
-"""Learner: all that training changes."""
+"""Learner: all that training changes, that is weights, optimizer, gradients, and a copy of the best weights so far."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from hpcgnn.training.tables import Tables
 
 @dataclass
 class Learner:
-    """Hold what training changes: weights, optimizer, gradients, and a copy of the best weights so far.
+    """What training changes.
 
     Attributes
     ----------
     clip_norm : float                 largest norm of a step's gradient, or 0
-    loss_tensors : dict               weights and buffers of the loss by name, where a program gave it
+    loss_tensors : dict               weights and buffers of a program's loss, by name
     best_loss : dict                  their values at the best weights so far
     first_frozen : frozenset of str   weights that required no gradient at the start
-    untrained : list of parameters    that the loss may read, though nothing trains them; empty after a step
+    untrained : list of parameters    that the loss may read but nothing trains; empty after the first step
     tables : Tables                   with rows of own nodes
     has_stepped : bool                a program's optimizer has moved the weights
     """
@@ -58,12 +58,11 @@ class Learner:
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
-        """Collective: give a model the optimizer that the session's settings describe, or its recipe.
+        """Collective: give a model the optimizer of the settings, or of the recipe.
 
         Raises
         ------
-        CollectiveError      the recipe makes an optimizer or a schedule that can't be used, or settings ask for
-                             another schedule; weights that are not float32
+        CollectiveError      the recipe's optimizer or schedule can't be used, or settings ask for another schedule
         """
         recipe, config = session.recipe, session.config
         loss_tensors = {} if recipe.loss is None else recipe.loss.tensors(model, session.graph.x.device)
@@ -87,11 +86,11 @@ class Learner:
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
-        """Begin with the weights of the seed, or go on from the checkpoint.
+        """Collective: begin with the weights of the seed, or continue from the checkpoint.
 
         Raises
         ------
-        CollectiveError      its weights don't fit the model, or its optimizer or schedule are others
+        CollectiveError      its weights do not fit the model, or its optimizer or schedule are others
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
@@ -113,12 +112,12 @@ class Learner:
         return learner
 
     def begin_step(self) -> None:
-        """Forget the last step's gradients, and follow a program that has frozen or unfrozen weights."""
+        """Clear the gradients, and notice weights that a program has frozen or unfrozen."""
         if self.gradients.zero():
             self.optimizer.lay_out()
 
     def refuse_untrained(self) -> None:
-        """Refuse a loss after whose first step a weight has a gradient that nothing follows; raises TrainingError."""
+        """Raise TrainingError if the first step gave a gradient to a weight that no optimizer updates."""
         untrained, self.untrained = self.untrained, []
         found = [parameter for parameter in untrained if parameter.grad is not None]
         if found:
@@ -127,7 +126,7 @@ class Learner:
                                 "requires_grad_(False) on it")
 
     def freeze(self, names: Iterable[str] | None) -> None:
-        """Have these weights require no gradient and all others one; None leaves them as they are."""
+        """Let exactly these weights require no gradient; None changes nothing."""
         if names is not None:
             frozen = set(names)
             for name, parameter in self.gradients.weights.items():
@@ -135,30 +134,29 @@ class Learner:
             self.begin_step()
 
     def frozen_since(self) -> list[str] | None:
-        """Return the weights that require no gradient, where a program has changed that since the start; else None."""
+        """Weights that require no gradient, if a program has changed that since the start; else None."""
         frozen = self.gradients.frozen()
         return None if frozen == self.first_frozen else sorted(frozen)
 
     def note_best(self) -> None:
-        """Copy the weights as the best so far."""
         self.best_model = copy.deepcopy(self.model.state_dict())
         self.best_loss = copies_of(self.loss_tensors)
 
     def end(self) -> None:
-        """Leave the weights as a program has its own: in memory of their own, without gradients."""
+        """Give the weights back to the program: each in its own memory, without gradients."""
         self.gradients.release()
 
     def take_best(self) -> torch.nn.Module:
-        """Return the model, with the best weights, and give the loss those that it had then."""
+        """The model with the best weights; the loss gets those of the same moment."""
         self.model.load_state_dict(self.best_model)
         write_into(self.loss_tensors, self.best_loss)
         return self.model
 
     def step(self) -> StepCheck:
-        """Move the weights by the sums of their gradients, unless these overflow, and return a check of both.
+        """Update the weights from the summed gradients, unless these overflow; return a check of both.
 
-        All ranks hold the same sums, so they decide alike. FlatAdam makes the check in its own pass; for any other
-        optimizer the weights are read once more.
+        All ranks hold the same sums, so they decide alike. FlatAdam checks in its own pass; for other optimizers the
+        weights are read once more.
         """
         can_step = self._can_step()
         if can_step and self.clip_norm:
@@ -187,7 +185,6 @@ class Learner:
         return {**self.tables.whole(rooms, folder), "by_node": self.tables.record()}
 
     def _can_step(self) -> bool:
-        """Unscale the gradients where they are scaled, and tell whether they are finite."""
         if not self.loss_scale.is_dynamic:
             return True
         is_finite = self.gradients.unscale(self.loss_scale.value)
@@ -195,7 +192,6 @@ class Learner:
         return is_finite
 
     def with_best_weights(self) -> torch.nn.Module:
-        """Copy the model with the best weights so far."""
         model = copy.deepcopy(self.model)
         model.load_state_dict(self.best_model)
         return model
@@ -205,7 +201,7 @@ OF_OPTIMIZER = "optimizer."
 
 
 def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
-    """Make a program's optimizer; what it moves beside the weights that it is given is trained, too."""
+    """A program's optimizer. What it updates besides the given weights is trained, too."""
     optimizer = OwnOptimizer(recipe.optimizer(list(gradients.weights.values())), gradients.weights)
     known = {id(parameter) for parameter in gradients.weights.values()}
     more = [parameter for parameter in optimizer.held() if id(parameter) not in known]
@@ -214,7 +210,7 @@ def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
 
 
 def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Check that a program brings again what its run was begun with; all ranks see the same.
+    """Check that a program passes in the same kinds of things as when its run began; all ranks agree.
 
     Raises
     ------

@@ -35,12 +35,11 @@ class Objective:
     num_global : dict of split name to the number of its nodes on all ranks
     task : {"classes", "multi-label", "regression"}
     loss : Loss or OwnLoss      sums the loss of some rows, from their outputs and labels
-    comm : MPI communicator
     node_id : (num_inner,) int64                 global ids
-    class_counts : dict of split name to dict    nodes of all ranks by class id, for a loss of a program's own
-    mean_rows : dict of split name to number     by which the sums of all ranks are divided: the nodes, or, where some
-                                                 values of nodes are unknown, the known values by the columns
-    num_steps : int                              more than 1 where the rows are those of one of several steps
+    class_counts : dict of split name to dict    nodes of all ranks by class id, for a program's own loss
+    mean_rows : dict of split name to number     divisor of the sum over all ranks: the nodes, or, if some values are
+                                                 unknown, the known values divided by the columns
+    num_steps : int                              above 1 if the rows are those of one of several steps
     """
 
     labels: torch.Tensor
@@ -57,12 +56,12 @@ class Objective:
     @classmethod
     def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,
               loss: Loss | OwnLoss | str = "auto", node_id: np.ndarray | None = None) -> Objective:
-        """Collective: count each split over all ranks; tensors lie on `device`. Node ids are for losses over several
-        rows, which see them in this order.
+        """Collective: count each split over all ranks. Node ids are for a loss over several rows, which sees them in
+        this order.
 
         Raises
         ------
-        TrainingError      a loss of another task than the labels are of
+        TrainingError      a loss of another task than the labels
         """
         rows = {split: torch.from_numpy(np.flatnonzero(masks[split])).to(device) for split in SPLITS}
         counts = np.array([len(rows[split]) for split in SPLITS], dtype=np.int64)
@@ -81,8 +80,8 @@ class Objective:
                    comm, node_id.to(device), class_counts, mean_rows)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
-        """Return the training objective of some inner rows, (n,) int64, of one of several steps; counts stay those of
-        all rows of all ranks.
+        """The training objective of one of several steps, with its rows, (n,) int64. Counts stay those of all rows of
+        all ranks.
         """
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)
@@ -97,7 +96,7 @@ class Objective:
         return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
-        """Collective for a loss of one's own: sum of the loss over this rank's nodes of a split; summed over ranks and
+        """Collective for a program's own loss: sum of the loss over this rank's nodes of a split. Summed over ranks and
         divided by `mean_rows` it is the mean.
         """
         rows = self.rows[split]
@@ -111,13 +110,13 @@ class Objective:
 
 
 def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
-    """Collective: the number of rows of all ranks, less the share of values that are unknown."""
+    """Collective: number of rows of all ranks, less the share of unknown values."""
     num_unknown = comm.allreduce(int(torch.isnan(labels).sum()))
     return num_rows - num_unknown / labels.shape[1] if num_unknown else num_rows
 
 
 def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the rows of a split, (n, num_outputs); they lie where rows of the layers lay, but where a gradient passes.
+    """Rows of a split, (n, num_outputs). They overwrite layer memory, unless a gradient passes through.
 
     rows : (n,) int64
     """
@@ -128,33 +127,32 @@ def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def task_of(labels: np.ndarray) -> str:
-    """Return the task that labels are of, by how shards store them."""
     if labels.ndim == 1:
         return CLASSES
     return REGRESSION if labels.dtype.kind == "f" else MULTI_LABEL
 
 
 def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum the binary cross-entropy of rows, averaged over the classes; both (n, num_classes). NaN is unknown."""
+    """Sum over rows of the binary cross-entropy, averaged over the classes; both (n, num_classes). NaN is unknown."""
     known = ~torch.isnan(labels)
     return functional.binary_cross_entropy_with_logits(logits.float(), torch.where(known, labels, 0.0), known.float(),
                                                        reduction="sum") / logits.shape[1]
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Sum the squared error of rows, averaged over the targets; both (n, num_outputs). NaN is unknown."""
+    """Sum over rows of the squared error, averaged over the targets; both (n, num_outputs). NaN is unknown."""
     outputs = outputs.float()
     return functional.mse_loss(outputs, _known_or(targets, outputs), reduction="sum") / outputs.shape[1]
 
 
 def absolute_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Sum the absolute error of rows, averaged over the targets; both (n, num_outputs). NaN is unknown."""
+    """Sum over rows of the absolute error, averaged over the targets; both (n, num_outputs). NaN is unknown."""
     outputs = outputs.float()
     return functional.l1_loss(outputs, _known_or(targets, outputs), reduction="sum") / outputs.shape[1]
 
 
 def _known_or(targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """The targets, and where they are unknown the outputs, which then have no error and no gradient."""
+    """The targets. An unknown one is replaced by the output, so its error and gradient are 0."""
     return torch.where(torch.isnan(targets), outputs.detach(), targets)
 
 
@@ -164,7 +162,7 @@ LOSSES: dict[str, tuple[str, Loss]] = {
 
 
 def choose_loss(name: str, task: str) -> Loss:
-    """Return a loss by its name, or what "auto" means for a task.
+    """The loss of this name; "auto" is the task's usual one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Opening: which run a folder holds, whether this command may go on with it, and the folder made ready for training."""
+"""Which run a folder holds, whether this command may continue it, and the folder made ready for training."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "se
 
 def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
                     other_graph: bool) -> tuple[Checkpoint | None, str | None]:
-    """Find the checkpoint that a run goes on from, None where there is none; and why, where it is not the last one.
+    """The checkpoint to continue from, None if there is none; and a sentence if it is not the last one.
 
     Parameters
     ----------
-    info : GraphInfo          of the shards to go on with
+    info : GraphInfo          of the shards to train on
     asked : dict              settings of --config and flags
-    other_graph : bool        another graph, split or features are meant
+    other_graph : bool        another graph, split or features are intended
 
     Raises
     ------
-    CheckpointError      both are damaged, it is of other data, or its weights don't fit the settings asked for
+    CheckpointError      both are damaged, of other data, or do not fit the settings
     """
     if not folder.generations.exist:
         return None, None
@@ -49,7 +49,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
 
 
 def without_auto_precision(asked: dict[str, Any]) -> dict[str, Any]:
-    """Settings to go on with: what `auto` was resolved to when the run began is in its checkpoint."""
+    """Settings to continue with: the checkpoint already holds what `auto` was resolved to."""
     return {name: value for name, value in asked.items() if (name, value) != ("precision", "auto")}
 
 
@@ -63,15 +63,9 @@ def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, othe
 
 def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
                 resume: bool, shards: Path) -> list[str]:
-    """Rank 0 alone: make the run folder, or cut it back to the checkpoint, and write config.toml.
+    """Rank 0 alone: create the run folder, or cut it back to the checkpoint, and write config.toml.
 
-    Parameters
-    ----------
-    remark : str or None      why `resumed` is the previous checkpoint
-
-    Returns
-    -------
-    sentences : list of str   what the user must know
+    Returns sentences for the user; `remark` says why `resumed` is the previous checkpoint.
     """
     sentences = []
     if resumed is None:

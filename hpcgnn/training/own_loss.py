@@ -1,17 +1,17 @@
-"""OwnLoss: a program's loss of (outputs, labels) as the loss over the rows of all ranks.
+"""OwnLoss: a program's loss of (outputs, labels), summed over the rows of all ranks.
 
-Each rank has some rows. What it adds to the loss depends on what the function does, which is tried once, at the start,
-on some rows of all ranks: the function is called on all of them, and on two parts of them.
+Each rank holds some rows. What it adds to the loss depends on what the function does. This is found out once, at the
+start: the function is called on some rows of all ranks, and on two parts of them.
 
     kind    the function gives                        a rank adds, of N rows in all
-    rows    a value a row that other rows don't move  the sum of its values / N
+    rows    one value per row, independent of others  the sum of its values / N
     mean    the mean over rows                        its mean times its rows / N
     sum     the sum over rows                         its sum
     whole   anything else (masks, pairs, quantiles)   its share of the function of the outputs of all ranks
 
-A weighted mean of torch's (`cross_entropy` and `nll_loss` with class weights or ignored classes) is a plain sum over
-the rows divided by one number, the sum of the weights of all labels: it is divided by that of all ranks, wherever the
-function calls it. So class weights of (1, 3) and labels (0, 1 | 1, 1) on two ranks divide by 10 on both.
+A weighted mean of torch (`cross_entropy` and `nll_loss` with class weights or ignored classes) is a sum over the rows
+divided by the sum of the weights of all labels. Wherever the function calls one, it is divided by that sum over all
+ranks. With class weights (1, 3) and labels (0, 1 | 1, 1) on two ranks, both divide by 10.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class Population:
 
     Attributes
     ----------
-    comm : MPI communicator
     num_rows : int                of all ranks
-    class_counts : dict           nodes by class id, of all ranks; empty where labels are no classes
+    class_counts : dict           nodes of all ranks by class id; empty if labels are no classes
     node_id : (n,) int64          global ids of this rank's rows
-    num_steps : int               of which these rows are one
+    num_steps : int               steps that share all rows
     """
 
     comm: MPI.Comm
@@ -60,7 +59,7 @@ class Population:
 
 
 class OwnLoss:
-    """Sum a loss over rows, such that the sums of all ranks, divided by the number of their rows, are the loss.
+    """A loss as a sum over rows; the sums of all ranks, divided by the number of their rows, are the loss.
 
     Parameters
     ----------
@@ -77,8 +76,8 @@ class OwnLoss:
         self._first: dict[str, torch.Tensor] | None = None
 
     def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
-        """Return weights and buffers of the loss by name, on a device, but for those of the model; as they were before
-        the first training, of several.
+        """Weights and buffers of the loss by name, on a device, without those of the model; reset to what they were
+        before the first of several trainings.
         """
         modules = [module.to(device) for module in modules_of(self.function)]
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
@@ -90,13 +89,13 @@ class OwnLoss:
         return found
 
     def forgotten(self, weights: list[nn.Parameter]) -> list[nn.Parameter]:
-        """Return weights without a gradient that the function may read by their names, and that are not `weights`."""
+        """Weights outside of `weights`, without a gradient, that the function may read by their names."""
         known = {id(parameter) for parameter in weights}
         return [parameter for parameter in closed_over(self.function)
                 if parameter.requires_grad and parameter.grad is None and id(parameter) not in known]
 
     def sum(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
-        """Collective: return what this rank's rows add to the loss, times the number of rows of all ranks.
+        """Collective: what this rank's rows add to the loss, times the number of rows of all ranks.
 
         Parameters
         ----------
@@ -104,7 +103,7 @@ class OwnLoss:
 
         Raises
         ------
-        TrainingError      the function gives something else than a value a row, or a number
+        TrainingError      the function gives neither one value per row nor a number
         """
         if self.kind is None:
             self.kind = self._find_kind(outputs, labels, population)
@@ -140,7 +139,7 @@ class OwnLoss:
         return values.mean() * (population.num_rows / population.num_steps / comm.size)
 
     def _find_kind(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> str | None:
-        """Collective: try the function on some rows of all ranks, the same on each rank; None where there are none."""
+        """Collective: try the function on the same rows of all ranks on each rank; None if there are no rows."""
         comm = population.comm
         chosen = _sample(labels, max(1, SAMPLE_ROWS // comm.size))
         outputs, labels = (_gathered(comm, rows[chosen]) for rows in (outputs.detach().float(), labels))
@@ -161,7 +160,7 @@ class OwnLoss:
         return kinds[0] if kinds else "whole"
 
     def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:
-        """The kinds that a loss may be of, by its values on all of some rows and on two parts of them."""
+        """Kinds that fit the values on all rows and on two parts of them."""
         num_rows, spans = len(labels), (slice(0, None), slice(0, cut), slice(cut, None))
         values = []
         try:
@@ -193,7 +192,7 @@ def _are_close(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _sample(labels: torch.Tensor, most: int) -> torch.Tensor:
-    """Up to `most` rows: those with an unknown label first, of the others at equal distances."""
+    """Up to `most` rows: first those with an unknown label, then others at equal distances."""
     if len(labels) <= most:
         return torch.arange(len(labels), device=labels.device)
     unknown = torch.nonzero(torch.isnan(labels.float().flatten(1).sum(1)) if labels.ndim > 1
@@ -212,9 +211,9 @@ def _classes(labels: torch.Tensor) -> list[int]:
 
 
 class _OverAllRanks(TorchFunctionMode):
-    """Has torch's weighted means, wherever a loss takes one of its rows, divide by the weights of all ranks' labels.
+    """Lets torch's weighted means divide by the weights of all ranks' labels.
 
-    A mean is multiplied by its rows and divided by the rows of all ranks later, so it is divided by these here.
+    A mean is later multiplied by its rows and divided by the rows of all ranks, so here it is divided by these.
     """
 
     def __init__(self, labels: torch.Tensor, num_rows: int, num_global: int, class_counts: dict[int, int]):
@@ -233,7 +232,7 @@ class _OverAllRanks(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def _total_weight(self, given: dict[str, Any]) -> float | None:
-        """Sum of the weights of all ranks' labels; None where the mean is the plain one, or of other labels."""
+        """Sum of the weights of all ranks' labels; None for a plain mean, or for other labels."""
         target, weight, ignored = given["target"], given.get("weight"), given.get("ignore_index", -100)
         is_mean = given.get("reduction", "mean") == "mean" and given.get("reduce") is None \
             and given.get("size_average") is None
@@ -248,8 +247,10 @@ class _OverAllRanks(TorchFunctionMode):
 
 
 class _AllRows(torch.autograd.Function):
-    """The rows of all ranks, one rank after another. Each rank computes the whole loss of them and takes a share of it,
-    so the gradient of its own rows is that of its share, times the number of ranks.
+    """The rows of all ranks, one rank after another.
+
+    Each rank computes the whole loss and takes a share of it, so the gradient of its rows is that of its share times
+    the number of ranks.
     """
 
     @staticmethod
@@ -265,7 +266,6 @@ class _AllRows(torch.autograd.Function):
 
 
 def _gathered(comm: MPI.Comm, rows: torch.Tensor) -> torch.Tensor:
-    """Collective: return the rows of all ranks, one rank after another."""
     if comm.size == 1:
         return rows.clone()
     mine = np.ascontiguousarray(rows.detach().cpu().numpy())
@@ -276,7 +276,7 @@ def _gathered(comm: MPI.Comm, rows: torch.Tensor) -> torch.Tensor:
 
 
 def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
-    """Collective: return how many rows of all ranks have each class id; empty where labels are no classes."""
+    """Collective: number of rows of all ranks with each class id; empty if labels are no classes."""
     if labels.ndim > 1:
         return {}
     mine = dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
@@ -285,7 +285,7 @@ def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
 
 @contextmanager
 def left_as_it_was(function: Function) -> Iterator[None]:
-    """Give the modules of a loss the buffers again that they had."""
+    """Afterwards, the modules of a loss have the same buffers as before."""
     buffers = [buffer for module in modules_of(function) for buffer in module.buffers()]
     kept = [buffer.clone() for buffer in buffers]
     try:
@@ -296,7 +296,7 @@ def left_as_it_was(function: Function) -> Iterator[None]:
 
 
 def modules_of(function: Any) -> list[nn.Module]:
-    """Return the modules that a loss is, or is made of: itself, the object of a method, what a partial is given."""
+    """Modules that a loss consists of: itself, the object of a method, the arguments of a partial."""
     if isinstance(function, nn.Module):
         return [function]
     if isinstance(function, functools.partial):
@@ -307,7 +307,7 @@ def modules_of(function: Any) -> list[nn.Module]:
 
 
 def closed_over(function: Any) -> list[nn.Parameter]:
-    """Return the weights that a function, which is no module, finds by its closure, its globals or its defaults."""
+    """Weights that a plain function reads through its closure, globals or defaults."""
     function = function.func if isinstance(function, functools.partial) else function
     code = getattr(function, "__code__", None)
     if code is None:
@@ -324,12 +324,10 @@ def closed_over(function: Any) -> list[nn.Parameter]:
 
 
 def copies_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies, which share no memory."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @torch.no_grad()
 def write_into(tensors: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
-    """Give tensors other values, in place."""
     for name, tensor in tensors.items():
         tensor.copy_(values[name])

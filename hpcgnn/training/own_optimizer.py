@@ -1,4 +1,4 @@
-"""OwnOptimizer: any optimizer of torch's kind in the place of FlatAdam."""
+"""OwnOptimizer: a program's torch optimizer in the place of FlatAdam."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BUILT_IN = "the built-in Adam"
 
 
 class OwnOptimizer:
-    """Steps as a user's optimizer does, and keeps its state as a checkpoint holds it.
+    """Steps like the user's optimizer, and keeps its state as a checkpoint stores it.
 
-    All ranks hold the same weights and the same sums of gradients, so an optimizer without draws of its own moves them
-    alike everywhere; the trainer checks that it did.
+    All ranks hold the same weights and gradients, so an optimizer without random draws moves them alike everywhere. The
+    trainer checks that it did.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class OwnOptimizer:
 
     Raises
     ------
-    TrainingError      it is no optimizer of torch's, needs a closure, or holds other weights than the model's
+    TrainingError      it is no torch optimizer, needs a closure, or holds weights that are not the model's
     """
 
     def __init__(self, torch_optimizer: torch.optim.Optimizer, weights: dict[str, nn.Parameter]):
@@ -42,7 +42,7 @@ class OwnOptimizer:
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Check that every weight that requires a gradient is held, after some were frozen or unfrozen."""
+        """Check that it holds every weight that requires a gradient, after some were frozen or unfrozen."""
         held = {id(parameter) for parameter in self.held()}
         missing = [name for name, own in self._weights.items() if own.requires_grad and id(own) not in held]
         if missing:
@@ -50,37 +50,35 @@ class OwnOptimizer:
                                 "given")
 
     def held(self) -> list[nn.Parameter]:
-        """Return the parameters that it moves, which may be more than it was given."""
+        """Parameters that it updates, perhaps more than it was given."""
         return [parameter for group in self.torch_optimizer.param_groups for parameter in group["params"]]
 
     def step(self) -> None:
-        """Move the weights."""
         self.torch_optimizer.step()
 
     def forget(self) -> None:
-        """Have the optimizer remember nothing, as before the first step."""
         self.torch_optimizer.state.clear()
 
     def state(self) -> Moments:
-        """Return what the optimizer remembers of each weight, numbered as torch does; empty before the first step."""
+        """State per weight, numbered as torch does; empty before the first step."""
         return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}
                 for number, memory in self.torch_optimizer.state_dict()["state"].items()}
 
     def record(self) -> dict[str, Any]:
-        """Return which optimizer it is, and the plain numbers and texts of its groups, which some optimizers move."""
+        """Name of the optimizer, and the plain numbers and texts of its groups, which some optimizers change."""
         groups = [{name: value for name, value in group.items() if _is_plain(value)}
                   for group in self.torch_optimizer.state_dict()["param_groups"]]
         return {"name": name_of(self), "groups": groups}
 
     def load_groups(self, record: dict[str, Any]) -> None:
-        """Go on from what `record` returned; the optimizers are the same."""
+        """Continue from a `record()` of the same optimizer."""
         for group, kept in zip(self.torch_optimizer.param_groups, record["groups"], strict=True):
             for name, value in kept.items():
                 if name != "params" and name in group:
                     group[name] = tuple(value) if isinstance(group[name], tuple) else value
 
     def load_state(self, state: Moments) -> None:
-        """Go on from what `state` returned; raises CollectiveError where it is another optimizer's."""
+        """Continue from a `state()`; raises CollectiveError if it is another optimizer's."""
         whole: dict[str, Any] = self.torch_optimizer.state_dict()
         num_weights = sum(len(group["params"]) for group in whole["param_groups"])
         if not state.keys() <= set(range(num_weights)):
@@ -90,7 +88,6 @@ class OwnOptimizer:
 
 
 def name_of(optimizer: Any) -> str:
-    """Return what an optimizer is called in a checkpoint and in sentences."""
     if not isinstance(optimizer, OwnOptimizer):
         return BUILT_IN
     kind = type(optimizer.torch_optimizer)

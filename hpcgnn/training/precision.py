@@ -1,10 +1,9 @@
 """Precision of a run: how rows are stored and multiplied, and the loss scale that float16 needs.
 
-Master weights, the loss, sums inside kernels and reductions over ranks are float32 at every precision.
+At every precision, master weights, the loss, sums inside kernels and reductions over ranks are float32.
 
-The storage that trains fastest here: passes of the model over a sample of this rank's rows, timed in each.
-
-What a machine does faster depends on its instructions, its memory and the widths of the model, so it is tried.
+With `auto`, the faster storage is found by trying: which one wins depends on instructions, memory and layer widths, so
+passes of the model over a sample of this rank's rows are timed in each.
 """
 
 from __future__ import annotations
@@ -34,21 +33,15 @@ FIRST_SCALE, LARGEST_SCALE = 2.0 ** 12, 2.0 ** 24
 
 
 def storage_bits(precision: str) -> int:
-    """Bits of a stored value."""
     return 8 * STORAGE[precision].itemsize
 
 
 @dataclass
 class LossScale:
-    """Factor on the loss that keeps float16 gradients above the least number; 1 where the range needs no help.
+    """Factor on the loss that keeps float16 gradients above the smallest number; 1 for ranges that need no help.
 
-    It falls when a gradient overflows, and that step is left out; it grows again after STEPS_TO_GROW good steps.
-
-    Attributes
-    ----------
-    value : float               a power of two, so that scaling rounds nothing
-    good_steps : int            since it last changed
-    is_dynamic : bool
+    It falls when a gradient overflows, and that step is skipped. After STEPS_TO_GROW good steps it grows again. It is a
+    power of two, so scaling rounds nothing.
 
     Reference: Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2.
     """
@@ -59,11 +52,10 @@ class LossScale:
 
     @classmethod
     def of(cls, precision: str) -> LossScale:
-        """Return a fresh scale."""
         return cls(FIRST_SCALE, is_dynamic=True) if precision == "fp16" else cls()
 
     def update(self, is_finite: bool) -> None:
-        """Learn whether the last step's gradients, summed over all ranks, were finite."""
+        """Adapt to whether the last step's gradients, summed over all ranks, were finite."""
         if not self.is_dynamic:
             return
         if not is_finite:
@@ -82,13 +74,12 @@ SECONDS, MOST_ROUNDS = 1.0, 5   # of timed passes, and of passes in each precisi
 
 def with_fastest_precision(comm: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
                            build: Callable[[TrainConfig], nn.Module]) -> TrainConfig:
-    """Collective: the configuration with `auto` precision resolved, the same on all ranks; any other as it is.
+    """Collective: the configuration with `auto` precision resolved, the same on all ranks.
 
-    The slowest rank decides. float32 where the other settings allow nothing else.
+    The slowest rank decides. It is float32 if the other settings allow nothing else.
 
     Parameters
     ----------
-    part : Partition                                of this rank
     build : callable of a configuration             makes its model, on the host
     """
     if config.precision != "auto":
@@ -108,13 +99,13 @@ def with_fastest_precision(comm: MPI.Comm, config: TrainConfig, part: Partition,
 
 
 def faster_of(seconds: dict[str, float]) -> str:
-    """bf16 where it saves at least a tenth of the seconds of fp32."""
+    """bf16 if it saves at least a tenth of the seconds of fp32."""
     return "bf16" if seconds["bf16"] <= GAIN * seconds["fp32"] else "fp32"
 
 
 def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
                       build: Callable[[TrainConfig], nn.Module], precisions: list[str]) -> dict[str, float]:
-    """Least seconds of a forward and backward pass over a sample in each precision, timed in turn; `alone` is a
+    """Least seconds of a forward and backward pass over a sample in each precision, timed in turn. `alone` is a
     communicator of this rank only.
     """
     sample = sample_of(part)
@@ -135,7 +126,9 @@ def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, dev
 
 
 def sample_of(part: Partition) -> Partition:
-    """Build a graph of the first rows with all their arcs that needs no other rank: sources are folded into it."""
+    """A graph of the first rows with all their edges; sources are folded into these rows, so that it needs no other
+    rank.
+    """
     num_rows = min(part.num_inner, SAMPLE_ROWS)
     indptr, none = part.indptr[:num_rows + 1], np.zeros(2, np.int64)
     return replace(
@@ -164,7 +157,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
 
 
 def _allows(config: TrainConfig, precision: str) -> bool:
-    """Tell whether the other settings allow it and the model stays the same: gin sums in float32, else averages."""
+    """Whether the other settings allow it and the model stays the same: gin sums in float32, and averages otherwise."""
     try:
         replace(config, precision=precision)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""EpochDisplay: how rank 0 shows its epochs, by a bar in a terminal and by a line a minute in a log."""
+"""EpochDisplay: how rank 0 shows its epochs, as a bar in a terminal and as one line per minute in a log."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ DEFAULT_SECONDS = 60.0
 
 
 def seconds_between_lines() -> float:
-    """HPCGNN_PROGRESS_SECONDS, 60 by default; 0 writes no line.
-
-    Raises
-    ------
-    ConfigError      it is no number, or negative
-    """
     text = os.environ.get("HPCGNN_PROGRESS_SECONDS", str(DEFAULT_SECONDS))
     try:
         seconds = float(text)
@@ -41,13 +35,7 @@ def seconds_between_lines() -> float:
 
 
 class EpochDisplay:
-    """Context manager that shows seed, loss, validation score, bytes sent and time of each epoch.
-
-    Parameters
-    ----------
-    is_shown : bool      False on all ranks but 0
-    score : Score        that is shown
-    """
+    """Context manager that shows seed, loss, validation score, bytes sent and time of each epoch."""
 
     def __init__(self, config: TrainConfig, is_shown: bool, score: Score = SCORES["accuracy"]):
         self._score = score
@@ -90,7 +78,6 @@ class EpochDisplay:
 
 
 def _console(stream) -> rich.console.Console:
-    """Return a console that draws in a stream, as wide as its terminal."""
     if stream in (None, sys.stderr):
         return rich.console.Console(file=PatientStream(sys.stderr), force_terminal=True if stream is not None else None)
     columns = None

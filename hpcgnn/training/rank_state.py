@@ -1,9 +1,8 @@
-"""Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
+"""Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file per rank, `rank-RRRR-TOKEN.h5`.
 
-Format 3: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
-`settings` (JSON), groups `exchange`, `controller` and, where epochs have several steps, `steps`, with arrays as
-datasets, numbers as attributes and nested states as groups. Whether a run goes on from it is decided here; what the
-states mean is not known here.
+Format 3. Attributes: `token` of the checkpoint it belongs to, `layout` (a digest of the rank's rows), `settings`
+(JSON). Groups `exchange`, `controller` and, with several steps per epoch, `steps` hold arrays as datasets, numbers as
+attributes and nested states as groups.
 """
 
 from __future__ import annotations
@@ -37,13 +36,15 @@ NOT_REMEMBERED = frozenset({
 
 
 def is_needed(session: Session, controller: Controller) -> bool:
-    """Tell whether ranks of this method remember anything that a checkpoint does not hold; the same on all ranks."""
+    """Whether ranks of this method remember anything that a checkpoint does not hold."""
     return session.keeps_state or controller.keeps_rank_state
 
 
 def save_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
-    """Collective: write every rank's file, before the checkpoint of `token` takes its place; none for a method that
-    remembers nothing, nor where some rank does not see the run folder, which rank 0 says once.
+    """Collective: write every rank's file, before the checkpoint of `token` takes its place.
+
+    Nothing is written if the method remembers nothing, or if some rank does not see the run folder; rank 0 says so
+    once.
 
     Raises
     ------
@@ -78,8 +79,8 @@ def _is_shared(session: Session, files: RankFiles) -> bool:
 
 
 def restore_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> bool:
-    """Collective: go on from the files of a checkpoint, all ranks or none; whether the run is the one that was stopped,
-    bit for bit. Where it is not, rank 0 says why.
+    """Collective: continue from the files of a checkpoint, on all ranks or none. Returns whether the run continues bit
+    for bit; if not, rank 0 says why.
     """
     if not is_needed(session, controller):
         return True
@@ -102,16 +103,13 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
 
 
 def _remembered(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide what ranks remember."""
+    """Settings that decide what ranks remember."""
     return {name: value for name, value in settings.items() if name not in NOT_REMEMBERED}
 
 
 def _restore(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
-    """Go on from this rank's file.
-
-    Raises
-    ------
-    CheckpointError      there is none, it is damaged, or it was written by another run, partition or method
+    """Continue from this rank's file; raises CheckpointError if it is missing, damaged, or of another run, partition or
+    method.
     """
     num_ranks, path = files.num_ranks(token), files.path(session.comm.rank, token)
     if num_ranks != session.comm.size:
@@ -127,7 +125,6 @@ def _restore(session: Session, controller: Controller, files: RankFiles, token: 
 
 
 def _read(session: Session, path: Path, token: str) -> dict[str, State]:
-    """This rank's states; raises as `_restore`."""
     rooms = ("exchange", "controller", *(() if session.steps is None else ("steps",)))
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the checkpoint alone serves") as file:
         try:

@@ -1,13 +1,13 @@
-"""Reading: what the columns of a model's answers mean, for scores and predictions, and whether the loss takes them so.
+"""Reading: what the columns of a model's answers mean to scores and predictions, and whether the loss agrees.
 
     task          columns          read as
-    classes       one a class      logits; after a softmax or sigmoid, probabilities
+    classes       one per class    logits; after a softmax or sigmoid, probabilities
     two classes   one              the logit of class 1; after a sigmoid, its probability
-    multi-label   one a label      logits; after a sigmoid, probabilities
-    regression    one a target     values
+    multi-label   one per label    logits; after a sigmoid, probabilities
+    regression    one per target   values
 
-Anything else is refused, unless the program brings a loss and a score of its own: then it alone knows what answers
-mean, and predictions are not made of them.
+Anything else is refused, unless the program passes in both a loss and a score: then only the program knows what answers
+mean, and there are no predictions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ MOST_ROWS = 16
 
 
 class Reading(Enum):
-    """How answers are read."""
-
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
     UNKNOWN = "unknown"
 
     def scored(self, outputs: torch.Tensor, task: str, num_classes: int) -> torch.Tensor:
-        """Return answers as scores read them: one column of two classes becomes two, and probabilities of labels are
-        positive where a label is given.
+        """Answers as scores read them: one column of two classes becomes two, and a label's probability becomes
+        positive where the label is given.
 
         outputs : (n, num_outputs)
         """
@@ -54,7 +52,7 @@ class Reading(Enum):
         return outputs - 0.5 if task == MULTI_LABEL and is_probability else outputs
 
     def of_score(self, score: Score, task: str, num_classes: int) -> Score:
-        """Return a score that reads answers so; one of a program's own gets them as they are."""
+        """A score that reads answers this way; a program's own score gets them unchanged."""
         if not score.task or self is Reading.UNKNOWN:
             return score
 
@@ -65,7 +63,7 @@ class Reading(Enum):
 
 
 def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -> Reading:
-    """Return how the answers of a model that was tried are read, whatever it was trained with."""
+    """How to read the answers of a model that was tried, whatever it was trained with."""
     columns, ending = tried.outputs.shape[1], tried.endings[1]
     if task == REGRESSION:
         return Reading.LOGITS
@@ -78,7 +76,7 @@ def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -
 
 
 def check_answers(tried: Tried, objective: Objective, score: Score, num_classes: int) -> list[str]:
-    """Check that a model's answers are what the loss and the score take, and return what a user must know.
+    """Check that loss and score can take a model's answers; return sentences for the user.
 
     Parameters
     ----------
@@ -86,7 +84,7 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
 
     Raises
     ------
-    TrainingError          they are not
+    TrainingError          they can't
     """
     columns, ending, task, name = tried.outputs.shape[1], tried.endings[0], objective.task, tried.name
     uses = _uses(objective, tried)
@@ -117,7 +115,6 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
 
 
 def _check_ending(tried: Tried, task: str, uses: set[str], name: str) -> None:
-    """Check that the loss takes what a model ends with."""
     ending, values = tried.endings[0], tried.outputs
     if task == REGRESSION:
         return
@@ -138,8 +135,6 @@ def _check_ending(tried: Tried, task: str, uses: set[str], name: str) -> None:
 
 
 class _Noting(TorchFunctionMode):
-    """Notes which losses of torch are called, with which outputs."""
-
     def __init__(self, outputs: torch.Tensor):
         super().__init__()
         self.names: set[str] = set()

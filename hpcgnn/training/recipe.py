@@ -1,4 +1,4 @@
-"""Recipe: what a program brings to a run beside its settings. The command line brings none of it."""
+"""Recipe: what a program passes to a run beside its settings."""
 
 from __future__ import annotations
 
@@ -24,16 +24,13 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold what a program brings; None is what the settings say.
+    """What a program passes in; None leaves it to the settings.
 
     Attributes
     ----------
     model : nn.Module, or a function without arguments that makes one, or None
-    loss : OwnLoss or None
-    score : Score or None
     optimizer : function or None        from parameters to an optimizer of torch
     schedule : function or None         from an optimizer to a schedule of its learning rates
-    callbacks : tuple of Callback
     """
 
     model: nn.Module | Callable[[], nn.Module] | None = None
@@ -45,7 +42,7 @@ class Recipe:
 
     @contextmanager
     def kept_as_it_is(self, is_tried: bool) -> Iterator[None]:
-        """Give a model that was given its weights and buffers again, after passes that only try it."""
+        """Afterwards, a given model has the same weights and buffers as before."""
         given = self.model if isinstance(self.model, nn.Module) and is_tried else None
         state = None if given is None else copies_of(given.state_dict())
         yield
@@ -54,8 +51,8 @@ class Recipe:
             given.zero_grad(set_to_none=True)
 
     def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
-        """Return the model that is given, itself; or make it on the host, with weights from torch's generator. One of
-        PyTorch Geometric's kind is distributed, which leaves it as it is.
+        """The given model itself, or a new one on the host, with weights from torch's generator. A PyTorch Geometric
+        model is distributed, which leaves it unchanged.
 
         Raises
         ------
@@ -82,7 +79,7 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def check_statistics(model: nn.Module, num_ranks: int) -> None:
-    """Refuse a model whose batch statistics would be of one rank's rows.
+    """Refuse a model with batch statistics over one rank's rows only.
 
     Raises
     ------
@@ -97,7 +94,6 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
-    """Return the shape that the configured model is built from."""
     return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
                       parse_arguments(config.model_args))

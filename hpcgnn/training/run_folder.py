@@ -1,11 +1,7 @@
-"""Writes that a power cut can't undo: a file of these is on the disk when they return. No content is known here.
+"""RunFolder: config.toml, metrics.jsonl, summary.json and the checkpoints of a run; only rank 0 writes them.
 
-RankFiles: the files of a run folder in which each rank keeps what it remembers, by name. What is in them, rank_state
-knows.
-
-RunFolder: the files that a run leaves, config.toml, metrics.jsonl and summary.json. Only rank 0 writes.
-
-What is promised of them is documented in docs/run-folder.md.
+Each rank also keeps a file of its own there (`RankFiles`). `replace_text` and `sync_file` return only when the content
+is on the disk, so a power cut can't undo it. docs/run-folder.md says what users may rely on.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from hpcgnn.training.run_lock import RunLock
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Give a file this content, whole or not at all; raises OSError, and what was there stays."""
+    """Replace a file's content, completely or not at all; raises OSError, and the old content stays."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -41,7 +37,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Bring what was appended to a file, and its name, to the disk; raises OSError."""
+    """Flush appended content, and the file's name, to the disk; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,35 +47,31 @@ def sync_file(path: Path) -> None:
 
 
 class RankFiles:
-    """The rank states of one run folder: `rank-RRRR-TOKEN.h5`, which belongs to the checkpoint of that token.
+    """The rank states of one run folder: `rank-RRRR-TOKEN.h5`, with the token of its checkpoint.
 
-    Attributes
-    ----------
-    folder : Path
-    has_complained : bool      the user knows that they can't be written
+    `has_complained` is set once the user knows that they can't be written.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.has_complained = folder, False
 
     def path(self, rank: int, token: str) -> Path:
-        """Return the file of one rank."""
         return self.folder / f"rank-{rank:04d}-{token}.h5"
 
     def num_ranks(self, token: str) -> int:
-        """Ranks that have a file for a checkpoint."""
+        """Number of ranks that have a file for a checkpoint."""
         return len(list(self.folder.glob(f"rank-*-{token}.h5")))
 
     def all(self) -> list[Path]:
-        """Whole and torn files of every checkpoint."""
+        """Whole and unfinished files of all checkpoints."""
         return sorted(self.folder.glob("rank-*.h5*"))
 
     def torn(self) -> list[Path]:
-        """List what ranks that were killed while they wrote have left."""
+        """Unfinished files that killed ranks have left."""
         return [path for path in self.all() if path.suffix != ".h5"]
 
     def remove_others(self, *tokens: str) -> None:
-        """Remove the files that belong to no checkpoint of these tokens. For rank 0 alone, once all ranks have written.
+        """Remove the files of all other tokens; for rank 0, once all ranks have written.
 
         Raises
         ------
@@ -98,18 +90,13 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 
 
 class RunFolder:
-    """One run's folder. Every method is for rank 0 alone.
+    """One run's folder. Every method is for rank 0 alone, and raises TrainingError if a file can't be read or written.
 
     Attributes
     ----------
-    path : Path
     lock : RunLock or None         checked before every write
     generations : Generations      its checkpoints
     rank_files : RankFiles         what each rank remembers beside them
-
-    Raises (all methods)
-    ------
-    TrainingError      a file can't be read or written
     """
 
     def __init__(self, path: Path, lock: RunLock | None = None):
@@ -119,13 +106,12 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Return the last checkpoint."""
         return self.generations.current
 
     def create(self, overwrite: bool, resume: bool = False) -> None:
         """Make the folder. An earlier run in it is refused, or removed with `overwrite`.
 
-        With `resume`, a run that was stopped before its first checkpoint is removed too: nothing of it can go on.
+        With `resume`, a run that stopped before its first checkpoint is removed too: it can't continue.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -144,11 +130,11 @@ class RunFolder:
         self._remove(*old, *self.generations.torn(), *self.rank_files.all())
 
     def write_config(self, settings: dict[str, Any], provenance: dict[str, Any]) -> None:
-        """config.toml: the resolved settings, which --config takes again, and where they were used."""
+        """Write config.toml: the resolved settings, which --config reads, and where they were used."""
         self._write(CONFIG, seal_toml(as_toml({"": settings, "provenance": provenance})))
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Add one line to metrics.jsonl. A number that is not finite is written as null, as JSON demands."""
+        """Add one line to metrics.jsonl. JSON has no NaN or infinity, so these become null."""
         self._check_lock()
         try:
             with open(self.path / METRICS, "a") as file:
@@ -158,7 +144,6 @@ class RunFolder:
                                 "then go on with --resume") from error
 
     def sync_metrics(self) -> None:
-        """Bring what was appended to the disk."""
         self._check_lock()
         file = self.path / METRICS
         try:
@@ -169,16 +154,14 @@ class RunFolder:
                                 "with --resume") from error
 
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
-        """Forget what a checkpoint does not hold: lines of later epochs, damaged lines, the summary, torn files.
+        """Remove what a checkpoint does not know: lines of later epochs, damaged lines, the summary, unfinished files.
+
+        Returns a sentence on epochs that have no line any more, or None.
 
         Parameters
         ----------
         progress : Progress      of the checkpoint
         first_seed : int         of the first training
-
-        Returns
-        -------
-        sentence : str or None   says which epochs have no line any more
         """
         file, place = self.path / METRICS, (first_seed + progress.seed_index, progress.epoch)
         lines = self._lines()
@@ -209,11 +192,11 @@ class RunFolder:
         return f"{self.path / METRICS} was damaged behind its checkpoint{damaged}" if num_damaged else None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all whole lines of metrics.jsonl."""
+        """All whole lines of metrics.jsonl."""
         return [record for record in map(_record_of, self._lines()) if record is not None]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """summary.json, whose presence says that the run is complete."""
+        """Write summary.json; its presence means that the run is complete."""
         self.sync_metrics()
         self._write(SUMMARY, seal_json(json.dumps(_finite(summary), indent=2)) + "\n")
 
@@ -222,7 +205,7 @@ class RunFolder:
             self.lock.check()
 
     def _lines(self) -> list[bytes]:
-        """Finished lines; what follows the last newline was cut off when a run was killed."""
+        """Finished lines. Text after the last newline was cut off when a run was killed."""
         try:
             return (self.path / METRICS).read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
@@ -248,7 +231,6 @@ class RunFolder:
 
 
 def _record_of(line: bytes) -> dict[str, Any] | None:
-    """Return the record of a line, None where the line is damaged."""
     with suppress(ValueError):
         record, is_sealed = read_json(line.decode())
         return record if is_sealed else None

@@ -1,10 +1,8 @@
-"""Holder: the process that a lock names, and whether this machine knows that it lives. No file is written here.
+"""RunLock: a run folder belongs to one run at a time, on shared file systems too.
 
-RunLock: a run folder belongs to one run at a time, on shared file systems too.
-
-The lock is a file that names its holder. It comes into being whole, by link(2), so of several that take it one wins.
-The holder touches it every few seconds; who finds it on another machine watches whether that goes on. A stale lock is
-taken over under a claim that is named after it and, by link(2) again, made once only.
+The lock is a file that names its holder. It is created whole, by link(2), so of several runs that try, one wins. The
+holder touches the file every few seconds. A run on another machine watches whether this goes on. If not, it takes the
+lock over, under a claim that is named after the stale lock and can be made only once, again by link(2).
 """
 
 from __future__ import annotations
@@ -32,19 +30,18 @@ TOKEN = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Holder:
-    """A process, told from all others on any machine.
+    """The process that a lock names, told from all others on any machine.
 
     Attributes
     ----------
-    host : str               empty where nothing is known of the process
-    system : str             the boot of the machine and the space of process numbers that `pid` is one of
-    pid : int
-    started : str            when the process started, in the kernel's own count
-    job, restart : str       Slurm's number of the job, and how often that was requeued; empty outside of Slurm
+    host : str               empty if nothing is known of the process
+    system : str             boot of the machine, and the namespace of `pid`
+    started : str            when the process started, as the kernel counts
+    job, restart : str       Slurm's job number, and how often the job was requeued; empty outside of Slurm
     since : str              when the lock was taken, for the reader
-    folder : str             the lock's, without links, and
-    inode : int              the lock's number there; 0 where nothing is known of it
-    token : str              differs for every lock that was ever taken
+    folder : str             of the lock, without links
+    inode : int              of the lock there; 0 if unknown
+    token : str              unique for every lock ever taken
     """
 
     host: str = ""
@@ -67,7 +64,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, content: bytes) -> Holder:
-        """Return the holder that a lock's content names; one of whom nothing is known where it is damaged."""
+        """The holder that a lock's content names; an unknown one if it is damaged."""
         try:
             values, is_sealed = read_json(content.decode())
             holder = cls(**values)
@@ -78,12 +75,7 @@ class Holder:
         return holder
 
     def is_alive(self, mine: Holder) -> bool | None:
-        """Tell whether the process lives; None where this machine can't tell.
-
-        Parameters
-        ----------
-        mine : Holder      this process
-        """
+        """Whether the process lives, as seen by the process `mine`; None if this machine can't say."""
         if self.job and self.job == mine.job and _count(self.restart) < _count(mine.restart):
             return False    # Slurm requeues a job only after its processes have ended
         if not self.host or (self.host, self.system) != (mine.host, mine.system):
@@ -91,8 +83,8 @@ class Holder:
         return start_of(self.pid) == self.started
 
     def holds_another(self, file: Path, mine: Holder) -> bool:
-        """Whether a lock is a copy, made with its folder: on the machine of its holder, it lies elsewhere than the file
-        that the holder has made. A folder that was moved, or is seen by another path, keeps the file.
+        """Whether the lock was copied with its folder: its holder's machine finds the holder's own file elsewhere. A
+        folder that was moved, or is seen by another path, keeps the file.
         """
         if not self.inode or (self.host, self.system) != (mine.host, mine.system):
             return False
@@ -105,12 +97,11 @@ class Holder:
         return f"process {self.pid} on {self.host}{job}, since {self.since}"
 
     def values(self) -> dict[str, str | int]:
-        """Return the values that `from_text` reads."""
         return asdict(self)
 
 
 def start_of(pid: int) -> str | None:
-    """Return a process's start on this machine; None where there is none, or it has ended and waits for its parent."""
+    """Start of a process on this machine; None if there is none, or it is a zombie."""
     if not Path("/proc/self/stat").exists():
         try:
             os.kill(pid, 0)
@@ -128,7 +119,7 @@ def start_of(pid: int) -> str | None:
 
 
 def seconds_of_this_process() -> float:
-    """Return how long this process has run; 0 where the system does not say."""
+    """Age of this process; 0 if the system does not say."""
     start = start_of(os.getpid())
     if not start or not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
@@ -136,8 +127,10 @@ def seconds_of_this_process() -> float:
 
 
 def seconds_to_the_end_of_the_job() -> float | None:
-    """Return how long the batch system lets this job run on, None where it does not say, as of SLURM_JOB_END_TIME
-    (seconds since 1970). An end that is over belongs to an earlier job, and one after months to a job without a limit.
+    """Seconds until the batch system ends this job, by SLURM_JOB_END_TIME (seconds since 1970); None if it does not
+    say.
+
+    An end in the past belongs to an earlier job, and one in months to a job without a limit.
     """
     text = os.environ.get("SLURM_JOB_END_TIME", "")
     seconds = int(text) - time.time() if text.isdecimal() else -1.0
@@ -161,15 +154,15 @@ HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS = 5.0, 30.0, 0.5
 
 
 class RunLock:
-    """The ownership of one run folder; a context manager that takes it and gives it back.
+    """Ownership of one run folder; a context manager that takes it and gives it back.
 
     Parameters
     ----------
-    folder : Path      made where it is missing, and removed again if nothing else has come into it
+    folder : Path      created if missing, and removed again if it stays empty
 
     Raises
     ------
-    TrainingError      a live run holds it, or the folder can't be written; nothing in the folder was changed
+    TrainingError      a live run holds it, or the folder can't be written; nothing in it was changed
     """
 
     def __init__(self, folder: Path):
@@ -202,11 +195,11 @@ class RunLock:
         self._remove_made_folders()
 
     def check(self) -> None:
-        """Check that the folder still belongs to this run, before something is written in it.
+        """Check, before a write, that the folder still belongs to this run.
 
         Raises
         ------
-        TrainingError      another run has taken it, since this one gave no sign of life for too long
+        TrainingError      another run has taken it, because this one gave no sign of life for too long
         """
         with suppress(OSError):
             holder = self._read(self.file)
@@ -215,7 +208,7 @@ class RunLock:
                                     "life for too long; this run ends and leaves the folder to that one")
 
     def _try_to_take(self) -> bool:
-        """Try once to take the lock; False where it has changed meanwhile, so that the caller starts anew."""
+        """Try once to take the lock; False if it has changed meanwhile, so that the caller starts over."""
         self._make_folder()
         temporary = self.folder / f"{LOCK}.new-{self._mine.token}"
         try:
@@ -250,12 +243,7 @@ class RunLock:
         return True
 
     def _stale_holder(self, file: Path) -> Holder | None:
-        """Return the dead holder of a file; None where the file has changed or gone.
-
-        Raises
-        ------
-        TrainingError      it lives
-        """
+        """The dead holder of a file; None if the file has changed or gone. Raises TrainingError if the holder lives."""
         before = _state_of(file)
         holder = self._read(file)
         if holder is None:
@@ -273,7 +261,7 @@ class RunLock:
         return holder
 
     def _is_touched(self, file: Path, holder: Holder, before: tuple) -> bool | None:
-        """Watch a file for a sign of life; None where it gets another holder or goes."""
+        """Whether a file shows a sign of life; None if it changes its holder or goes."""
         tell(f"hpcgnn: {file} was left by {holder}, of whom this machine can't tell whether it lives; watching for a "
               f"sign of life, {PATIENCE_SECONDS:.0f} s at most")
         end = time.monotonic() + PATIENCE_SECONDS
@@ -297,7 +285,7 @@ class RunLock:
         return holder is not None and holder.token == self._mine.token
 
     def _link(self, temporary: Path, file: Path) -> bool:
-        """Make `file` with the content of `temporary` if there is none; whether it was made."""
+        """Make `file` with the content of `temporary` unless it exists; return whether it was made."""
         try:
             os.link(temporary, file)
         except FileExistsError:
@@ -323,7 +311,7 @@ class RunLock:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def _remove_made_folders(self) -> None:
-        """Remove the folders made here, deepest first; one that is not empty stays."""
+        """Remove the folders made here, deepest first, if empty."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
@@ -334,7 +322,7 @@ def _text_of(holder: Holder) -> str:
 
 
 def _write(file: Path, holder: Holder) -> Holder:
-    """Write a lock, and return its holder with the place of the file."""
+    """Write a lock; return its holder with the file's place."""
     with open(file, "w", encoding="utf-8") as opened:
         placed = _placed(holder, file, opened.fileno())
         opened.write(_text_of(placed))
@@ -348,7 +336,7 @@ def _placed(holder: Holder, file: Path, descriptor: int) -> Holder:
 
 
 def _write_exclusively(file: Path, holder: Holder) -> bool:
-    """Create the file without links. A reader may see the file before its content, and then watches it."""
+    """Create the file where links are missing. A reader may see it before its content, and then watches it."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:

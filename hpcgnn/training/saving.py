@@ -1,4 +1,4 @@
-"""Saving: the one place that orders how a run's files reach the disk, and from which of them it goes on."""
+"""The one place that orders how a run's files reach the disk."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TOKEN_BYTES = 16
 
 def save(comm: MPI.Comm, folder: RunFolder, checkpoint_of: Callable[[str], Checkpoint],
          write_rank_state: Callable[[str], None], last_token: str | None) -> str:
-    """Collective: bring what ranks remember, metrics, then a checkpoint that counts them, to the disk; all ranks fail
-    together if it can't. Returns the checkpoint's token.
+    """Collective: write rank states, then metrics, then a checkpoint that counts them. Returns the checkpoint's token.
+
+    The token is drawn anew each time; all ranks fail together.
 
     Parameters
     ----------
-    checkpoint_of : callable(token) -> Checkpoint      called on rank 0; the token, 32 hexadecimal digits, is drawn anew
-                                                       for every checkpoint and the same on all ranks
+    checkpoint_of : callable(token) -> Checkpoint      called on rank 0
     write_rank_state : callable(token)                 collective, called on all ranks first
     last_token : str or None                           of the checkpoint before, which becomes the previous one
 
     Raises
     ------
-    CollectiveError      a file can't be written; the checkpoint before is as it was
+    CollectiveError      a file can't be written; the checkpoint before is unchanged
     """
     token = comm.bcast(secrets.token_hex(TOKEN_BYTES) if comm.rank == 0 else None)
 

@@ -1,4 +1,4 @@
-"""RateSchedule: one of torch's schedules of the learning rate, for any optimizer of a run; and those of settings."""
+"""RateSchedule: a torch schedule of the learning rate for any optimizer, and the schedules that settings name."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSche
 
 
 class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
-    """Multiplies the rate by what settings say of each epoch; a run that goes on with others follows these."""
+    """Multiplies the rate by what the settings say of each epoch; a run that continues with other settings follows
+    these.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the epoch of `state`, with the rates and the length of this run."""
+        """Continue at the epoch of `state`, with the rates and the length of this run."""
         self.last_epoch, self._step_count = state["last_epoch"], state["_step_count"]
 
     def rates(self) -> list[float]:
-        """Return the rate of each group in the next epoch."""
         return [base * share(self.last_epoch) for base, share in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
 
 def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
-    """Return the share of lr that an epoch, counted from 0, is trained with.
+    """Share of `lr` in an epoch, counted from 0.
 
-    It is (epoch + 1) / warmup in the epochs of the warm-up. Of the others, p is the share that has passed: a line is
-    1 - p, and a cosine (1 + cos(pi p)) / 2, so both would be 0 in the epoch after the last.
+    During warm-up it is (epoch + 1) / warmup. Afterwards, with p the share of the remaining epochs that has passed, a
+    line is 1 - p and a cosine (1 + cos(pi p)) / 2, so both would reach 0 in the epoch after the last.
     """
     if epoch < warmup:
         return (epoch + 1) / warmup
@@ -43,11 +44,11 @@ def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
 
 
 def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSchedule | None:
-    """Return what makes the schedule of a run: the program's own, or that of its settings; None where the rate stays.
+    """What makes the schedule of a run: the program's own function, or one for the settings; None for a constant rate.
 
     Raises
     ------
-    TrainingError      the program brings one and settings ask for another
+    TrainingError      the program passes one in and settings ask for another
     """
     is_planned = config.schedule != "constant" or config.warmup > 0
     if brought is not None and is_planned:
@@ -63,18 +64,17 @@ def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSc
 class RateSchedule:
     """Moves the learning rate after every epoch, as one of torch's schedules says.
 
-    FlatAdam is no optimizer of torch's: there the schedule moves the rate of a stand-in, and all of FlatAdam's rates
-    follow in proportion.
+    FlatAdam is no torch optimizer, so the schedule moves the rate of a stand-in, and FlatAdam's rates follow in
+    proportion.
 
     Parameters
     ----------
     make : function                     from an optimizer to a schedule
-    optimizer : FlatAdam or OwnOptimizer
-    rate : float                        that FlatAdam begins with, positive
+    rate : float                        FlatAdam's first rate, positive
 
     Raises
     ------
-    TrainingError      what is made is no schedule, or can't move this optimizer
+    TrainingError      `make` returns no schedule, or it can't move this optimizer
     """
 
     def __init__(self, make: MakeSchedule, optimizer: FlatAdam | OwnOptimizer, rate: float):
@@ -96,12 +96,12 @@ class RateSchedule:
 
     @property
     def rate(self) -> float:
-        """Return the learning rate of the next step, of the first weights."""
+        """Learning rate of the next step, for the first weights."""
         return float(self._rated.param_groups[0]["lr"])
 
     def end_epoch(self, evaluation: Evaluation | None) -> None:
-        """Move on; a schedule that waits for a plateau looks at a new evaluation: at the validation score where it
-        waits for the highest value, else at the validation loss.
+        """Move on. A schedule that waits for a plateau gets a new evaluation's validation score if it waits for the
+        highest value, else its validation loss.
         """
         if self._is_stand_in:
             self._rated.step()      # of nothing, but a schedule warns where its optimizer has not stepped
@@ -114,12 +114,7 @@ class RateSchedule:
         self._apply()
 
     def state(self) -> dict[str, Any]:
-        """Return where the schedule stands, as JSON can hold it.
-
-        Raises
-        ------
-        TrainingError      its state is no plain numbers
-        """
+        """State of the schedule in plain numbers; raises TrainingError if it has others."""
         state = {"schedule": self._schedule.state_dict(), "rates": [group["lr"] for group in self._rated.param_groups]}
         try:
             return json.loads(json.dumps(state))
@@ -128,7 +123,6 @@ class RateSchedule:
                                 "use another schedule") from error
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
         self._schedule.load_state_dict(state["schedule"])
         rates = self._schedule.rates() if isinstance(self._schedule, PlannedRate) else state["rates"]
         for group, rate in zip(self._rated.param_groups, rates, strict=True):

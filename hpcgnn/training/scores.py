@@ -18,7 +18,7 @@ KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a reg
 
 
 def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Collective: share of rows whose largest logit is the label; nan where no rank has a row.
+    """Collective: share of rows with the label as the largest logit; nan if no rank has a row.
 
     logits : (n, num_classes) float32, labels : (n,) int64
     """
@@ -28,9 +28,9 @@ def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> floa
 
 
 def micro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Collective: F1 of all known (node, class) decisions together; a class is predicted where its logit is positive.
+    """Collective: F1 of all known (node, class) decisions together; a positive logit predicts the class.
 
-    logits : (n, num_classes) float32, labels : (n, num_classes) float32 of 0 and 1, NaN where unknown
+    logits : (n, num_classes) float32, labels : (n, num_classes) float32 of 0 and 1, NaN if unknown
     """
     predicted, actual = (logits > 0) & ~torch.isnan(labels), labels > 0.5
     counts = np.array([(predicted & actual).sum().item(), predicted.sum().item(), actual.sum().item()], dtype=np.int64)
@@ -40,9 +40,9 @@ def micro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> floa
 
 
 def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Collective: probability that a node of class 1 scores above one of class 0, ties counting one half.
+    """Collective: probability that a node of class 1 scores above one of class 0; ties count one half.
 
-    logits : (n, 2) float32, labels : (n,) int64 of 0 and 1; nan where a class is absent
+    logits : (n, 2) float32, labels : (n,) int64 of 0 and 1; nan if a class is absent
     """
     from scipy.stats import rankdata  # half a second, which other scores need not wait for
 
@@ -57,7 +57,7 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
 
 
 def _counts(comm: MPI.Comm, targets: torch.Tensor) -> np.ndarray:
-    """Collective: count each column's known targets over all ranks, as (num_outputs,) int64; NaN is unknown."""
+    """Collective: number of known targets per column over all ranks, (num_outputs,) int64."""
     counts = (~torch.isnan(targets)).sum(dim=0).cpu().numpy()
     comm.Allreduce(MPI.IN_PLACE, counts)
     return counts
@@ -65,7 +65,7 @@ def _counts(comm: MPI.Comm, targets: torch.Tensor) -> np.ndarray:
 
 def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, targets: torch.Tensor,
                      mean: np.ndarray | float = 0.0) -> np.ndarray:
-    """Collective: sum the squared distances from `mean` of each column over all ranks, where the target is known, as
+    """Collective: per column, sum of squared distances of the known targets from `mean` over all ranks,
     (num_outputs,) float64.
     """
     squares = np.square(values.double().cpu().numpy() - mean)
@@ -75,10 +75,10 @@ def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, targets: torch.Tensor
 
 
 def r2(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: coefficient of determination, the mean over the targets; nan where no rank has a row, or the targets
-    of one kind are all the same.
+    """Collective: coefficient of determination, averaged over the targets; nan if no rank has a row, or all values of a
+    target are equal.
 
-    outputs, targets : (n, num_outputs) float32; a target is NaN where it is unknown, and then left out
+    outputs, targets : (n, num_outputs) float32; unknown targets are NaN and left out
     """
     num_known = _counts(comm, targets)
     if not num_known.all():
@@ -91,14 +91,14 @@ def r2(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def rmse(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: root of the mean squared error over all known targets of all rows; arguments as of `r2`."""
+    """Collective: root of the mean squared error over all known targets of all rows; arguments as in `r2`."""
     num_known = _counts(comm, targets).sum()
     missed = _sums_of_squares(comm, outputs.double() - targets.double(), targets)
     return float(np.sqrt(missed.sum() / num_known)) if num_known else float("nan")
 
 
 def mae(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: mean absolute error over all known targets of all rows; arguments as of `r2`."""
+    """Collective: mean absolute error over all known targets of all rows; arguments as in `r2`."""
     num_known = _counts(comm, targets).sum()
     errors = (outputs.double() - targets.double()).abs()
     total = comm.allreduce(torch.where(torch.isnan(targets), 0.0, errors).sum().item())
@@ -110,15 +110,14 @@ ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
 
 @dataclass(frozen=True)
 class Score:
-    """A score and what is good.
+    """A score and which values are good.
 
     Attributes
     ----------
-    name : str
     function : collective, from (comm, outputs, labels) of this rank's rows to the same number on all ranks
-    task : str                  that it is of, "" for any
-    prefers_low : bool          less is better
-    is_share : bool             from 0 to 1, so that it is shown in percent
+    task : str                  that it fits, "" for any
+    prefers_low : bool
+    is_share : bool             from 0 to 1, so shown in percent
     """
 
     name: str
@@ -128,13 +127,12 @@ class Score:
     is_share: bool = True
 
     def show(self, value: float) -> str:
-        """Return a value as it is printed, in percent where it is a share; "-" where no node has given one."""
+        """The value as text, in percent if it is a share; "-" if no node has given one."""
         if math.isnan(value):
             return "-"
         return f"{100 * value:.2f}" if self.is_share else f"{value:.4g}"
 
     def __call__(self, comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
-        """Collective: return the score of some rows of all ranks."""
         return self.function(comm, outputs, labels)
 
 
@@ -146,12 +144,9 @@ DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2"
 
 
 def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:
-    """Make a score of a user's function of (outputs, labels), which rank 0 calls with the rows of all ranks, on the
-    host.
+    """A score of a user's function of (outputs, labels); rank 0 calls it on the host with the rows of all ranks.
 
-    Raises (when it is called)
-    ------
-    CollectiveError      the function fails; the same on all ranks
+    Calling the score raises CollectiveError if the function fails.
     """
     name = getattr(function, "__name__", type(function).__name__)
 
@@ -173,11 +168,11 @@ def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_l
 
 
 def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:
-    """Return a score by its name, or what "auto" means for a task.
+    """The score of this name; "auto" is the task's usual one.
 
     Raises
     ------
-    TrainingError      the score that was asked for does not fit the labels
+    TrainingError      the score does not fit the labels
     """
     default = DEFAULT_SCORES[task]
     score = SCORES[default if name == "auto" else name]

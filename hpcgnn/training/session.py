@@ -1,10 +1,8 @@
-"""What graph.h5 says, on all ranks: one of them reads it, since it is as long as the graph has nodes.
+"""Session: everything of a run that is built once, before the first epoch, and that training does not change.
 
-Exchanges: how the messages of a run are put together: what ranks of a node share, and what is summed on its way.
-
-The rooms that are joined here do not know of each other.
-
-Session: everything of a run that is built once, before the first epoch, and not changed by training.
+`Session.open` follows a row: read the shard, drop edges that batches cut, number rows by their distance to the loss,
+build the exchange of halo rows, bring the input rows over, and count labels. `Exchanges` decides what moves rows: ranks
+of a node may share them, and rows with one reader may be summed before they are sent.
 """
 
 from __future__ import annotations
@@ -63,14 +61,15 @@ from hpcgnn.training.trial import Tried, try_model
 
 
 def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
-    """Collective: have rank 0 read and check graph.h5; return what it says of the whole graph, and of this rank's part.
+    """Collective: rank 0 reads and checks graph.h5; every rank gets the whole graph's facts and the statistics of its
+    own part.
 
-    Files of parts name the run of preprocess that made them, so that a rank whose folder is another one says so when it
-    reads its part.
+    One rank reads because the file is as long as the graph has nodes. Each part's file names the run of preprocess that
+    made it, so a rank with another folder notices when it reads its part.
 
     Raises
     ------
-    CollectiveError      shards that are missing, damaged or for another number of ranks; the same on all ranks
+    CollectiveError      shards are missing, damaged or for another number of ranks
     """
     told: list[tuple[GraphInfo | None, str | None]] | None = None
     if comm.rank == 0:
@@ -94,9 +93,8 @@ class Exchanges:
 
     Attributes
     ----------
-    exchange : HaloExchange
-    plan : ExchangePlan               of its messages
-    mates : tuple of int              the ranks of this one's node
+    plan : ExchangePlan               of the messages
+    mates : tuple of int              ranks of this rank's node
     node : ComputeNode or None        what they share
     sums : PreAggregation or None     what is summed before it is sent
     """
@@ -110,12 +108,7 @@ class Exchanges:
     @classmethod
     def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,
              full_bits: int) -> Exchanges:
-        """Collective: put together what the settings ask for.
-
-        Parameters
-        ----------
-        full_bits : {32, 16}      width of rows as they are stored
-        """
+        """Collective: build what the settings ask for. `full_bits` is the width of stored rows, 32 or 16."""
         plan = ExchangePlan.build(part)
         wire = Wire(config.exchange, transport, Link(1e6 * config.link_mbps), config.pipeline, config.rematerialize)
         coding = Coding(full_bits, config.sum_bits, *rotated_rows(config))
@@ -141,13 +134,13 @@ class Exchanges:
         return cls(exchange, plan, mates, node, sums)
 
     def importance(self, part: Partition) -> np.ndarray:
-        """Collective: return the importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
+        """Collective: importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
         known = part.importance if self.sums is None else self.sums.importance
         return known if self.node is None else self.exchange.received_values(known[:self.plan.num_inner])
 
 
 def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
-    """Return the purposes whose messages are rotated, and of how many columns a row must be."""
+    """Purposes whose messages are rotated, and the least number of columns that a rotated row has."""
     is_own = config.code == "auto"
     directions = ROTATED[config.method.own_code() if is_own else config.code]
     purpose = {"forward": FORWARD, "backward": BACKWARD}
@@ -155,7 +148,7 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
 
 
 def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:
-    """Collective: return the ranks of this one's node, and their communicator where they share rows."""
+    """Collective: ranks of this rank's node, and their communicator if they share rows."""
     node = split_nodes(comm, config.ranks_per_node)
     mates = tuple(node.allgather(comm.rank))
     if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
@@ -165,9 +158,7 @@ def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI
 
 
 def _inner_degree(part: Partition) -> np.ndarray:
-    """Return (num_inner,) in-degrees in the whole graph, or sums of weights where arcs have them: inner rows have all
-    their arcs here.
-    """
+    """In-degrees in the whole graph, or sums of edge weights, (num_inner,): inner rows have all their edges here."""
     if part.edge_weight is not None:
         return weighted_degree(part.indptr, part.edge_weight)
     return part.in_degree[:part.num_inner]
@@ -185,24 +176,18 @@ class Session:
 
     Attributes
     ----------
-    comm : MPI communicator, one rank a part
-    config : TrainConfig             its precision is resolved, where it was `auto`
-    info : GraphInfo
-    graph : LocalGraph
-    exchange : HaloExchange
-    transport : Transport
-    plan : ExchangePlan
+    comm : MPI communicator          one rank per part
+    config : TrainConfig             with `auto` precision resolved
     importance : (num_inner + plan.num_halo,) float32
-    mates : tuple of int             the ranks of this one's node
-    shares_rows : bool               with the others of the node
-    objective : Objective
+    mates : tuple of int             ranks of this rank's node
+    shares_rows : bool               with its mates
     score : Score                    resolved
-    recipe : Recipe                  what a program brings beside the settings
+    recipe : Recipe                  what a program passes in
     traits : ModelTraits             how the model sums its neighbors' rows
-    rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
-    steps : StepGraphs               of epochs of several steps; None where all have one
-    remarks : tuple of str           what a user must know of how the model is trained
-    tried : Tried or None            what a trial of the model on a few rows has found; None for a built-in model
+    rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty if all rows are computed
+    steps : StepGraphs               of epochs of several steps; None if all have one
+    remarks : tuple of str           what a user must know about how the model is trained
+    tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
     reading : Reading                what the columns of its answers mean
     """
 
@@ -229,20 +214,18 @@ class Session:
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
              recipe: Recipe = NOTHING, answers_with: dict[str, Any] | None = None) -> Session:
-        """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows, count the
-        splits.
+        """Collective: read this rank's shard (and `info` if not given), exchange the input rows, count the splits.
 
         Parameters
         ----------
-        answers_with : dict or None      task and classes of a trained model that is to answer for this graph, which
-                                         may have others or none: labels are brought into the model's order
+        answers_with : dict or None      task and classes of a trained model that will answer for this graph; labels are
+                                         brought into its order
 
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; clusters
-                             of a graph with edge weights, or one that METIS can't cut; an instruction set forced that
-                             a rank's processor lacks; ranks that round differently; a GPU or a transport that was asked
-                             for and can't be used
+                             of a graph with edge weights, or one that METIS can't cut; ranks that round differently;
+                             an instruction set, GPU or transport that was asked for and is not available
         """
         info = info or read_shared_info(comm, shards)
         device = choose_device(comm, config.device)
@@ -306,7 +289,7 @@ class Session:
                    rows_within, steps, _remarks(model, tried, has_weights), tried, reading)
 
     def method_context(self) -> MethodContext:
-        """Return what the method finds on this rank."""
+        """What the method needs to know about this rank."""
         config, traits = self.config, self.traits
         def halo_squares(reduction: str) -> np.ndarray:
             return self.exchange.sent_home(self.graph.halo_squares(reduction))
@@ -318,22 +301,21 @@ class Session:
 
     @property
     def state_bytes(self) -> int:
-        """Return the memory that is kept between epochs: of the method, and rows that steps read."""
+        """Memory kept between epochs: by the method, and for rows that steps read."""
         return self.exchange.state_bytes + (0 if self.steps is None else self.steps.num_bytes)
 
     @property
     def keeps_state(self) -> bool:
-        """Tell whether training reads anything of earlier epochs that no checkpoint holds."""
+        """Whether training reads anything of earlier epochs that no checkpoint holds."""
         return self.exchange.keeps_state or self.steps is not None
 
     def forget(self) -> None:
-        """Collective: keep nothing of earlier epochs, before another training or the end."""
+        """Collective: drop the state of earlier epochs, before another training or the end."""
         self.exchange.forget()
         if self.steps is not None:
             self.steps.forget()
 
     def _step_rule(self) -> StepRule:
-        """Return how many steps epochs have."""
         number, by_row = self.config.fixed_steps
         if number is not None:
             return StepRule(num_by_row=number) if by_row else StepRule(number)
@@ -342,8 +324,9 @@ class Session:
         return StepRule(first, True, self.config.epochs, num_by_row)
 
     def new_model(self, seed: int) -> nn.Module:
-        """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
-        so that all ranks start from the same; where it is quantized, with the steps that fit it on this graph.
+        """Collective: a model with the same first weights on all ranks, quantized if the settings say so.
+
+        They depend on the seed only, or are those of rank 0 if a program passes the model in.
 
         Raises
         ------
@@ -360,8 +343,10 @@ class Session:
         return quantized(model, config, self.graph, self.comm)
 
     def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
-        """Weights by rate and decay, which is on all weights, those of the loss too, or on the first layer's only;
-        steps and widths have rates of their own and no decay. Weights that are frozen now come behind the others.
+        """Weights by learning rate and decay; frozen ones come last.
+
+        Decay is on all weights, the loss's included, or on the first layer's only. Steps and widths of a quantized
+        model have rates of their own and no decay.
         """
         config = self.config
         scales, widths = hooks_of(model).scale_parameters(), hooks_of(model).width_parameters()
@@ -382,7 +367,7 @@ class Session:
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
                 exchange: HaloExchange, model: nn.Module) -> StepGraphs:
-    """Collective: make what cuts epochs into steps.
+    """Collective: what cuts epochs into steps.
 
     Raises
     ------
@@ -402,14 +387,13 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
 
 
 def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks: int) -> Tried | None:
-    """Try a model of a program's own on a few rows, training rows first; errors as of `try_model`."""
+    """Try a program's own model on a few rows, training rows first; see `try_model`."""
     if type(model).__module__.startswith("hpcgnn.nn."):
         return None
     return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
 
 
 def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[str, ...]:
-    """What a user must know of how a model is trained."""
     of_edges = model.remarks(has_weights) if isinstance(model, DistributedModel) else []
     return (*of_edges, *([tried.remark] if tried is not None and tried.remark else ()))
 
@@ -426,21 +410,15 @@ def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
 
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:
-    """Check that a model takes sums of rows, where these are sent.
-
-    Raises
-    ------
-    ConfigError      it may read its neighbors' rows one by one
-    """
     if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
         raise ConfigError(f"pre_aggregation on can't be used with model {config.model}, whose layers are not all "
                           "linear in their neighbors' rows; use pre_aggregation=off")
 
 
 def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:
-    """Collective: leave out the arcs that batches cut, and keep the in-degrees of before, where the settings say so.
+    """Collective: drop the edges that batches cut, if the settings say so, and keep the earlier in-degrees.
 
-    Integer models choose steps and widths of a row by its in-degree in the whole graph, in batches too.
+    Integer models choose steps and widths by a row's in-degree in the whole graph, in batches too.
     """
     if not config.clusters:
         return part, None
@@ -449,18 +427,18 @@ def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[P
 
 
 def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:
-    """Collective: number the rows by their hops to the loss, where epochs compute no others."""
+    """Collective: number the rows by their hops to the loss, if epochs compute no others."""
     if config.epoch_rows == "all":
         return part, None
     return nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), config.layers))
 
 
 def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
-    """Return a loss or a score that a program gives, else the name that is set.
+    """The loss or score that a program passes in, else the name in the settings.
 
     Raises
     ------
-    TrainingError      the settings are of a run whose program gave one, and this program gives none
+    TrainingError      the run was begun with one of the program's own, and now there is none
     """
     if given is None and name == OWN:
         raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
@@ -469,24 +447,18 @@ def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
 
 
 def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -> Score:
-    """Return the score that a program gives, or that the settings name; errors as of `choose_score`."""
     score = own_or_named("score", config.score, recipe.score)
     return choose_score(score, task, info.num_classes, info.name) if isinstance(score, str) else score
 
 
 def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
-    """Refuse integers for a task that they have no answers for, and end the sentence with some advice.
-
-    Raises
-    ------
-    TrainingError      a regression
-    """
+    """Refuse integers for a regression, with some advice; raises TrainingError."""
     if task == REGRESSION:
         raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; {advice}")
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
-    """Collective: make all weights and buffers those of rank 0's model.
+    """Collective: overwrite all weights and buffers with those of rank 0.
 
     Raises
     ------
@@ -501,14 +473,16 @@ def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
 
 
 def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> None:
-    """Collective: make the weights and buffers of a loss those of rank 0's; errors as of `take_from_rank_zero`."""
+    """Collective: overwrite the weights and buffers of a loss with those of rank 0; errors as in
+    `take_from_rank_zero`.
+    """
     first = comm.bcast({name: tensor.detach().cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
     together(comm, lambda: _check_same_names(first, tensors))
     write_into(tensors, first)
 
 
 def is_built_in(model: nn.Module) -> bool:
-    """Whether a model is hpcgnn's, so that all of its weights are used in every pass."""
+    """Whether a model is hpcgnn's own, so that every pass uses all of its weights."""
     return type(model) in MODELS.values() or isinstance(model, ModelHooks)
 
 

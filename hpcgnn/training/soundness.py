@@ -1,4 +1,4 @@
-"""Check that an epoch went well: all finite, the same weights on every rank. No pass over weights is made here."""
+"""Whether an epoch went well: everything finite, and the same weights on every rank."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ GROWN = 2.0      # times its first value a loss has diverged
 
 
 def remark_on_divergence(losses: Sequence[float], lr: float) -> str | None:
-    """Return a sentence on a training that ended far above where it began, None where it did not.
-
-    Parameters
-    ----------
-    losses : of all epochs of one seed
-    lr : the learning rate that it was asked to have
-    """
+    """A sentence on a training that ended far above where it began, else None."""
     if len(losses) < 3 or not losses[0] > 0 or min(losses[-3:]) <= GROWN * losses[0]:
         return None
     return (f"the training has diverged: its loss was {losses[0]:.4g} in the first epoch and {losses[-1]:.4g} in the "
@@ -31,13 +25,13 @@ def remark_on_divergence(losses: Sequence[float], lr: float) -> str | None:
 
 
 def signs_of(check: StepCheck) -> np.ndarray:
-    """Encode what a step found as int64 numbers, of which the ranks take the largest."""
+    """What a step found, as int64 numbers; the ranks take the largest of each."""
     high, low = check.hash >> HALF_BITS, check.hash & (1 << HALF_BITS) - 1
     return np.array([high, -high, low, -low, not check.has_finite_gradients, not check.has_finite_results], np.int64)
 
 
 def fault_in(largest: np.ndarray) -> str:
-    """Return the first thing that is wrong on any rank, empty where nothing is.
+    """The first thing that is wrong on any rank, or "".
 
     Parameters
     ----------
@@ -53,14 +47,7 @@ def fault_in(largest: np.ndarray) -> str:
 
 def fault_error(comm: MPI.Comm, fault: str, loss: float, epoch: int, check: StepCheck,
                 features: torch.Tensor) -> CollectiveError:
-    """Collective: the sentence for what went wrong.
-
-    Parameters
-    ----------
-    epoch : int                 from 1
-    check : StepCheck           of this rank
-    features : (n, dim) tensor  input rows of this rank
-    """
+    """Collective: the error for a fault in `epoch`, counted from 1."""
     if fault == "replicas" and math.isfinite(loss):
         return CollectiveError(_differing_ranks(comm.allgather(check.hash), epoch))
     largest = float(features.float().abs().amax()) if features.numel() else 0.0

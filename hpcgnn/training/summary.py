@@ -1,7 +1,4 @@
-"""The numbers of summary.json: statistics over the seeds and epochs of a run, and the software that it ran on.
-
-What they mean is documented in docs/run-folder.md. No file is read or written here.
-"""
+"""The numbers of summary.json: statistics over the seeds and epochs of a run. docs/run-folder.md explains them."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too 
 
 def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
               metrics: list[dict[str, Any]] | None, state_bytes: int) -> dict[str, Any]:
-    """Collective: what summary.json says; complete on rank 0, which holds the metrics.
+    """Collective: what summary.json says; complete on rank 0.
 
     Parameters
     ----------
@@ -68,7 +65,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
 
 
 def bytes_by_pair(session: Session) -> dict[str, list[list[int]]]:
-    """Collective: what each rank sent to each in the last epoch, on rank 0, where the ranks are few enough."""
+    """Collective: bytes from each rank to each in the last epoch, on rank 0; empty for too many ranks."""
     comm, sent = session.comm, np.zeros(session.comm.size, np.int64)
     if comm.size > MAX_PAIRED_RANKS:
         return {}
@@ -84,7 +81,7 @@ def score_statistics(scores: list[float]) -> tuple[float, float]:
 
 
 def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median seconds, mean bytes, widths and modes of the recorded epochs; each None where no epoch is recorded."""
+    """Median seconds, mean bytes, widths and modes over the recorded epochs; None without any."""
     if not metrics:
         return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
                               "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_payload_per_epoch",
@@ -116,7 +113,6 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def software_versions() -> dict[str, str]:
-    """Return the versions of the software that the run was computed with."""
     return {
         "hpcgnn": hpcgnn.__version__,
         "python": platform.python_version(),

@@ -1,6 +1,6 @@
-"""Find the terminal that somebody watches: a rank's own standard error is a pipe to the launcher.
+"""The terminal that somebody watches: a rank's own standard error is only a pipe to the launcher.
 
-Open MPI's mpirun holds back what it passes on until a line ends, so a bar that moves is drawn in its terminal itself.
+Open MPI's mpirun passes output on line by line, so a moving bar is drawn directly in mpirun's terminal.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LOCAL_FLAGS = 3      # place of the local modes in what termios.tcgetattr return
 
 
 def watched_stream() -> TextIO | None:
-    """Return the stream to draw progress in: standard error if it is a terminal, else this machine's launcher's.
+    """Stream to draw progress in: standard error if it is a terminal, else that of this machine's launcher.
 
-    HPCGNN_PROGRESS=1 takes standard error whatever it is, 0 nothing.
+    HPCGNN_PROGRESS=1 takes standard error in any case, 0 none.
     """
     decided = os.environ.get("HPCGNN_PROGRESS")
     if decided == "0":

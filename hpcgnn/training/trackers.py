@@ -1,4 +1,4 @@
-"""Callbacks that write a run to TensorBoard or to MLflow while it trains, on rank 0."""
+"""Callbacks that write a run to TensorBoard or MLflow while it trains, on rank 0."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ DRAWN = ("loss", "lr", "epoch_seconds", "compute_seconds", "blocked_seconds", "s
 
 
 class Tracker(Callback):
-    """Writes numbers by step, which counts the epochs of all seeds, on rank 0.
+    """Writes numbers by step, counted in epochs over all seeds, on rank 0.
 
-    A run does not end because its tracker does: what goes wrong after the start is said once, and the run goes on.
+    A broken tracker does not end a run: after the start, an error is reported once, and the run continues.
     """
 
     def __init__(self) -> None:
         self._is_open = False
 
     def open(self, run: RunUnderWay) -> None:
-        """Begin to write a run; TrainingError where that can't be done."""
+        """Begin to write a run; raises TrainingError if that fails."""
         raise NotImplementedError("a tracker says how it begins")
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Write some numbers, by name."""
         raise NotImplementedError("a tracker says how it writes")
 
     def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
-        """Write the scores of the run, by name, and end."""
+        """Write the final scores, by name, and end."""
         raise NotImplementedError("a tracker says how it ends")
 
     def on_start(self, run: RunUnderWay) -> None:
@@ -53,25 +52,21 @@ class Tracker(Callback):
         self._is_open = run.comm.rank == 0
 
     def on_epoch_end(self, run: RunUnderWay, record: dict[str, Any]) -> None:
-        """Write what is drawn of an epoch."""
         numbers = {name: record[name] for name in DRAWN if record.get(name) is not None}
         self._try(lambda: self.write(numbers, run.progress.num_epochs))
 
     def on_evaluation(self, run: RunUnderWay, evaluation: Evaluation) -> None:
-        """Write the scores."""
         numbers = {name: value for name, value in asdict(evaluation).items() if isinstance(value, float)}
         self._try(lambda: self.write(numbers, run.progress.num_epochs))
 
     def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
-        """Write the run's scores, and end."""
         self._try(lambda: self.close(run, {name: summary[name] for name in ("test_score", "val_score")}))
 
     def on_failure(self, run: RunUnderWay, error: BaseException) -> None:
-        """End without scores."""
         self._try(self.give_up)
 
     def give_up(self) -> None:
-        """End a run that did not come to its end."""
+        """End a run that did not finish."""
         raise NotImplementedError("a tracker says how it gives up")
 
     def _try(self, step: Callable[[], None]) -> None:
@@ -89,7 +84,7 @@ class TensorBoard(Tracker):
 
     Parameters
     ----------
-    folder : path or None      the run folder's `tensorboard` where it is not given
+    folder : path or None      by default the run folder's `tensorboard`
     """
 
     def __init__(self, folder: str | Path | None = None):
@@ -97,7 +92,6 @@ class TensorBoard(Tracker):
         self.folder, self._writer = folder, None
 
     def open(self, run: RunUnderWay) -> None:
-        """See `Tracker`."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -107,19 +101,16 @@ class TensorBoard(Tracker):
                                      purge_step=run.progress.num_epochs + 1)
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """See `Tracker`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
-        """Write the settings with the scores that they led to, and close the file."""
         plain = {name: value for name, value in settings_of(run.config).items()
                  if isinstance(value, (bool, int, float, str))}
         self._writer.add_hparams(plain, {f"final/{name}": score for name, score in scores.items()}, run_name=".")
         self._writer.close()
 
     def give_up(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 
@@ -128,7 +119,7 @@ class MLflow(Tracker):
 
     Parameters
     ----------
-    experiment : str or None      MLflow's default experiment where it is not given
+    experiment : str or None      by default MLflow's default experiment
     """
 
     def __init__(self, experiment: str | None = None):
@@ -136,7 +127,6 @@ class MLflow(Tracker):
         self.experiment, self._mlflow = experiment, None
 
     def open(self, run: RunUnderWay) -> None:
-        """Begin a run of the experiment, named after the run folder, with the settings."""
         try:
             import mlflow
         except ImportError as error:
@@ -152,16 +142,13 @@ class MLflow(Tracker):
         self._mlflow = mlflow
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """See `Tracker`."""
         self._mlflow.log_metrics(values, step=step)
 
     def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
-        """Write the scores of the run and end it."""
         self._mlflow.log_metrics({f"final_{name}": score for name, score in scores.items()})
         self._mlflow.end_run()
 
     def give_up(self) -> None:
-        """End the run as killed."""
         self._mlflow.end_run(status="KILLED")
 
 

@@ -1,4 +1,4 @@
-"""TrainedRun: the best model of a run folder, opened on the graph that it is to answer for."""
+"""TrainedRun: the best model of a run folder, opened on a graph that it is to answer for."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run folder's model, of the best validation score, and its graph: of the arcs that it was trained on, unless the
-    settings that it is opened under say otherwise.
+    """A run folder's model with the best validation score, and its graph.
 
     Attributes
     ----------
-    session : Session
-    model : nn.Module                with the best weights, in evaluation mode
-    remark : str or None             a sentence where it was trained on another graph
+    model : nn.Module                in evaluation mode
+    remark : str or None             a sentence, if it was trained on another graph
     cut : ClusterCut or None         that it was trained in; None is the whole graph
     """
 
@@ -57,17 +55,15 @@ class TrainedRun:
 
         Parameters
         ----------
-        config_of : callable(settings, folder) -> TrainConfig      under which the model is made; its rows are
-                                                                   float32 in any case
-        recipe : Recipe or None                                    what a program brings, its model for one
-        device : {"cpu", "cuda"}                                   where the model answers in floats
-        names_classes : bool      classes are those of the training, by their names; the graph may have others, or no
-                                  labels
+        config_of : callable(settings, folder) -> TrainConfig      from the settings of the run to those to answer with,
+                                                                   with float32 rows
+        recipe : Recipe or None      what a program passes in, such as its model
+        names_classes : bool         classes are those of the training, by name; the graph may have others, or no labels
 
         Raises
         ------
-        CollectiveError      no checkpoint, or one that is damaged, of a model that can't become integers, or of another
-                             graph; shards that are damaged or cut for another number of ranks
+        CollectiveError      no checkpoint, or one that is damaged or of another graph; settings that `config_of`
+                             refuses; shards that are damaged or cut for another number of ranks
         """
         checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
@@ -88,17 +84,17 @@ class TrainedRun:
 
     @property
     def is_quantized(self) -> bool:
-        """Tell whether it was trained as integers, and has widths of its own."""
+        """Whether it was trained as integers, and has widths of its own."""
         return self.session.config.quantize != "none"
 
     def evaluate(self) -> Evaluation:
-        """Collective: return scores of the model as it was trained."""
+        """Collective: scores of the model as it was trained."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
 
 def read_best(folder: Path) -> Checkpoint:
-    """Read the checkpoint of a run folder, whose `best_model` holds the weights of the best validation score.
+    """Read the checkpoint of a run folder; its `best_model` has the best validation score.
 
     Raises
     ------
@@ -112,14 +108,14 @@ def read_best(folder: Path) -> Checkpoint:
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
-    """Check a model's name of its graph; parameters and errors as of `check_graph`."""
+    """Check that a model was trained on a graph of this name; raises CheckpointError unless `other_graph`."""
     if dataset != info.name and not other_graph:
         raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
 
 
 def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """A sentence for a user who passed --other-graph: what differs, and that scores may be of trained nodes; None where
-    nothing differs.
+    """A sentence on what differs from the training graph, and that scores may count trained nodes; None if nothing
+    differs.
     """
     found = made_on.differences(info.fingerprint)
     if not found:

@@ -1,7 +1,7 @@
 """The trainer, from top to bottom: one epoch, then a run over epochs and seeds with evaluations and checkpoints.
 
-Every function is collective: all ranks call it together. What a run trains on is a Session, what training changes is a
-Learner, what rank 0 decides of each epoch is a Controller's EpochPlan.
+All ranks call every function together. A run trains on a Session, training changes a Learner, and rank 0 decides each
+epoch's EpochPlan with a Controller.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from hpcgnn.training.trackers import TRACKERS
 
 def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop: StopRequest | None = None,
                 num_steps: int = 1, by_row: bool = False) -> EpochTrace | None:
-    """Collective: train one epoch on the whole graph, in one step or in several.
+    """Collective: train one epoch on the whole graph, in one step or several.
 
-    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and the
-    penalty of a quantized model. A step whose scaled gradients overflow is left out, on all ranks. The loss of one of
-    several steps is that of its nodes, times the number of steps: an estimate of the epoch's without bias.
+    The loss is the mean over all training nodes of all ranks, so gradients are those of one process. With several
+    steps, a step's loss is that of its nodes times the number of steps: an unbiased estimate. If scaled gradients
+    overflow, all ranks skip the step.
 
     Parameters
     ----------
     seed, epoch : int            key the random draws; epochs count from 0
     stop : StopRequest or None   asked after every step
-    num_steps : int              more than 1 only where the session has `steps`
-    by_row : bool                several steps are of rows that are dealt out one by one, not in clusters
+    num_steps : int              above 1 only if the session has `steps`
+    by_row : bool                deal rows out to the steps one by one, not in clusters
 
     Returns
     -------
-    EpochTrace, or None where some rank was asked to stop before the last step; the next call goes on from there
+    EpochTrace, or None if some rank was asked to stop before the last step; the next call continues from there
     """
     comm, started = session.comm, time.perf_counter()
     learner.model.train()
@@ -96,7 +96,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
 
 
 class Moment(NamedTuple):
-    """Tell when a step is; epochs and steps count from 0."""
+    """Epoch and step that are under way, counted from 0."""
 
     seed: int
     epoch: int
@@ -106,8 +106,8 @@ class Moment(NamedTuple):
 
 def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,
                moment: Moment) -> tuple[float, StepCheck]:
-    """Collective: move the weights once, by the loss of a graph's rows. Returns this rank's share of the loss, and what
-    the step found in gradients and weights.
+    """Collective: update the weights once, by the loss of a graph's rows. Returns this rank's share of the loss, and
+    what the step found in gradients and weights.
     """
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
@@ -135,9 +135,8 @@ class TrainingRun:
 
     Parameters
     ----------
-    session : Session
-    folder : RunFolder                   written by rank 0
-    resumed : Checkpoint or None         where to go on, the same on all ranks
+    folder : RunFolder                   rank 0 writes it
+    resumed : Checkpoint or None         to continue from, the same on all ranks
     """
 
     def __init__(self, session: Session, folder: RunFolder, resumed: Checkpoint | None = None):
@@ -160,23 +159,21 @@ class TrainingRun:
 
     @property
     def comm(self) -> MPI.Comm:
-        """Return the communicator of all ranks of the run."""
         return self.session.comm
 
     @property
     def config(self) -> TrainConfig:
-        """Return the settings of the run."""
         return self.session.config
 
     @property
     def model(self) -> nn.Module:
-        """Return the model that is trained: a program's own module, also where it is distributed."""
+        """The model in training: a program's own module, even if it is distributed."""
         model = self.learner.model
         return model.module if isinstance(model, DistributedModel) else model
 
     @property
     def seed(self) -> int:
-        """Return the seed of the training that is under way."""
+        """Seed of the current training."""
         return self.session.config.seed + self.progress.seed_index
 
     def execute(self) -> dict[str, Any]:
@@ -213,7 +210,7 @@ class TrainingRun:
         return summary
 
     def _limit(self, stop: StopRequest) -> None:
-        """Collective: end as the hours end; where none are given, as the batch job of rank 0 ends."""
+        """Collective: end after the hours of the settings; without them, when rank 0's batch job ends."""
         if self.config.hours:
             stop.end_in(3600 * self.config.hours - seconds_of_this_process())
             return
@@ -226,7 +223,7 @@ class TrainingRun:
         stop.end_in(left)
 
     def _remarks(self, metrics: list[dict[str, Any]]) -> Iterator[str]:
-        """What rank 0 has to say of a run that is complete."""
+        """What rank 0 says about a complete run."""
         for seed in dict.fromkeys(record["seed"] for record in metrics):
             losses = [record["loss"] for record in metrics if record["seed"] == seed]
             sentence = remark_on_divergence(losses, self.config.lr)
@@ -275,7 +272,9 @@ class TrainingRun:
         self._is_asked_to_end = False
 
     def _refuse_undefined_scores(self) -> NoReturn:
-        """Collective: end where no evaluation had a score; another one may still judge the weights, which are saved."""
+        """Collective: end if no evaluation had a finite score. The weights are saved: another score may still judge
+        them.
+        """
         number, self.progress.evaluations_since_best = self.progress.evaluations_since_best, 0
         self._save()
         self.session.exchange.forget()
@@ -284,7 +283,7 @@ class TrainingRun:
                               "go on from it with --resume and another score")
 
     def _move_rate(self, evaluation: Evaluation | None) -> dict[str, float]:
-        """Have the schedule, if there is one, move the learning rate; return the rate of the epoch that has ended."""
+        """Let the schedule, if any, move the learning rate; return the rate of the epoch that has ended."""
         schedule = self.learner.schedule
         if schedule is None:
             return {}
@@ -293,7 +292,7 @@ class TrainingRun:
         return {"lr": rate}
 
     def _call(self, moment: str, *arguments: Any) -> None:
-        """Collective: call the callbacks; the training of this seed ends where one asks for it, on any rank."""
+        """Collective: call the callbacks; if one asks for it on any rank, this seed's training ends."""
         if not self._are_called:
             return
         HERE.note("calls the callbacks")
@@ -307,7 +306,7 @@ class TrainingRun:
         return limit > 0 and self.progress.evaluations_since_best >= limit
 
     def _train_epoch(self, stop: StopRequest) -> tuple[EpochTrace, Decision]:
-        """Collective: have rank 0 plan an epoch, train it, and tell rank 0's controller what it was like."""
+        """Collective: rank 0 plans an epoch, all train it, and rank 0's controller learns how it went."""
         session, learner, epoch = self.session, self.learner, self.progress.epoch
         HERE.epoch = self.seed, epoch + 1
         HERE.note("plans the epoch")
@@ -348,7 +347,7 @@ class TrainingRun:
         return evaluation
 
     def _record(self, epoch: dict[str, Any], evaluation: Evaluation | None) -> None:
-        """Collective: rank 0 writes a line of metrics.jsonl. A full disk here aborts all ranks; the last checkpoint
+        """Collective: rank 0 writes a line of metrics.jsonl. A full disk aborts all ranks here; the last checkpoint
         stands.
         """
         HERE.note("records the epoch")
@@ -364,12 +363,7 @@ class TrainingRun:
             self._call("on_evaluation", evaluation)
 
     def _stop(self) -> NoReturn:
-        """Collective: save, and end.
-
-        Raises
-        ------
-        Interrupted
-        """
+        """Collective: save, and raise Interrupted."""
         self._save()
         self.session.exchange.forget()
         begun = None if self.session.steps is None else self.session.steps.begun
@@ -381,7 +375,7 @@ class TrainingRun:
                           "command with --resume goes on")
 
     def _save(self) -> None:
-        """Collective: all that --resume needs is on the disk."""
+        """Collective: write everything that --resume needs."""
         learned = self.learner.saved(self.folder.path)
         self._token = save(self.comm, self.folder, lambda token: self._checkpoint(token, learned),
                            self._save_rank_state, self._token)

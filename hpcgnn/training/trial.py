@@ -1,12 +1,13 @@
-"""A trial of a model on a few rows, before the first epoch: what it answers with, and whether it mixes rows.
+"""A trial of a program's model on a few rows, before the first epoch: what it answers, and whether it mixes rows.
 
-A rank has some of the rows, so nothing may pass from row to row but by convolutions. The trial makes two small graphs
-that no edge joins, of 11 and 13 of this rank's nodes, say. The model answers for both together, as one graph of 24
-nodes, then for each alone. Answers that differ mix rows (a mean of all nodes, attention), read where a row lies
-(`torch.arange(len(x))`), or draw for rows. Which function does it is found by comparing what each one gives in the
-three passes.
+A rank has only some of the rows, so nothing but convolutions may carry values from row to row. The trial makes two
+small graphs without an edge between them, of 11 and 13 of this rank's nodes, say. The model answers for both together,
+as one graph of 24 nodes, then for each alone. If the answers differ, it mixes rows (a mean of all nodes, attention),
+reads a row's position (`torch.arange(len(x))`), or draws per row. The guilty function is found by comparing what each
+function returns in the three passes.
 
-Batch normalization and dropout of distributed models are known to be right: in a trial the first has fixed statistics.
+Batch normalization and dropout of distributed models are known to be right, so during a trial the former has fixed
+statistics.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Tried:
     ----------
     name : str                              of the model's class
     outputs : (n, num_outputs) float32      in evaluation, without a gradient
-    rows : (n,) int64                       the inner rows that they are of
-    endings : tuple of str                  the last function in training and in evaluation: "sigmoid", "softmax",
+    rows : (n,) int64                       their inner rows
+    endings : tuple of str                  last function in training and in evaluation: "sigmoid", "softmax",
                                             "log_softmax" or "" for any other
-    remark : str                            why rows were not compared; "" where they were
+    remark : str                            why rows were not compared; "" if they were
     """
 
     name: str
@@ -66,17 +67,16 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
 
     Parameters
     ----------
-    model : nn.Module                with `forward(graph, x)`, such as a DistributedModel
-    first_rows : (n,) int64          inner rows that are tried before others
-    num_ranks : int                  a model on LocalGraph may mix rows on one rank, but not read where they lie
+    first_rows : (n,) int64          inner rows to try before others
+    num_ranks : int                  on one rank a model on LocalGraph may mix rows, but not read their positions
 
     Returns
     -------
-    Tried, or None where the model fails on a few rows, or this rank has too few
+    Tried, or None if the model fails on a few rows, or this rank has too few
 
     Raises
     ------
-    ConfigError      answers that are no floats, or not one row a node; rows that are mixed, by name of the function
+    ConfigError      answers that are no floats, or not one row per node; rows are mixed, by the function named
     """
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
@@ -123,7 +123,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
 
 
 def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:
-    """Raise ConfigError for a model that can't compute on rows of the type that this precision stores."""
+    """Raise ConfigError if a model can't compute on rows as this precision stores them."""
     try:
         _answer(model, part, False)
     except RuntimeError as error:
@@ -139,7 +139,7 @@ def _name_of(model: nn.Module) -> str:
 
 
 def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
-    """Numbers of nodes of the two parts, such that neither they nor their sum are the width of anything."""
+    """Node counts of the two parts; neither they nor their sum equal any layer width."""
     widths = {size for tensor in (*model.parameters(), *model.buffers()) for size in tensor.shape}
     widths |= {graph.num_nodes, graph.x.shape[1], *(size // 2 for size in widths)}
     for first in range(SMALLEST, MOST_TRIED):
@@ -152,9 +152,9 @@ def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
 
 def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device: torch.device,
              order: np.ndarray | None = None, dtype: torch.dtype = torch.float32) -> LocalGraph:
-    """A graph of some rows of a graph: in each of its parts, every node has a few nodes behind it as in-neighbors.
+    """A graph of some rows of a graph: in each part, every node has a few earlier nodes as in-neighbors.
 
-    order : (n,) int64      the node that stands at each place; None: as they come
+    order : (n,) int64      the node at each place; None keeps them as they come
     """
     sources, start = [], 0
     for size in sizes:
@@ -185,7 +185,6 @@ def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
 
 
 def _check_form(out: Any, num_rows: int, name: str) -> None:
-    """Check that answers are a row of floats a node."""
     if not isinstance(out, torch.Tensor):
         raise ConfigError(f"{name} answers with a {type(out).__name__}; its forward must return the tensor of answers "
                           "alone, (nodes, outputs)")
@@ -202,7 +201,7 @@ def _check_form(out: Any, num_rows: int, name: str) -> None:
 
 def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
                 order: np.ndarray | None) -> None:
-    """Check that the answers for parts are those for the whole; or, in another order, the same in that order."""
+    """Check that the answers for the parts equal those for the whole; or, in another order, the same in that order."""
     logs = []
     for part in parts:
         with _Log(model) as log:
@@ -232,7 +231,7 @@ class _Entry:
 
 
 class _Log(TorchFunctionMode):
-    """Notes what each function gives outside of PyTorch Geometric's convolutions, and in which module."""
+    """Notes what each function outside of PyTorch Geometric's convolutions returns, and in which module."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -276,7 +275,7 @@ class _Log(TorchFunctionMode):
 
 
 def _culprit(whole: list[_Entry], first: list[_Entry], second: list[_Entry]) -> str | None:
-    """The first function whose results for the parts are not those for the whole."""
+    """The first function that returns other values for the parts than for the whole."""
     for of_whole, of_first, of_second in zip(whole, first, second, strict=False):
         if not of_whole.what == of_first.what == of_second.what:
             return None
@@ -286,7 +285,7 @@ def _culprit(whole: list[_Entry], first: list[_Entry], second: list[_Entry]) -> 
 
 
 def _agree(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether values of two parts are those of the whole: the same, or its slices along the one dimension of nodes."""
+    """Whether values of two parts equal those of the whole, or its slices along the one dimension of nodes."""
     if not whole.dim() == first.dim() == second.dim():
         return False
     for dim, sizes in enumerate(zip(whole.shape, first.shape, second.shape, strict=True)):
@@ -321,7 +320,7 @@ def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
 
 
 def _ending(out: torch.Tensor) -> str:
-    """The function that answers come from, by their graph, else by their values."""
+    """The function that answers come from, by their autograd graph, else by their values."""
     node = out.grad_fn
     while node is not None and node.name().startswith(TRANSPARENT) and node.next_functions:
         node = node.next_functions[0][0]
@@ -335,8 +334,8 @@ def _ending(out: torch.Tensor) -> str:
 
 @contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Within the block, zeros of weights are nudged, so that a gate that starts closed is open; at the end all that a
-    model's modules hold is as it was.
+    """Within the block, zero weights are nudged, so that a gate that starts closed is open; afterwards all is as
+    before.
     """
     modules = list(model.modules())
     held = [(vars(module), dict(vars(module)), module._buffers, dict(module._buffers)) for module in modules]
