@@ -327,9 +327,7 @@ class TrainConfig:
     def of(cls, **settings: Any) -> TrainConfig:
         """A configuration from settings by name, the method's included.
 
-        Raises
-        ------
-        ConfigError      an unknown setting; a changed setting of another method; and see `TrainConfig`
+        Raises ConfigError: an unknown setting; a changed setting of another method; and see `TrainConfig`.
         """
         method = find_method(settings.pop("method", Vanilla.name))
         own = {known.name for known in fields(method)}
@@ -381,9 +379,7 @@ def parse_protection(text: str) -> tuple[float, float]:
 def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     """Return `settings` if every key is a setting of TrainConfig or of its method.
 
-    Raises
-    ------
-    ConfigError      an unknown key, with the nearest known one
+    Raises ConfigError: an unknown key, with the nearest known one.
     """
     known = [known.name for known in known_settings(settings.get("method", Vanilla.name))]
     for key in settings:

@@ -34,9 +34,7 @@ def seal_json(text: str) -> str:
 def read_json(text: str) -> tuple[dict[str, Any], bool]:
     """The object of a text, without its checksum, and whether it had one.
 
-    Raises
-    ------
-    ValueError       no JSON object, a number that JSON does not have, or a wrong checksum
+    Raises ValueError: no JSON object, a number that JSON does not have, or a wrong checksum.
     """
     text = text.rstrip()
     end = JSON_END.search(text)
@@ -66,9 +64,7 @@ def seal_toml(text: str) -> str:
 def check_toml(content: bytes) -> None:
     """Check the first line of a TOML file, if it is one of `seal_toml`.
 
-    Raises
-    ------
-    ValueError       the checksum is wrong, or the line itself is damaged
+    Raises ValueError: the checksum is wrong, or the line itself is damaged.
     """
     # Part of the line, anywhere: it was first, and whole.
     words = TOML_END.strip().encode()
@@ -100,9 +96,7 @@ else:
 def parse_value(name: str, text: str, kind: str | None) -> Any:
     """A setting's value from text: of its type, or, if that is unknown, as TOML reads it, else the text.
 
-    Raises
-    ------
-    ConfigError      the text is not of this type
+    Raises ConfigError: the text is not of this type.
     """
     if kind is None:
         try:
@@ -120,12 +114,7 @@ def parse_value(name: str, text: str, kind: str | None) -> Any:
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """Parse a TOML file.
-
-    Raises
-    ------
-    ConfigError      the file is missing, unreadable or malformed, or has a wrong checksum
-    """
+    """Parse a TOML file. Raises ConfigError: the file is missing, unreadable or malformed, or has a wrong checksum."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

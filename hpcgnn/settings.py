@@ -42,9 +42,7 @@ def type_name(declared: Field) -> str:
 def check_values(owner: Any) -> None:
     """Check each setting of a dataclass by itself.
 
-    Raises
-    ------
-    ConfigError      a value of another type, outside its range or not among its choices
+    Raises ConfigError: a value of another type, outside its range or not among its choices.
     """
     for declared in fields(owner):
         if "description" in declared.metadata:
@@ -71,9 +69,7 @@ def _check_value(declared: Field, value: Any) -> None:
 def import_class(path: str, kind: str, base: type) -> type:
     """The class that MODULE:CLASS names; the module may lie in the current folder.
 
-    Raises
-    ------
-    ConfigError      its module can't be imported, or has no such subclass of `base`
+    Raises ConfigError: its module can't be imported, or has no such subclass of `base`.
     """
     module, _, name = path.partition(":")
     if not module.startswith("hpcgnn.") and os.getcwd() not in sys.path:

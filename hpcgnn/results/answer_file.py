@@ -116,9 +116,7 @@ def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) ->
 def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .h5 or .npz file of answers, by name; see the module.
 
-    Raises
-    ------
-    CheckpointError          missing, truncated, damaged or of another format
+    Raises CheckpointError: missing, truncated, damaged or of another format.
     """
     if Path(path).suffix == ".npz":
         try:

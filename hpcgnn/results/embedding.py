@@ -62,9 +62,7 @@ class WatchedPass:
     def rows(self) -> np.ndarray:
         """(num_inner, hidden) float32; hidden is 0 unless embeddings were asked for.
 
-        Raises
-        ------
-        CollectiveError      no layer was seen; the same on all ranks, since all run the same model
+        Raises CollectiveError: no layer was seen; the same on all ranks, since all run the same model.
         """
         if not self._is_asked:
             return np.empty((self._num_inner, 0), np.float32)
@@ -97,9 +95,7 @@ class _NotingGraph:
 def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True) -> Iterator[WatchedPass]:
     """Within the block, note what the last layer of a model reads in a forward pass.
 
-    Raises
-    ------
-    CollectiveError      a model of one linear map, which has no hidden rows
+    Raises CollectiveError: a model of one linear map, which has no hidden rows.
     """
     watched = WatchedPass(model, graph, is_asked)
     if not is_asked:

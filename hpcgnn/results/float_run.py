@@ -81,9 +81,7 @@ class FloatRun:
     def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
         """Collective: check that a user's own model, made from the settings, scores as it did in training.
 
-        Raises
-        ------
-        CollectiveError      it does not, so it is another model
+        Raises CollectiveError: it does not, so it is another model.
         """
         session = self.session
         if settings["score"] == OWN:
@@ -150,9 +148,7 @@ def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> l
 def check_evaluated(folder: Path) -> dict[str, Any]:
     """The settings of a run that has been evaluated.
 
-    Raises
-    ------
-    CheckpointError      no checkpoint, a damaged one, or one without an evaluation
+    Raises CheckpointError: no checkpoint, a damaged one, or one without an evaluation.
     """
     checkpoint = read_best(folder)
     if checkpoint.progress.best is None:

@@ -63,9 +63,7 @@ class Traits:
 def check_alike(comm: MPI.Comm, traits: Traits) -> None:
     """Collective: refuse ranks whose weights would drift apart, and say once if thread counts differ.
 
-    Raises
-    ------
-    CollectiveError      versions or instruction sets differ
+    Raises CollectiveError: versions or instruction sets differ.
     """
     if not comm.allreduce(int(comm.bcast(traits) != traits), MPI.MAX):
         return

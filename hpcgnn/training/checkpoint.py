@@ -124,9 +124,7 @@ class Checkpoint:
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint at `path`; on failure the old one stays.
 
-    Raises
-    ------
-    CheckpointError      the folder can't be written or the disk is full
+    Raises CheckpointError: the folder can't be written or the disk is full.
     """
     state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "token": checkpoint.token,
              "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
@@ -154,12 +152,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises
-    ------
-    CheckpointError      missing, truncated, damaged or of another format
-    """
+    """Read a checkpoint. Raises CheckpointError: missing, truncated, damaged or of another format."""
     with open_sealed(path, KIND, (VERSION, VERSION_OF_MORE), error=CheckpointError, advice=ADVICE) as file:
         try:
             return _read_content(file)
@@ -285,9 +278,7 @@ class Generations:
     def write(self, checkpoint: Checkpoint) -> None:
         """Make this the current checkpoint and the current one the previous; on failure both stay as they were.
 
-        Raises
-        ------
-        CheckpointError      the folder can't be written or the disk is full
+        Raises CheckpointError: the folder can't be written or the disk is full.
         """
         # The new one is whole and on the disk before the old ones move.
         write_checkpoint(self._incoming, checkpoint)
@@ -303,9 +294,7 @@ class Generations:
     def read(self) -> tuple[Checkpoint, str | None]:
         """The current checkpoint; if it is damaged, the previous one and a sentence that says so.
 
-        Raises
-        ------
-        CheckpointError      none is whole; the sentence is about the current one
+        Raises CheckpointError: none is whole; the sentence is about the current one.
         """
         try:
             return read_checkpoint(self.current), None
@@ -323,9 +312,7 @@ class Generations:
     def restore_previous(self) -> None:
         """Make the previous checkpoint the current one; keep a damaged current one under another name.
 
-        Raises
-        ------
-        CheckpointError      a file can't be renamed
+        Raises CheckpointError: a file can't be renamed.
         """
         try:
             if os.path.lexists(self.current):

@@ -155,12 +155,7 @@ def evaluation_from(values: dict[str, Any]) -> Evaluation:
 
 @torch.no_grad()
 def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: Score) -> Evaluation:
-    """Collective: score the model on the whole graph.
-
-    Raises
-    ------
-    CollectiveError      an answer is not finite
-    """
+    """Collective: score the model on the whole graph. Raises CollectiveError: an answer is not finite."""
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     with alike_draws(model):

@@ -105,9 +105,7 @@ class FlatGradients:
     def collect(self, comm: MPI.Comm) -> None:
         """Collective if unused weights are looked for: bring the gradients of a pass into the buffer.
 
-        Raises
-        ------
-        CollectiveError      no weight has a gradient, or ranks have frozen different weights
+        Raises CollectiveError: no weight has a gradient, or ranks have frozen different weights.
         """
         if not self.finds_unused:
             return

@@ -67,9 +67,7 @@ class Job:
     def agree(self, comm: MPI.Comm, dataset: str, is_trained: bool = True) -> TrainConfig:
         """Collective: return the configuration, after a check that all ranks have the same.
 
-        Raises
-        ------
-        CollectiveError      settings are wrong, or differ between ranks
+        Raises CollectiveError: settings are wrong, or differ between ranks.
         """
         config = together(comm, lambda: self.resolve(dataset, self.settings, self.file_settings))
         flags = {name: getattr(self, name) for name in ("out", "resume", "overwrite", "other_graph")}

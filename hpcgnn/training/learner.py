@@ -60,9 +60,7 @@ class Learner:
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
         """Collective: give a model the optimizer of the settings, or of the recipe.
 
-        Raises
-        ------
-        CollectiveError      the recipe's optimizer or schedule can't be used, or settings ask for another schedule
+        Raises CollectiveError: the recipe's optimizer or schedule can't be used, or settings ask for another schedule.
         """
         recipe, config = session.recipe, session.config
         loss_tensors = {} if recipe.loss is None else recipe.loss.tensors(model, session.graph.x.device)
@@ -88,9 +86,7 @@ class Learner:
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
         """Collective: begin with the weights of the seed, or continue from the checkpoint.
 
-        Raises
-        ------
-        CollectiveError      its weights do not fit the model, or its optimizer or schedule are others
+        Raises CollectiveError: its weights do not fit the model, or its optimizer or schedule are others.
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
@@ -212,9 +208,7 @@ def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
 def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
     """Check that a program passes in the same kinds of things as when its run began; all ranks agree.
 
-    Raises
-    ------
-    CollectiveError      another optimizer, or a schedule where there was none, or none where there was one
+    Raises CollectiveError: another optimizer, or a schedule where there was none, or none where there was one.
     """
     written = BUILT_IN if checkpoint.own_optimizer is None else checkpoint.own_optimizer["name"]
     if written != name_of(learner.optimizer):

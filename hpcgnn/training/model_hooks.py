@@ -71,8 +71,6 @@ def hooks_of(model: nn.Module) -> ModelHooks:
 def quantized(model: nn.Module, config: TrainConfig, graph: LocalGraph, comm: MPI.Comm) -> nn.Module:
     """Collective: the model that `--quantize` trains in the place of a float one.
 
-    Raises
-    ------
-    CollectiveError      input rows that can't be quantized
+    Raises CollectiveError: input rows that can't be quantized.
     """
     return import_class(QUANTIZED_MODEL, "quantized model", ModelHooks).from_settings(model, config, graph, comm)

@@ -162,12 +162,7 @@ LOSSES: dict[str, tuple[str, Loss]] = {
 
 
 def choose_loss(name: str, task: str) -> Loss:
-    """The loss of this name; "auto" is the task's usual one.
-
-    Raises
-    ------
-    TrainingError      it is of another task
-    """
+    """The loss of this name; "auto" is the task's usual one. Raises TrainingError: it is of another task."""
     fitting = [known for known, (of, _) in LOSSES.items() if of == task]
     if name == "auto":
         return LOSSES[fitting[0]][1]

@@ -79,12 +79,7 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def check_statistics(model: nn.Module, num_ranks: int) -> None:
-    """Refuse a model with batch statistics over one rank's rows only.
-
-    Raises
-    ------
-    ConfigError      names the module
-    """
+    """Refuse a model with batch statistics over one rank's rows only. Raises ConfigError: names the module."""
     if num_ranks == 1 or isinstance(model, DistributedModel):
         return
     for name, module in model.named_modules():

@@ -73,9 +73,7 @@ class RankFiles:
     def remove_others(self, *tokens: str) -> None:
         """Remove the files of all other tokens; for rank 0, once all ranks have written.
 
-        Raises
-        ------
-        TrainingError      a file can't be removed
+        Raises TrainingError: a file can't be removed.
         """
         for path in self.all():
             if path.suffix == ".h5" and path.stem.rpartition("-")[2] in tokens:

@@ -197,9 +197,7 @@ class RunLock:
     def check(self) -> None:
         """Check, before a write, that the folder still belongs to this run.
 
-        Raises
-        ------
-        TrainingError      another run has taken it, because this one gave no sign of life for too long
+        Raises TrainingError: another run has taken it, because this one gave no sign of life for too long.
         """
         with suppress(OSError):
             holder = self._read(self.file)

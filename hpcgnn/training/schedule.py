@@ -46,9 +46,7 @@ def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
 def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSchedule | None:
     """What makes the schedule of a run: the program's own function, or one for the settings; None for a constant rate.
 
-    Raises
-    ------
-    TrainingError      the program passes one in and settings ask for another
+    Raises TrainingError: the program passes one in and settings ask for another.
     """
     is_planned = config.schedule != "constant" or config.warmup > 0
     if brought is not None and is_planned:

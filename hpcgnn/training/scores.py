@@ -170,9 +170,7 @@ def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_l
 def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:
     """The score of this name; "auto" is the task's usual one.
 
-    Raises
-    ------
-    TrainingError      the score does not fit the labels
+    Raises TrainingError: the score does not fit the labels.
     """
     default = DEFAULT_SCORES[task]
     score = SCORES[default if name == "auto" else name]

@@ -369,9 +369,7 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
                 exchange: HaloExchange, model: nn.Module) -> StepGraphs:
     """Collective: what cuts epochs into steps.
 
-    Raises
-    ------
-    CollectiveError      fewer clusters than steps, or a model that keeps the edges of one graph
+    Raises CollectiveError: fewer clusters than steps, or a model that keeps the edges of one graph.
     """
     if isinstance(model, DistributedModel):
         raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
@@ -436,9 +434,7 @@ def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple
 def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
     """The loss or score that a program passes in, else the name in the settings.
 
-    Raises
-    ------
-    TrainingError      the run was begun with one of the program's own, and now there is none
+    Raises TrainingError: the run was begun with one of the program's own, and now there is none.
     """
     if given is None and name == OWN:
         raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
@@ -460,9 +456,7 @@ def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
     """Collective: overwrite all weights and buffers with those of rank 0.
 
-    Raises
-    ------
-    CollectiveError      another rank's model has others
+    Raises CollectiveError: another rank's model has others.
     """
     tables = own_tables(model.module if isinstance(model, DistributedModel) else model)      # alike by their seeds
     state = model.state_dict()

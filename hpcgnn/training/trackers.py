@@ -44,9 +44,7 @@ class Tracker(Callback):
     def on_start(self, run: RunUnderWay) -> None:
         """Begin on rank 0, before the first epoch.
 
-        Raises
-        ------
-        CollectiveError      the package is missing, or it can't begin
+        Raises CollectiveError: the package is missing, or it can't begin.
         """
         together(run.comm, lambda: self.open(run) if run.comm.rank == 0 else None)
         self._is_open = run.comm.rank == 0

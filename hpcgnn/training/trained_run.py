@@ -96,9 +96,7 @@ class TrainedRun:
 def read_best(folder: Path) -> Checkpoint:
     """Read the checkpoint of a run folder; its `best_model` has the best validation score.
 
-    Raises
-    ------
-    CheckpointError      there is none, or it is damaged
+    Raises CheckpointError: there is none, or it is damaged.
     """
     checkpoint = RunFolder(folder).checkpoint
     if not checkpoint.exists():
