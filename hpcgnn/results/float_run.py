@@ -63,7 +63,6 @@ class FloatRun:
                              that can't be made; shards that are damaged or cut for another number of ranks
         """
         settings = together(comm, lambda: check_evaluated(folder))
-        part = together(comm, lambda: read_names(shards, comm.rank, comm.size, info))
         try:
             trained = TrainedRun.open(comm, folder, shards, info, float_config, other_graph,
                                       Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model),
@@ -73,7 +72,7 @@ class FloatRun:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
                                       "hpcgnn.open_run(.., model=..)") from error
             raise
-        run = cls(trained.session, trained.model, part, remarks_of(trained, folder, settings))
+        run = cls(trained.session, trained.model, trained.session.part, remarks_of(trained, folder, settings))
         if model is None and ":" in settings["model"] and trained.remark is None:
             run._check_scores(folder, settings)
         return run

@@ -146,19 +146,23 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
     """
     together(comm, lambda: _refuse_weights(part))
     group = _groups_of_rows(comm, part, num_clusters, batch_size, keeps_all)
+    # Keep the edges within a group.
     target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
     is_kept = group[target] == group[part.indices]
     degree = np.bincount(target[is_kept], minlength=part.num_inner).astype(np.int32)
     indices = part.indices[is_kept]
+    # Keep all inner rows, and the halo rows that some edge still reads; they move up to close the gaps.
     is_read = np.zeros(part.num_inner + part.num_halo, bool)
     is_read[indices] = True
     is_read[:part.num_inner] = True
     new_row = (np.cumsum(is_read) - 1).astype(np.int32)
+    # Owners learn which of their boundary rows are still asked for, and tell the new degrees of these.
     plan, reads_halo = ExchangePlan.build(part), is_read[part.num_inner:]
     sent = _sent(comm, plan, part, reads_halo)
     halo_degree = _degrees_of_halo(comm, plan, degree)[reads_halo]
     boundary = part.boundary_index[sent]
     importance = part.importance[is_read]
+    # A row that nobody receives has no importance.
     importance[:part.num_inner][np.bincount(boundary, minlength=part.num_inner) == 0] = 0
     return replace(
         part, num_central=0, halo_id=part.halo_id[reads_halo], halo_offset=_offset_of(part.halo_offset, reads_halo),

@@ -189,6 +189,7 @@ class Session:
     remarks : tuple of str           what a user must know about how the model is trained
     tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
     reading : Reading                what the columns of its answers mean
+    part : Partition or None         of this rank, without features; kept if a trained model is to answer
     """
 
     comm: MPI.Comm
@@ -210,6 +211,7 @@ class Session:
     remarks: tuple[str, ...] = ()
     tried: Tried | None = None
     reading: Reading = Reading.LOGITS
+    part: Partition | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
@@ -233,8 +235,10 @@ class Session:
         say_if_bound(comm)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
+        # Drop the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
+        # The labels, the loss over them, and the score.
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
         if answers_with is not None:
@@ -255,12 +259,14 @@ class Session:
         if objective.num_global["train"] == 0 and config.epochs and answers_with is None:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
                                   "to train; a trained model answers for it by hpcgnn predict")
+        # How rows are stored decides how messages are packed, so it comes before the exchange.
         with recipe.kept_as_it_is(config.precision == "auto"):
             config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
         full_bits = storage_bits(config.precision)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
         exchange = messages.exchange
+        # Halo input rows are fetched once, here; later exchanges carry hidden rows.
         stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[config.precision])
         features = exchange.input_rows(stored.to(device))
         node_id = np.concatenate([part.inner_id, part.halo_id])
@@ -272,6 +278,7 @@ class Session:
                            kept_degree=None if whole is None else part.in_degree)
         graph.stored_bits, graph.num_nodes = config.stored_bits, info.num_nodes
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
+        # A first model, only to check what it computes; each seed gets a new one.
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         if recipe.model is not None:
             check_same(comm, {"model": description_of(model)}, "the program's ")
@@ -286,7 +293,8 @@ class Session:
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
-                   rows_within, steps, _remarks(model, tried, has_weights), tried, reading)
+                   rows_within, steps, _remarks(model, tried, has_weights), tried, reading,
+                   None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)))
 
     def method_context(self) -> MethodContext:
         """What the method needs to know about this rank."""

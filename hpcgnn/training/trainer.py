@@ -250,6 +250,7 @@ class TrainingRun:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
         config, progress = self.session.config, self.progress
         while progress.epoch < config.epochs and not self._has_stalled() and not self._is_asked_to_end:
+            # Train, evaluate if due, then record, and save last: a checkpoint counts only lines that are written.
             trace, decision = self._train_epoch(stop)
             sent_control = self._sum_control_bytes()
             progress.epoch += 1
@@ -313,6 +314,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
+        # The first epoch in clusters after epochs of single rows: Adam's moments do not fit, so drop them, once.
         if plan.is_turn and session.steps.begun is None:
             learner.optimizer.forget()
         trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps, plan.by_row)
