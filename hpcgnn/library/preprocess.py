@@ -40,20 +40,12 @@ from hpcgnn.shards.schema import GraphInfo
 
 
 class Balance(NamedTuple):
-    """What `--balance` says.
+    """What `--balance` says."""
 
-    Attributes
-    ----------
-    text : str                   as users write it, also for the default
-    balance : str                of BALANCES
-    layers : int                 of the model, for balance "training"
-    measured : Measured or None  what the ranks of a run took
-    """
-
-    text: str
-    balance: str
-    layers: int = DEFAULT_LAYERS
-    measured: Measured | None = None
+    text: str      # as users write it, also for the default
+    balance: str      # of BALANCES
+    layers: int = DEFAULT_LAYERS      # of the model, for balance "training"
+    measured: Measured | None = None      # what the ranks of a run took
 
 
 def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> Balance:

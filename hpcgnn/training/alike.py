@@ -37,21 +37,14 @@ CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX5
 
 @dataclass(frozen=True)
 class Traits:
-    """What decides how a rank rounds, and its number of threads.
-
-    Attributes
-    ----------
-    simd : str                 level of hpcgnn's kernels
-    capability : str           level of torch's kernels
-    products : str             precision of torch's float32 products
-    """
+    """What decides how a rank rounds, and its number of threads."""
 
     version: str
     torch_version: str
-    simd: str
-    capability: str
+    simd: str      # level of hpcgnn's kernels
+    capability: str      # level of torch's kernels
     num_threads: int
-    products: str = "highest"
+    products: str = "highest"      # precision of torch's float32 products
 
     @classmethod
     def of_this_rank(cls) -> Traits:

@@ -29,19 +29,14 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 class ClusterCut:
     """Which edges batches keep, as settings of a run or flags of `hpcgnn infer`.
 
-    Attributes
-    ----------
-    clusters, batch_size : int       clusters of the whole graph, and clusters per batch
-    between_clusters : bool          keep edges between clusters of one batch
-
     Raises
     ------
     ConfigError      a number below 1, or a wrong type
     """
 
-    clusters: int
+    clusters: int      # numbers of clusters of the whole graph, and clusters per batch
     batch_size: int = CLUSTERS_A_BATCH
-    between_clusters: bool = False
+    between_clusters: bool = False      # keep edges between clusters of one batch
 
     def __post_init__(self):
         counts = (self.clusters, self.batch_size)
@@ -85,16 +80,10 @@ class ClusterCut:
 
 @dataclass(frozen=True)
 class Degrees:
-    """In-degrees in the whole graph, looked up by node.
+    """In-degrees in the whole graph, looked up by node."""
 
-    Attributes
-    ----------
-    node_id : (num_rows,) int64, ascending
-    in_degree : (num_rows,) int32
-    """
-
-    node_id: np.ndarray
-    in_degree: np.ndarray
+    node_id: np.ndarray      # (num_rows,) int64, ascending
+    in_degree: np.ndarray      # (num_rows,) int32
 
     @classmethod
     def of_part(cls, part: Partition) -> Degrees:

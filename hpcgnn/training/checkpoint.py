@@ -45,22 +45,14 @@ NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, Ru
 
 @dataclass
 class Progress:
-    """How far a run has come and what it has found, without tensors.
+    """How far a run has come and what it has found, without tensors."""
 
-    Attributes
-    ----------
-    seed_index : int                 completed trainings of --repeat
-    epoch : int                      completed epochs of the current training
-    best : Evaluation or None        by validation score
-    finished : list of dict          result of each completed training
-    """
-
-    seed_index: int = 0
-    epoch: int = 0
-    best: Evaluation | None = None
+    seed_index: int = 0      # completed trainings of --repeat
+    epoch: int = 0      # completed epochs of the current training
+    best: Evaluation | None = None      # by validation score
     best_epoch: int = 0
     evaluations_since_best: int = 0
-    finished: list[dict[str, Any]] = field(default_factory=list)
+    finished: list[dict[str, Any]] = field(default_factory=list)      # result of each completed training
 
     @property
     def num_epochs(self) -> int:
@@ -87,37 +79,28 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at the end of an epoch.
-
-    Attributes
-    ----------
-    fingerprint : Fingerprint        of the shards that were trained on last
-    token : str                      32 hexadecimal digits, new for every checkpoint
-    schedule : dict or None          state of the learning-rate schedule
-    own_optimizer : dict or None     name and groups of a program's optimizer
-    loss, best_loss : dict           weights and buffers of a program's loss, by name
-    frozen : list of str or None     weights that require no gradient, if a program changed that during training
-    answers_with : dict or None      `task`, `num_classes`, `class_names` of the training graph; None in early versions
-    by_node : dict or None           names of `weights` and numbers of `moments` of tables with one row per node, whole here
-    """
+    """A run at the end of an epoch."""
 
     settings: dict[str, Any]
     dataset: str
-    fingerprint: Fingerprint
-    token: str
+    fingerprint: Fingerprint      # of the shards that were trained on last
+    token: str      # 32 hexadecimal digits, new for every checkpoint
     progress: Progress
     model: dict[str, torch.Tensor]
     best_model: dict[str, torch.Tensor]
     optimizer: dict[int, dict[str, torch.Tensor]]
     loss_scale: LossScale
     controller: dict[str, Any]
-    schedule: dict[str, Any] | None = None
-    own_optimizer: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None      # state of the learning-rate schedule
+    own_optimizer: dict[str, Any] | None = None      # name and groups of a program's optimizer
     average: Averaged | None = None
-    loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)      # weights and buffers of a program's loss, by name
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
-    frozen: list[str] | None = None
+    frozen: list[str] | None = None      # weights that require no gradient, if a program changed that during training
+    # `task`, `num_classes`, `class_names` of the training graph; None in early versions
     answers_with: dict[str, Any] | None = None
+    # `weights`, names, and `moments`, numbers, of tables with one row per node: each rank holds the rows of its own
+    # nodes, and here they are whole, in the source's order.
     by_node: dict[str, Any] | None = None
 
 

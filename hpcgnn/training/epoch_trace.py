@@ -38,18 +38,11 @@ def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_
 
 @dataclass
 class StepsTaken:
-    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them.
+    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them."""
 
-    Attributes
-    ----------
-    losses : list of float         per step, this rank's share of the epoch's mean loss
-    checks : list of StepCheck     per step of this process, and one for all steps before it
-    seconds : float                spent before this process began, as is `traffic`
-    """
-
-    losses: list[float] = field(default_factory=list)
-    checks: list[StepCheck] = field(default_factory=list)
-    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
+    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, and one for all before
+    seconds: float = 0.0      # spent before this process began, as is `traffic`
     traffic: Traffic = field(default_factory=Traffic)
 
     @property

@@ -31,52 +31,31 @@ DRAWN_EPOCHS = 8                         # whose bytes are computed, where rows 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that one rank holds.
+    """Bytes that one rank holds."""
 
-    Attributes
-    ----------
-    features : input rows of inner and halo nodes
-    structure : ids, degrees, edges and matrices
-    weights : weights, their best copy, gradients and the optimizer's moments
-    activations : what else the forward pass keeps for the backward pass
-    halo_rows : the widest halo rows of one exchange, as floats
-    messages : the largest messages of one exchange, sent and received
-    method_state : what the method keeps between epochs
-    process : peak so far, of the process with Python and libraries; on a GPU, of torch
-    """
-
-    features: int
-    structure: int
-    weights: int
-    activations: int
-    halo_rows: int
-    messages: int
-    method_state: int
-    process: int
+    features: int      # input rows of inner and halo nodes
+    structure: int      # ids, degrees, edges and matrices
+    weights: int      # weights, their best copy, gradients and the optimizer's moments
+    activations: int      # what else the forward pass keeps for the backward pass
+    halo_rows: int      # the widest halo rows of one exchange, as floats
+    messages: int      # the largest messages of one exchange, sent and received
+    method_state: int      # what the method keeps between epochs
+    process: int      # peak so far, of the process with Python and libraries; on a GPU, of torch
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run would take.
+    """What a run would take."""
 
-    Attributes
-    ----------
-    memory : tuple of Memory            one per rank
-    least_bytes, most_bytes : int       of an epoch, all ranks; equal if known in advance
-    evaluation_bytes, setup_bytes : int of one evaluation, and once; all ranks
-    epoch_seconds : float               median of the sample
-    assign_seconds : float              of one decision by the method's solver
-    num_epochs, num_evaluations, num_assignments : int      of the whole run, all its seeds
-    """
-
-    memory: tuple[Memory, ...]
-    least_bytes: int
+    memory: tuple[Memory, ...]      # one per rank
+    least_bytes: int      # least and most of an epoch, all ranks; equal if known in advance
     most_bytes: int
-    evaluation_bytes: int
+    evaluation_bytes: int      # of all ranks
     setup_bytes: int
-    epoch_seconds: float
+    epoch_seconds: float      # median of the sample
     evaluation_seconds: float
-    assign_seconds: float
+    assign_seconds: float      # of one decision by the method's solver
+    # Of the whole run, all its seeds.
     num_epochs: int
     num_evaluations: int
     num_assignments: int

@@ -39,27 +39,18 @@ def end_if_asked(comm: MPI.Comm) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, the same on all ranks.
-
-    Attributes
-    ----------
-    settings : dict                  from flags, or the arguments of a call
-    file_settings : dict             from a file; `settings` override them
-    preset : str or None             of the registry
-    out : Path or None               run folder; None takes a name made from the settings
-    resume, overwrite, other_graph : bool      see `hpcgnn train --help`
-    recipe : Recipe or None          what a program passes in
-    """
+    """What is asked for, the same on all ranks."""
 
     shards: Path
-    settings: dict[str, Any]
-    file_settings: dict[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-    out: Path | None = None
+    settings: dict[str, Any]      # from flags, or the arguments of a call
+    file_settings: dict[str, Any] = field(default_factory=dict)      # from a file; `settings` override them
+    preset: str | None = None      # of the registry
+    out: Path | None = None      # run folder; None takes a name made from the settings
+    # See `hpcgnn train --help`.
     resume: bool = False
     overwrite: bool = False
     other_graph: bool = False
-    recipe: Recipe | None = None
+    recipe: Recipe | None = None      # what a program passes in
 
     def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
         return resolve_train_config(dataset, settings, file_settings, self.preset)

@@ -28,18 +28,7 @@ from hpcgnn.training.tables import Tables
 
 @dataclass
 class Learner:
-    """What training changes.
-
-    Attributes
-    ----------
-    clip_norm : float                 largest norm of a step's gradient, or 0
-    loss_tensors : dict               weights and buffers of a program's loss, by name
-    best_loss : dict                  their values at the best weights so far
-    first_frozen : frozenset of str   weights that required no gradient at the start
-    untrained : list of parameters    that the loss may read but nothing trains; empty after the first step
-    tables : Tables                   with rows of own nodes
-    has_stepped : bool                a program's optimizer has moved the weights
-    """
+    """What training changes."""
 
     model: torch.nn.Module
     optimizer: FlatAdam | OwnOptimizer
@@ -48,13 +37,15 @@ class Learner:
     loss_scale: LossScale
     average: WeightAverage
     schedule: RateSchedule | None = None
-    clip_norm: float = 0.0
+    clip_norm: float = 0.0      # largest norm of a step's gradient, or 0
+    # Weights and buffers of a program's loss, by name.
     loss_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
-    first_frozen: frozenset[str] = frozenset()
+    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)      # their values at the best weights so far
+    first_frozen: frozenset[str] = frozenset()      # weights that required no gradient at the start
+    # Parameters that the loss may read but nothing trains; empty after the first step.
     untrained: list[torch.nn.Parameter] = field(default_factory=list)
-    tables: Tables | None = None
-    has_stepped: bool = False
+    tables: Tables | None = None      # with one row per node, each held by the node's rank
+    has_stepped: bool = False      # a program's optimizer has moved the weights
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:

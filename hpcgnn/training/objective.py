@@ -25,33 +25,23 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """Labels of inner rows, the rows of each split, and the loss.
+    """Labels of inner rows, the rows of each split, and the loss."""
 
-    Attributes
-    ----------
-    labels : (num_inner,) int64 class ids, (num_inner, num_classes) float32 indicators, or (num_inner, num_outputs)
-             float32 targets
-    rows : dict of split name to (n,) int64 local rows
-    num_global : dict of split name to the number of its nodes on all ranks
-    task : {"classes", "multi-label", "regression"}
-    loss : Loss or OwnLoss      sums the loss of some rows, from their outputs and labels
-    node_id : (num_inner,) int64                 global ids
-    class_counts : dict of split name to dict    nodes of all ranks by class id, for a program's own loss
-    mean_rows : dict of split name to number     divisor of the sum over all ranks: the nodes, or, if some values are
-                                                 unknown, the known values divided by the columns
-    num_steps : int                              above 1 if the rows are those of one of several steps
-    """
-
+    # (num_inner,) int64 class ids, (num_inner, num_classes) float32 indicators, or (num_inner, num_outputs) float32
+    # targets
     labels: torch.Tensor
-    rows: dict[str, torch.Tensor]
-    num_global: dict[str, int]
-    task: str
-    loss: Loss | OwnLoss
+    rows: dict[str, torch.Tensor]      # by split, (n,) int64 local rows
+    num_global: dict[str, int]      # by split, nodes of all ranks
+    task: str      # {"classes", "multi-label", "regression"}
+    loss: Loss | OwnLoss      # sums the loss of some rows, from their outputs and labels
     comm: MPI.Comm
-    node_id: torch.Tensor
+    node_id: torch.Tensor      # (num_inner,) int64, global ids
+    # By split, nodes of all ranks by class id; for a program's own loss.
     class_counts: dict[str, dict[int, int]]
+    # By split, divisor of the sum over all ranks: the nodes, or, if some values are unknown, the known values
+    # divided by the columns.
     mean_rows: dict[str, float]
-    num_steps: int = 1
+    num_steps: int = 1      # above 1 if the rows are those of one of several steps
 
     @classmethod
     def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,

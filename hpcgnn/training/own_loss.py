@@ -41,21 +41,13 @@ Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Population:
-    """The rows of all ranks that a loss is over.
-
-    Attributes
-    ----------
-    num_rows : int                of all ranks
-    class_counts : dict           nodes of all ranks by class id; empty if labels are no classes
-    node_id : (n,) int64          global ids of this rank's rows
-    num_steps : int               steps that share all rows
-    """
+    """The rows of all ranks that a loss is over."""
 
     comm: MPI.Comm
-    num_rows: int
-    class_counts: dict[int, int]
-    node_id: torch.Tensor
-    num_steps: int = 1
+    num_rows: int      # of all ranks
+    class_counts: dict[int, int]      # nodes of all ranks by class id; empty if labels are no classes
+    node_id: torch.Tensor      # (n,) int64, global ids of this rank's rows
+    num_steps: int = 1      # steps that share all rows
 
 
 class OwnLoss:

@@ -24,20 +24,13 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a program passes in; None leaves it to the settings.
-
-    Attributes
-    ----------
-    model : nn.Module, or a function without arguments that makes one, or None
-    optimizer : function or None        from parameters to an optimizer of torch
-    schedule : function or None         from an optimizer to a schedule of its learning rates
-    """
+    """What a program passes in; None leaves it to the settings."""
 
     model: nn.Module | Callable[[], nn.Module] | None = None
     loss: OwnLoss | None = None
     score: Score | None = None
-    optimizer: MakeOptimizer | None = None
-    schedule: MakeSchedule | None = None
+    optimizer: MakeOptimizer | None = None      # from parameters to an optimizer of torch
+    schedule: MakeSchedule | None = None      # from an optimizer to a schedule of its learning rates
     callbacks: tuple[Callback, ...] = ()
 
     @contextmanager

@@ -30,30 +30,18 @@ TOKEN = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that a lock names, told from all others on any machine.
+    """The process that a lock names, told from all others on any machine."""
 
-    Attributes
-    ----------
-    host : str               empty if nothing is known of the process
-    system : str             boot of the machine, and the namespace of `pid`
-    started : str            when the process started, as the kernel counts
-    job, restart : str       Slurm's job number, and how often the job was requeued; empty outside of Slurm
-    since : str              when the lock was taken, for the reader
-    folder : str             of the lock, without links
-    inode : int              of the lock there; 0 if unknown
-    token : str              unique for every lock ever taken
-    """
-
-    host: str = ""
-    system: str = ""
+    host: str = ""      # empty if nothing is known of the process
+    system: str = ""      # boot of the machine, and the namespace of `pid`
     pid: int = 0
-    started: str = ""
-    job: str = ""
+    started: str = ""      # when the process started, as the kernel counts
+    job: str = ""      # Slurm's job number, and how often the job was requeued; empty outside of Slurm
     restart: str = ""
-    since: str = ""
-    token: str = ""
-    folder: str = ""
-    inode: int = 0
+    since: str = ""      # when the lock was taken, for the reader
+    token: str = ""      # unique for every lock ever taken
+    folder: str = ""      # of the lock, without links
+    inode: int = 0      # of the lock there; 0 if unknown
 
     @classmethod
     def of_this_process(cls) -> Holder:

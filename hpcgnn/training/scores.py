@@ -110,21 +110,14 @@ ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
 
 @dataclass(frozen=True)
 class Score:
-    """A score and which values are good.
-
-    Attributes
-    ----------
-    function : collective, from (comm, outputs, labels) of this rank's rows to the same number on all ranks
-    task : str                  that it fits, "" for any
-    prefers_low : bool
-    is_share : bool             from 0 to 1, so shown in percent
-    """
+    """A score and which values are good."""
 
     name: str
+    # Collective: from (comm, outputs, labels) of this rank's rows to the same number on all ranks.
     function: ScoreFunction
-    task: str
+    task: str      # that it fits, "" for any
     prefers_low: bool = False
-    is_share: bool = True
+    is_share: bool = True      # from 0 to 1, so shown in percent
 
     def show(self, value: float) -> str:
         """The value as text, in percent if it is a share; "-" if no node has given one."""

@@ -89,21 +89,13 @@ def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What moves the rows of a run.
-
-    Attributes
-    ----------
-    plan : ExchangePlan               of the messages
-    mates : tuple of int              ranks of this rank's node
-    node : ComputeNode or None        what they share
-    sums : PreAggregation or None     what is summed before it is sent
-    """
+    """What moves the rows of a run."""
 
     exchange: HaloExchange
-    plan: ExchangePlan
-    mates: tuple[int, ...]
-    node: ComputeNode | None
-    sums: PreAggregation | None
+    plan: ExchangePlan      # of the messages
+    mates: tuple[int, ...]      # ranks of this rank's node
+    node: ComputeNode | None      # what they share
+    sums: PreAggregation | None      # what is summed before it is sent
 
     @classmethod
     def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,

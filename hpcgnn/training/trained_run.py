@@ -33,19 +33,12 @@ ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run folder's model with the best validation score, and its graph.
-
-    Attributes
-    ----------
-    model : nn.Module                in evaluation mode
-    remark : str or None             a sentence, if it was trained on another graph
-    cut : ClusterCut or None         that it was trained in; None is the whole graph
-    """
+    """A run folder's model with the best validation score, and its graph."""
 
     session: Session
-    model: nn.Module
-    remark: str | None = None
-    cut: ClusterCut | None = None
+    model: nn.Module      # in evaluation mode
+    remark: str | None = None      # a sentence, if it was trained on another graph
+    cut: ClusterCut | None = None      # that it was trained in; None is the whole graph
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, config_of: ConfigOf,

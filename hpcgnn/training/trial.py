@@ -43,23 +43,14 @@ ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftm
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial has found.
+    """What a trial has found."""
 
-    Attributes
-    ----------
-    name : str                              of the model's class
-    outputs : (n, num_outputs) float32      in evaluation, without a gradient
-    rows : (n,) int64                       their inner rows
-    endings : tuple of str                  last function in training and in evaluation: "sigmoid", "softmax",
-                                            "log_softmax" or "" for any other
-    remark : str                            why rows were not compared; "" if they were
-    """
-
-    name: str
-    outputs: torch.Tensor
-    rows: np.ndarray
+    name: str      # of the model's class
+    outputs: torch.Tensor      # (n, num_outputs) float32, in evaluation, without a gradient
+    rows: np.ndarray      # (n,) int64, their inner rows
+    # Last function in training and in evaluation: "sigmoid", "softmax", "log_softmax" or "" for any other
     endings: tuple[str, str]
-    remark: str = ""
+    remark: str = ""      # why rows were not compared; "" if they were
 
 
 def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:
