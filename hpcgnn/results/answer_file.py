@@ -29,37 +29,6 @@ from hpcgnn.shards.records import packed_texts, unpacked_texts
 from hpcgnn.shards.sealed import open_sealed, reason_of, write_sealed
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
-
-def columns_of(answers: Answers) -> dict[str, np.ndarray]:
-    """The table's columns, (n,) each, without the embeddings.
-
-    `node` is the id in the source. With one class per node: `class`, `class_name` if classes have names, and
-    `probability`. With several labels, for each label K: `label_K` (0 or 1) and `probability_K`. For a regression
-    `value`, or `value_K` per target. K is the name of a label or target, else its number.
-    """
-    columns = {"node": answers.name}
-    if answers.task == CLASSES:
-        names = answers.class_name
-        return {**columns, "class": answers.prediction, **({} if names is None else {"class_name": names}),
-                "probability": answers.probability}
-    if answers.task == MULTI_LABEL:
-        return {**columns, **_split("label", answers.prediction, answers.class_names),
-                **_split("probability", answers.probability, answers.class_names)}
-    if answers.prediction.shape[1] == 1:
-        return {**columns, "value": answers.prediction[:, 0]}
-    return {**columns, **_split("value", answers.prediction, answers.class_names)}
-
-
-def embedding_columns(answers: Answers) -> dict[str, np.ndarray]:
-    """Columns of the embeddings, (n,) float32 each: `embedding_0`, `embedding_1`, ..."""
-    return _split("embedding", answers.embeddings, ())
-
-
-def _split(name: str, table: np.ndarray, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    keys = names if len(names) == table.shape[1] else range(table.shape[1])
-    return {f"{name}_{key}": table[:, number] for number, key in enumerate(keys)}
-
-
 KIND, VERSION = "answers", 1
 ADVICE = "run hpcgnn predict again"
 FEW_BYTES = 1 << 24     # that texts of one width may take in .npz
@@ -130,6 +99,36 @@ def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         return {name: array.asstr()[()] if array.dtype.kind == "O" else array[()]
                 for name, array in file.items()}
+
+
+def columns_of(answers: Answers) -> dict[str, np.ndarray]:
+    """The table's columns, (n,) each, without the embeddings.
+
+    `node` is the id in the source. With one class per node: `class`, `class_name` if classes have names, and
+    `probability`. With several labels, for each label K: `label_K` (0 or 1) and `probability_K`. For a regression
+    `value`, or `value_K` per target. K is the name of a label or target, else its number.
+    """
+    columns = {"node": answers.name}
+    if answers.task == CLASSES:
+        names = answers.class_name
+        return {**columns, "class": answers.prediction, **({} if names is None else {"class_name": names}),
+                "probability": answers.probability}
+    if answers.task == MULTI_LABEL:
+        return {**columns, **_split("label", answers.prediction, answers.class_names),
+                **_split("probability", answers.probability, answers.class_names)}
+    if answers.prediction.shape[1] == 1:
+        return {**columns, "value": answers.prediction[:, 0]}
+    return {**columns, **_split("value", answers.prediction, answers.class_names)}
+
+
+def embedding_columns(answers: Answers) -> dict[str, np.ndarray]:
+    """Columns of the embeddings, (n,) float32 each: `embedding_0`, `embedding_1`, ..."""
+    return _split("embedding", answers.embeddings, ())
+
+
+def _split(name: str, table: np.ndarray, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    keys = names if len(names) == table.shape[1] else range(table.shape[1])
+    return {f"{name}_{key}": table[:, number] for number, key in enumerate(keys)}
 
 
 def arrays_of(answers: Answers) -> dict[str, np.ndarray]:

@@ -23,50 +23,6 @@ MEMORY_BYTES_PER_SECOND, LINK_BYTES_PER_SECOND = 1e10, 1e9
 PASSES = 3     # forward, and two products backward
 
 
-def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_ranks: int,
-                    is_asynchronous: bool) -> float:
-    """Seconds of an epoch on a machine of fixed bandwidths; messages hidden behind computation are free.
-
-    Parameters
-    ----------
-    num_edges : int      of the whole graph; each layer reads one float32 row per edge, forward and backward
-    """
-    computing = PASSES * num_edges * config.layers * config.hidden * 4 / MEMORY_BYTES_PER_SECOND / num_ranks
-    sending = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / LINK_BYTES_PER_SECOND / num_ranks
-    return max(computing, sending) if is_asynchronous else computing + sending
-
-
-@dataclass
-class StepsTaken:
-    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them."""
-
-    losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
-    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, and one for all before
-    seconds: float = 0.0      # spent before this process began, as is `traffic`
-    traffic: Traffic = field(default_factory=Traffic)
-
-    @property
-    def check(self) -> StepCheck:
-        """What all steps have found."""
-        return worst_of(self.checks)
-
-    def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
-        """State for a checkpoint, with what this process has spent."""
-        check, traffic = self.check, traffic.plus(self.traffic)
-        return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
-                "losses": np.array(self.losses), "traffic": traffic.state(),
-                "largest": np.array([check.largest_gradient, check.largest_result]),
-                "hash": np.array([check.hash], np.uint64)}
-
-    @classmethod
-    def of_state(cls, state: State | None) -> StepsTaken:
-        """Continue from a `state()`; None begins an epoch."""
-        if state is None:
-            return cls()
-        check = StepCheck(*state["largest"].tolist(), int(state["hash"][0]))
-        return cls(state["losses"].tolist(), [check], float(state["seconds"]), Traffic.of_state(state["traffic"]))
-
-
 @dataclass(frozen=True)
 class EpochTrace:
     """What all ranks did in one epoch. Seconds are means over ranks, bytes are sums of what went to MPI.
@@ -144,3 +100,47 @@ class EpochTrace:
             sent_bytes_between_nodes=int(between),
             shared_bytes=int(shared),
         )
+
+
+@dataclass
+class StepsTaken:
+    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them."""
+
+    losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
+    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, and one for all before
+    seconds: float = 0.0      # spent before this process began, as is `traffic`
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def check(self) -> StepCheck:
+        """What all steps have found."""
+        return worst_of(self.checks)
+
+    def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
+        """State for a checkpoint, with what this process has spent."""
+        check, traffic = self.check, traffic.plus(self.traffic)
+        return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
+                "losses": np.array(self.losses), "traffic": traffic.state(),
+                "largest": np.array([check.largest_gradient, check.largest_result]),
+                "hash": np.array([check.hash], np.uint64)}
+
+    @classmethod
+    def of_state(cls, state: State | None) -> StepsTaken:
+        """Continue from a `state()`; None begins an epoch."""
+        if state is None:
+            return cls()
+        check = StepCheck(*state["largest"].tolist(), int(state["hash"][0]))
+        return cls(state["losses"].tolist(), [check], float(state["seconds"]), Traffic.of_state(state["traffic"]))
+
+
+def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_ranks: int,
+                    is_asynchronous: bool) -> float:
+    """Seconds of an epoch on a machine of fixed bandwidths; messages hidden behind computation are free.
+
+    Parameters
+    ----------
+    num_edges : int      of the whole graph; each layer reads one float32 row per edge, forward and backward
+    """
+    computing = PASSES * num_edges * config.layers * config.hidden * 4 / MEMORY_BYTES_PER_SECOND / num_ranks
+    sending = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / LINK_BYTES_PER_SECOND / num_ranks
+    return max(computing, sending) if is_asynchronous else computing + sending

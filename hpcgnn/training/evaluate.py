@@ -28,79 +28,6 @@ from hpcgnn.training.objective import SPLITS, UNKNOWN_LABEL, Objective, chosen_r
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
 
-def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Task and classes of a graph, as a checkpoint keeps them of the training graph."""
-    return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
-
-
-def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:
-    """The graph's info with a model's task and classes."""
-    return replace(info, task=classes["task"], num_classes=classes["num_classes"],
-                   class_names=tuple(classes["class_names"]), is_multi_label=classes["task"] == MULTI_LABEL)
-
-
-def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
-    """Labels in the order of a model's classes.
-
-    Parameters
-    ----------
-    labels : (n,) ids, (n, info.num_classes) uint8, or (n, info.num_classes) float32      of a part of the graph
-    classes : dict      `task`, `num_classes`, `class_names` of the model
-
-    Returns
-    -------
-    (n,) int64, -1 for no label or one that the model does not know; (n, num_classes) uint8, 255 for unknown; or
-    (n, num_classes) float32, NaN for unknown
-
-    Raises
-    ------
-    TrainingError      labels of another task, or another number of targets
-    """
-    task, num_classes = classes["task"], classes["num_classes"]
-    if classes_of(info) == classes:
-        return labels
-    if not info.num_train + info.num_val + info.num_test:
-        none = {CLASSES: ((), -1, np.int64), MULTI_LABEL: ((num_classes,), UNKNOWN_LABEL, np.uint8),
-                REGRESSION: ((num_classes,), np.nan, np.float32)}[task]
-        return np.full((len(labels), *none[0]), *none[1:])
-    if info.task != task:
-        raise TrainingError(f"the model answers with labels that are {KINDS[task]}, and those of {info.name} are "
-                            f"{KINDS[info.task]}; give the graph without labels, or with such ones")
-    if task == REGRESSION:
-        if info.num_classes != num_classes:
-            raise TrainingError(f"the model answers with {num_classes} targets, and {info.name} has "
-                                f"{info.num_classes}; give the same ones, NaN where they are unknown")
-        return labels
-    place = places_of(info, classes)
-    if task == CLASSES:
-        return np.where(labels < 0, -1, place[labels])
-    found = np.full((len(labels), num_classes), UNKNOWN_LABEL, np.uint8)
-    found[:, place[place >= 0]] = labels[:, place >= 0]
-    return found
-
-
-def places_of(info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
-    """Per class of a graph, the model's class, (info.num_classes,) int64; -1 if it has none."""
-    known = classes["class_names"]
-    if info.class_names and known:
-        number = {name: place for place, name in enumerate(known)}
-        return np.array([number.get(name, -1) for name in info.class_names], np.int64)
-    ids = np.arange(info.num_classes)
-    return np.where(ids < classes["num_classes"], ids, -1)
-
-
-def strange_classes(info: GraphInfo, classes: dict[str, Any]) -> list[str]:
-    """A sentence on the graph's classes that the model does not know; empty if it knows them all."""
-    if info.task != classes["task"] or info.task == REGRESSION or not info.num_train + info.num_val + info.num_test:
-        return []
-    strange = np.flatnonzero(places_of(info, classes) < 0).tolist()
-    if not strange:
-        return []
-    names = [info.class_names[one] if info.class_names else str(one) for one in strange[:8]]
-    return [f"the model does not know {len(strange)} of the classes of {info.name}: {', '.join(names)}"
-            f"{', ...' if len(strange) > 8 else ''}; their nodes count as answered wrong"]
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Scores, nan for a split without nodes, and the mean validation loss."""
@@ -184,3 +111,76 @@ def _as_floats(rows: torch.Tensor) -> torch.Tensor:
 def _num_not_finite(rows: torch.Tensor) -> int:
     return sum((~torch.isfinite(rows[start:stop])).any(1).sum().item()
                for start, stop in blocks(0, len(rows), rows.device.type))
+
+
+def classes_of(info: GraphInfo) -> dict[str, Any]:
+    """Task and classes of a graph, as a checkpoint keeps them of the training graph."""
+    return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
+
+
+def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:
+    """The graph's info with a model's task and classes."""
+    return replace(info, task=classes["task"], num_classes=classes["num_classes"],
+                   class_names=tuple(classes["class_names"]), is_multi_label=classes["task"] == MULTI_LABEL)
+
+
+def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
+    """Labels in the order of a model's classes.
+
+    Parameters
+    ----------
+    labels : (n,) ids, (n, info.num_classes) uint8, or (n, info.num_classes) float32      of a part of the graph
+    classes : dict      `task`, `num_classes`, `class_names` of the model
+
+    Returns
+    -------
+    (n,) int64, -1 for no label or one that the model does not know; (n, num_classes) uint8, 255 for unknown; or
+    (n, num_classes) float32, NaN for unknown
+
+    Raises
+    ------
+    TrainingError      labels of another task, or another number of targets
+    """
+    task, num_classes = classes["task"], classes["num_classes"]
+    if classes_of(info) == classes:
+        return labels
+    if not info.num_train + info.num_val + info.num_test:
+        none = {CLASSES: ((), -1, np.int64), MULTI_LABEL: ((num_classes,), UNKNOWN_LABEL, np.uint8),
+                REGRESSION: ((num_classes,), np.nan, np.float32)}[task]
+        return np.full((len(labels), *none[0]), *none[1:])
+    if info.task != task:
+        raise TrainingError(f"the model answers with labels that are {KINDS[task]}, and those of {info.name} are "
+                            f"{KINDS[info.task]}; give the graph without labels, or with such ones")
+    if task == REGRESSION:
+        if info.num_classes != num_classes:
+            raise TrainingError(f"the model answers with {num_classes} targets, and {info.name} has "
+                                f"{info.num_classes}; give the same ones, NaN where they are unknown")
+        return labels
+    place = places_of(info, classes)
+    if task == CLASSES:
+        return np.where(labels < 0, -1, place[labels])
+    found = np.full((len(labels), num_classes), UNKNOWN_LABEL, np.uint8)
+    found[:, place[place >= 0]] = labels[:, place >= 0]
+    return found
+
+
+def places_of(info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
+    """Per class of a graph, the model's class, (info.num_classes,) int64; -1 if it has none."""
+    known = classes["class_names"]
+    if info.class_names and known:
+        number = {name: place for place, name in enumerate(known)}
+        return np.array([number.get(name, -1) for name in info.class_names], np.int64)
+    ids = np.arange(info.num_classes)
+    return np.where(ids < classes["num_classes"], ids, -1)
+
+
+def strange_classes(info: GraphInfo, classes: dict[str, Any]) -> list[str]:
+    """A sentence on the graph's classes that the model does not know; empty if it knows them all."""
+    if info.task != classes["task"] or info.task == REGRESSION or not info.num_train + info.num_val + info.num_test:
+        return []
+    strange = np.flatnonzero(places_of(info, classes) < 0).tolist()
+    if not strange:
+        return []
+    names = [info.class_names[one] if info.class_names else str(one) for one in strange[:8]]
+    return [f"the model does not know {len(strange)} of the classes of {info.name}: {', '.join(names)}"
+            f"{', ...' if len(strange) > 8 else ''}; their nodes count as answered wrong"]

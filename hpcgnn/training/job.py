@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from hpcgnn.training.trainer import TrainingRun
 
 
-def end_if_asked(comm: MPI.Comm) -> None:
-    """Collective: end on all ranks if any was asked to stop; raises Interrupted."""
-    if comm.allreduce(STOP_REQUEST.signal_number, MPI.MAX):
-        raise Interrupted("stopped by a signal before the first epoch; nothing is lost, the same command with --resume "
-                          "goes on")
-
-
 @dataclass(frozen=True)
 class Job:
     """What is asked for, the same on all ranks."""
@@ -165,3 +158,10 @@ def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Pat
     model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
     scheme = "" if config.quantize == "none" else f"-{config.quantize}"
     return Path("runs") / f"{dataset}-{model}-{method}{config.method.folder_suffix}{scheme}-p{num_ranks}"
+
+
+def end_if_asked(comm: MPI.Comm) -> None:
+    """Collective: end on all ranks if any was asked to stop; raises Interrupted."""
+    if comm.allreduce(STOP_REQUEST.signal_number, MPI.MAX):
+        raise Interrupted("stopped by a signal before the first epoch; nothing is lost, the same command with --resume "
+                          "goes on")

@@ -59,103 +59,6 @@ from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 from hpcgnn.training.trial import Tried, try_model
 
-
-def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
-    """Collective: rank 0 reads and checks graph.h5; every rank gets the whole graph's facts and the statistics of its
-    own part.
-
-    One rank reads because the file is as long as the graph has nodes. Each part's file names the run of preprocess that
-    made it, so a rank with another folder notices when it reads its part.
-
-    Raises
-    ------
-    CollectiveError      shards are missing, damaged or for another number of ranks
-    """
-    told: list[tuple[GraphInfo | None, str | None]] | None = None
-    if comm.rank == 0:
-        try:
-            info = read_graph_info(folder)
-            check_num_parts(info, comm.size)
-            told = [(replace(info, statistics={part: row}), None) for part, row in enumerate(info.statistics)]
-        except HpcgnnError as error:
-            told = [(None, str(error))] * comm.size
-    HERE.note("waits for what graph.h5 says")
-    info, sentence = comm.scatter(told)
-    HERE.note("goes on")
-    if sentence is not None:
-        raise CollectiveError(sentence)
-    return info
-
-
-@dataclass(frozen=True)
-class Exchanges:
-    """What moves the rows of a run."""
-
-    exchange: HaloExchange
-    plan: ExchangePlan      # of the messages
-    mates: tuple[int, ...]      # ranks of this rank's node
-    node: ComputeNode | None      # what they share
-    sums: PreAggregation | None      # what is summed before it is sent
-
-    @classmethod
-    def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,
-             full_bits: int) -> Exchanges:
-        """Collective: build what the settings ask for. `full_bits` is the width of stored rows, 32 or 16."""
-        plan = ExchangePlan.build(part)
-        wire = Wire(config.exchange, transport, Link(1e6 * config.link_mbps), config.pipeline, config.rematerialize)
-        coding = Coding(full_bits, config.sum_bits, *rotated_rows(config))
-        mates, ranks_of_node = _mates_of(comm, config)
-
-        def node_of(plan: ExchangePlan) -> ComputeNode | None:
-            return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
-
-        outgoing = inputs = sums = None
-        if config.pre_aggregation == "on" and comm.size > 1:
-            node = node_of(plan)
-            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire, coding,
-                                  savings=Savings(node))
-            sums = PreAggregation.build(comm, part, plan, reach)
-            outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
-        node = node_of(plan)
-        if node is not None:
-            plan, reach = node.plan, reach and node.reach(comm, reach)
-        kind = config.method.exchange()
-        exchange = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach,
-                                kind.predicting() if config.predict == "previous" else kind,
-                                Savings(node, outgoing, inputs))
-        return cls(exchange, plan, mates, node, sums)
-
-    def importance(self, part: Partition) -> np.ndarray:
-        """Collective: importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
-        known = part.importance if self.sums is None else self.sums.importance
-        return known if self.node is None else self.exchange.received_values(known[:self.plan.num_inner])
-
-
-def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
-    """Purposes whose messages are rotated, and the least number of columns that a rotated row has."""
-    is_own = config.code == "auto"
-    directions = ROTATED[config.method.own_code() if is_own else config.code]
-    purpose = {"forward": FORWARD, "backward": BACKWARD}
-    return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
-
-
-def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:
-    """Collective: ranks of this rank's node, and their communicator if they share rows."""
-    node = split_nodes(comm, config.ranks_per_node)
-    mates = tuple(node.allgather(comm.rank))
-    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
-        return mates, node
-    node.Free()
-    return mates, None
-
-
-def _inner_degree(part: Partition) -> np.ndarray:
-    """In-degrees in the whole graph, or sums of edge weights, (num_inner,): inner rows have all their edges here."""
-    if part.edge_weight is not None:
-        return weighted_degree(part.indptr, part.edge_weight)
-    return part.in_degree[:part.num_inner]
-
-
 Own = TypeVar("Own")
 NOTHING = Recipe()
 CLUSTER_SEED = 0     # of KaMinPar: runs of all seeds share the clusters
@@ -363,6 +266,102 @@ class Session:
         decay = config.weight_decay if config.weight_decay_layers == "all" else 0.0
         return [*(replace(group, parameters=[one for one in group.parameters if one.requires_grad == is_trained])
                   for is_trained in (True, False) for group in groups), WeightGroup(of_loss, config.lr, decay)]
+
+
+def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
+    """Collective: rank 0 reads and checks graph.h5; every rank gets the whole graph's facts and the statistics of its
+    own part.
+
+    One rank reads because the file is as long as the graph has nodes. Each part's file names the run of preprocess that
+    made it, so a rank with another folder notices when it reads its part.
+
+    Raises
+    ------
+    CollectiveError      shards are missing, damaged or for another number of ranks
+    """
+    told: list[tuple[GraphInfo | None, str | None]] | None = None
+    if comm.rank == 0:
+        try:
+            info = read_graph_info(folder)
+            check_num_parts(info, comm.size)
+            told = [(replace(info, statistics={part: row}), None) for part, row in enumerate(info.statistics)]
+        except HpcgnnError as error:
+            told = [(None, str(error))] * comm.size
+    HERE.note("waits for what graph.h5 says")
+    info, sentence = comm.scatter(told)
+    HERE.note("goes on")
+    if sentence is not None:
+        raise CollectiveError(sentence)
+    return info
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """What moves the rows of a run."""
+
+    exchange: HaloExchange
+    plan: ExchangePlan      # of the messages
+    mates: tuple[int, ...]      # ranks of this rank's node
+    node: ComputeNode | None      # what they share
+    sums: PreAggregation | None      # what is summed before it is sent
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,
+             full_bits: int) -> Exchanges:
+        """Collective: build what the settings ask for. `full_bits` is the width of stored rows, 32 or 16."""
+        plan = ExchangePlan.build(part)
+        wire = Wire(config.exchange, transport, Link(1e6 * config.link_mbps), config.pipeline, config.rematerialize)
+        coding = Coding(full_bits, config.sum_bits, *rotated_rows(config))
+        mates, ranks_of_node = _mates_of(comm, config)
+
+        def node_of(plan: ExchangePlan) -> ComputeNode | None:
+            return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
+
+        outgoing = inputs = sums = None
+        if config.pre_aggregation == "on" and comm.size > 1:
+            node = node_of(plan)
+            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire, coding,
+                                  savings=Savings(node))
+            sums = PreAggregation.build(comm, part, plan, reach)
+            outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
+        node = node_of(plan)
+        if node is not None:
+            plan, reach = node.plan, reach and node.reach(comm, reach)
+        kind = config.method.exchange()
+        exchange = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach,
+                                kind.predicting() if config.predict == "previous" else kind,
+                                Savings(node, outgoing, inputs))
+        return cls(exchange, plan, mates, node, sums)
+
+    def importance(self, part: Partition) -> np.ndarray:
+        """Collective: importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
+        known = part.importance if self.sums is None else self.sums.importance
+        return known if self.node is None else self.exchange.received_values(known[:self.plan.num_inner])
+
+
+def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
+    """Purposes whose messages are rotated, and the least number of columns that a rotated row has."""
+    is_own = config.code == "auto"
+    directions = ROTATED[config.method.own_code() if is_own else config.code]
+    purpose = {"forward": FORWARD, "backward": BACKWARD}
+    return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
+
+
+def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:
+    """Collective: ranks of this rank's node, and their communicator if they share rows."""
+    node = split_nodes(comm, config.ranks_per_node)
+    mates = tuple(node.allgather(comm.rank))
+    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
+        return mates, node
+    node.Free()
+    return mates, None
+
+
+def _inner_degree(part: Partition) -> np.ndarray:
+    """In-degrees in the whole graph, or sums of edge weights, (num_inner,): inner rows have all their edges here."""
+    if part.edge_weight is not None:
+        return weighted_degree(part.indptr, part.edge_weight)
+    return part.in_degree[:part.num_inner]
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
