@@ -53,7 +53,7 @@ class ReceivedTable(Stateful):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """Number of rows kept; 0 before the first arrival."""
+        pass
 
     @abstractmethod
     def apply(self, arrival: Arrival) -> None:
@@ -92,12 +92,10 @@ class Arrival:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether rows are added instead of written."""
         return self.key.purpose == BACKWARD
 
     @property
     def keys(self) -> tuple[CounterKey, ...]:
-        """Key of each peer's message."""
         peers = self.messages.peers
         epochs = [self.epoch] * len(peers) if self.sent_epochs is None else self.sent_epochs.tolist()
         return tuple(key_of_sender(self.key._replace(epoch=epoch), rank)

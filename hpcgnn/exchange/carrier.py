@@ -50,14 +50,7 @@ class Message(NamedTuple):
 
 
 class Flight:
-    """Messages of one exchange on their way in pieces; used like a `hpcgnn.exchange.ring.Transfer`.
-
-    Attributes
-    ----------
-    sent_bytes : int             bytes that this rank hands to MPI
-    num_left : int               pieces not yet sent or received
-    outgoing, incoming : list of Message      in the order of the rounds, without empty ones; cleared after arrival
-    """
+    """Messages of one exchange on their way in pieces; used like a `hpcgnn.exchange.ring.Transfer`."""
 
     def __init__(self, carrier: Carrier, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray],
                  receive: list[np.ndarray], tag: int, link: Link, traffic: Traffic, name_of: Callable[[int], str]):
@@ -244,10 +237,7 @@ class Carrier:
 
     @contextmanager
     def giving_way(self, meets: bool = True) -> Iterator[None]:
-        """Collective: post no piece during the block, so that a collective has the line to itself.
-
-        meets : bool      move pieces until all ranks are here; False where they meet anyway
-        """
+        """Collective: post no piece during the block; with `meets`, first move pieces until all ranks are here."""
         if meets:
             request = self._comm.Ibarrier()
             self.drive_until(request.Test, lambda: None)

@@ -70,11 +70,7 @@ class ComputeNode:
 
     @classmethod
     def build(cls, comm: MPI.Comm, node: MPI.Comm, plan: ExchangePlan) -> ComputeNode:
-        """Collective: agree on the gateways.
-
-        comm, node : MPI communicators      of all ranks, and of this one's node
-        plan : ExchangePlan                 of plain messages between all ranks
-        """
+        """Collective: agree on the gateways for a plan of plain messages between all ranks."""
         mates = np.array(node.allgather(comm.rank))
         table = _Table.of_node(node, plan, mates)
         first, last = np.searchsorted(table.holder, [node.rank, node.rank + 1]).tolist()
@@ -196,16 +192,8 @@ class SharedRows:
     """Moves rows between the ranks of a node.
 
     Each exchange writes to one half of the memory, meets the other ranks once, and reads. The next exchange uses the
-    other half, so it can't overwrite rows that a slow rank still reads. All ranks of a node have the same exchanges in
-    order.
-
-    Parameters
-    ----------
-    meet : function      returns when all ranks of the node have called it
-
-    Attributes
-    ----------
-    is_idle : bool       no rank of the node exchanges a row
+    other half, so it can't overwrite rows that a slow rank still reads. `meet` returns when all ranks of the node have
+    called it.
     """
 
     def __init__(self, node: ComputeNode, meet: Meet):
@@ -234,11 +222,7 @@ class SharedRows:
         return torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
 
     def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
-        """Collective in the node: write the halo rows, (num_halo, dim).
-
-        own : (num_own, dim)    this rank's rows for the others, see `own_rows`
-        arrival : Arrival       of the rows with this rank as gateway
-        """
+        """Collective in the node: write the halo rows, (num_halo, dim), from `own_rows` and the gateway's arrival."""
         node = self.node
         table = self._next(node.num_rows, rows)
         arrival.finish(table[slice(*node.received_rows)])

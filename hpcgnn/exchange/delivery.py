@@ -24,12 +24,9 @@ MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 
 
 
 class RowChecks:
-    """Bring to the host which rows a device could not quantize.
-
-    Constructed on the message stream, behind the kernels that fill `found`.
+    """Bring to the host which rows a device could not quantize. Made on the message stream, behind the kernels.
 
     found : (num_messages,) int32 tensor on the device      see `start_quantizing`
-    rows : tuple of RowList                                 of the messages
     """
 
     def __init__(self, found: torch.Tensor, rows: tuple[RowList, ...], key: CounterKey, streams: Streams):
@@ -62,14 +59,7 @@ class Delivery(Protocol):
 
 
 class HostDelivery:
-    """Messages in host memory.
-
-    Parameters
-    ----------
-    peers : ranks of the buffers
-    send, receive : list of uint8 buffers, one per peer, not to be touched before arrival
-    tag : int      equal on all ranks for one exchange
-    """
+    """Messages in host memory; uint8 buffers, one per peer, must not be touched before arrival."""
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
                  tag: int):
@@ -99,10 +89,7 @@ class DirectDelivery:
     """Messages in device memory, given to MPI as pointers.
 
     Nothing is posted before the device has passed `ready`: then it has written what is sent and read what the receive
-    buffers held. Kernels queued meanwhile run on.
-
-    checks : RowChecks or None      of the rows that are sent
-    is_open : bool                  whether nobody polls, so that it is posted at once
+    buffers held. Kernels queued meanwhile run on. With `is_open` nobody polls, so the host waits for `ready` at once.
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],

@@ -157,11 +157,7 @@ class HaloExchange:
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
 
     def begin_step(self, plan_of_step: Callable[[int | None], ExchangePlan], is_first: bool) -> None:
-        """Restrict the following training exchanges to one step's rows, on all ranks.
-
-        plan_of_step : function      like `plan_within`, for the rows of the step in its own numbers
-        is_first : bool              whether it is the first step of the epoch
-        """
+        """Exchange rows of one step in training, on all ranks; `plan_of_step` is its `plan_within`."""
         self._step_plan, self._step_codecs, self._is_first_step = plan_of_step, {}, is_first
 
     def end_steps(self) -> None:
@@ -277,11 +273,7 @@ class HaloExchange:
         self.training.exchange_seconds += time.perf_counter() - started
 
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
-        """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without weights.
-
-        part : Partition            with weights on all ranks, or on none
-        device : torch.device       where messages lie; by default the host
-        """
+        """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without any."""
         if part.edge_weight is None:
             return None
         own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
@@ -321,10 +313,7 @@ class HaloExchange:
         return max((call.dim for call in self._calls), default=0)
 
     def bytes_under(self, bit_plan: BitPlan, epoch: int) -> int:
-        """Return the bytes that this rank would send if the exchanges since `begin_epoch` used another bit plan.
-
-        epoch : int             keys random choices, such as a sample of the rows
-        """
+        """Return the bytes that this rank would send if the exchanges since `begin_epoch` used another bit plan."""
         total, codecs = 0, {}
         for call in self._calls:
             site = replace(call.site, epoch=epoch)

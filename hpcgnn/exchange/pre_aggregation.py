@@ -59,11 +59,7 @@ class PreAggregation:
 
     @classmethod
     def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
-        """Collective: choose what is summed where, and tell the owners.
-
-        plan : ExchangePlan      in which the source of every cut edge travels
-        reach : Reach or None    of that plan
-        """
+        """Collective: choose what is summed where, and tell the owners; every cut edge's source travels in `plan`."""
         wanted = _wanted(part, plan)
         arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
         first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
@@ -100,8 +96,6 @@ def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class _FromPeer:
-    """What one rank wants of a peer: single rows, then sums, both ascending in global id."""
-
     plain: np.ndarray   # (num_plain,) int32, halo rows that arrive singly
     target: np.ndarray  # (num_sums,) int32, inner row of each sum
     count: np.ndarray   # (num_sums,) int32, rows of each sum

@@ -98,23 +98,19 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
                num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
     """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
-    Gradients follow edges inside the batch only, since rows outside it are constants. Where the batch has few inner
-    edges, little more than the labeled rows has a gradient, so rows with a gradient come first; else rows near the loss
-    do.
+    Gradients follow only edges inside the batch. With few of them hardly any but the labeled rows has a gradient, so
+    rows with a gradient come first; else rows near the loss do.
 
     Parameters
     ----------
     hops : (n,) int64           from each row to the loss in the whole graph; num_hops + 1 means farther
     source, target : (num_arcs,) int32      edges inside the batch
     is_shared : (n,) bool or None           rows that other ranks may read in this batch; None: none
-    num_hops : int              number of layers of the model
-    few_arcs : bool             whether few edges inside the batch are expected
 
     Returns
     -------
     order : (n,) int64          old row at each new place
-    num_within : list           num_within[k] is the shortest prefix with all rows within k hops of the loss and all
-                                rows that the first num_within[k - 1] rows read inside the batch
+    num_within : list           num_within[k] is a prefix with all rows within k hops and all that prefix k - 1 reads
     num_back : list             the same for rows that a gradient reaches from k hops away
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch

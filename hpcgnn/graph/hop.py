@@ -28,20 +28,12 @@ ROWS_COUNTED = 1 << 16
 
 
 class Exchange(Protocol):
-    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order.
+    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order."""
 
-    Attributes
-    ----------
-    is_alone : bool                                  whether this rank neither sends nor receives a row
-    halo_spans : tuple of (start, stop), or None     halo rows of each rank, where they arrive peer by peer
-    num_returning : int or None                      the first halo rows have gradients that go home; None: all
-    reads_history : bool                             whether halo rows may be constants from an earlier step
-    """
-
-    is_alone: bool
-    halo_spans: tuple[tuple[int, int], ...] | None
-    num_returning: int | None
-    reads_history: bool
+    is_alone: bool                                   # whether this rank neither sends nor receives a row
+    halo_spans: tuple[tuple[int, int], ...] | None   # (start, stop) of each rank's halo rows, if they arrive by peer
+    num_returning: int | None                        # halo rows, the first ones, with gradients that go home; None: all
+    reads_history: bool                              # whether halo rows may be constants from an earlier step
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
@@ -186,9 +178,9 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
 
     num_returning : int or None           halo rows that get a gradient; None: all
     num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
-
-    A row before num_out has no inner neighbor at or behind num_in, and the same holds for num_back.
     """
+    # No row before num_out has an inner neighbor at or behind num_in, so columns can be cut there; the same for
+    # num_back.
     back_in, back_out = num_back or (num_in, num_out)
     end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
     row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]

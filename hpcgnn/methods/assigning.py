@@ -109,10 +109,7 @@ class Told:
     num_rows: tuple[np.ndarray, ...]  # (num_groups,) int64 per peer
 
     def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
-        """Return the problem of these messages alone, with one pair per peer.
-
-        distance : (num_peers,) int64      ring round of each peer
-        """
+        """Return the problem of these messages alone, with one pair per peer; `distance` is each peer's ring round."""
         rows = np.array([counts.sum() for counts in self.num_rows], np.float64)
         return Problem(
             group_pair=np.repeat(np.arange(len(self.beta)), [len(beta) for beta in self.beta]),

@@ -96,10 +96,7 @@ class Solver:
         return {peer: place for place, peer in enumerate(self._plan.peers)}
 
     def agrees(self, solved: SolvedBits | None, sites: list[tuple[int, int]]) -> bool:
-        """Collective: whether every rank expects the widths that its peers use, and traced the same exchanges.
-
-        Otherwise messages of different length would crash the program or hang it.
-        """
+        """Collective: whether every rank expects the widths that its peers use; else messages would hang or crash."""
         told = swap_rows(self._comm, self._plan.peers, self._digests(solved, sites, is_sender=True))
         expected = self._digests(solved, sites, is_sender=False)
         return bool(self._comm.allreduce(int((told == expected).all()), MPI.MIN))
@@ -116,9 +113,8 @@ class Solver:
         return np.array([int.from_bytes(digest.digest(), "little", signed=True) for digest in found.values()], np.int64)
 
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
-        """Collective: return the widths of all rows, for every traced exchange.
+        """Collective: return the widths of all rows, for the traced exchanges, the same on all ranks.
 
-        traces : the same exchanges on all ranks
         mean_bits : budget of bits per value; None weighs variance against time
         """
         sites = sorted(traces)

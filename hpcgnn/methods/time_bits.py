@@ -38,18 +38,7 @@ class Descent:
     rates: tuple[float, ...] = ()        # (F_{t-1} - F_t) / seconds of epoch t; the first epoch has none
 
     def observe(self, loss: float, seconds: float, smoothing: float) -> Descent:
-        """Return the state after one more epoch.
-
-        Parameters
-        ----------
-        loss : global training loss of the epoch
-        seconds : length of the epoch, measured or modeled
-        smoothing : weight of the past in the running mean, in [0, 1)
-
-        Raises
-        ------
-        TrainingError      seconds is not positive
-        """
+        """Return the state after an epoch; `smoothing` in [0, 1) weighs the past. TrainingError if seconds <= 0."""
         if not seconds > 0:
             raise TrainingError(f"an epoch took {seconds} s, where the rate of descent needs a positive time; "
                                 "check the clock or the cost model")
@@ -127,15 +116,7 @@ class WidthTrial:
 
     def observe(self, descent: Descent, is_slowing: bool, window: int, widths: tuple[int, ...],
                 floor: int = 0) -> WidthTrial:
-        """Return the state after one more epoch.
-
-        Parameters
-        ----------
-        descent : Descent        with the epoch's loss
-        window : int             epochs of a trial, and of the first rest
-        widths : ascending       to choose the base from
-        floor : int              least base for the time being; see `WidthFloor`
-        """
+        """Return the state after an epoch; `window` is the length of a trial and of the first rest."""
         now = replace(self, base=max(self.base, floor), epochs_left=max(0, self.epochs_left - 1))
         if now.narrow:
             return now if now.epochs_left else now._judged(descent, window, floor)
@@ -186,14 +167,7 @@ class WidthFloor:
     has_risen: bool = False         # whether these rose noticeably over half a window, so a wider base is worth a try
 
     def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
-        """Return the state after one more epoch.
-
-        Parameters
-        ----------
-        loss : global training loss of the epoch
-        is_asynchronous : whether it read rows of the epoch before
-        window : epochs of the first period
-        """
+        """Return the state after an epoch; `window` is the length of the first period."""
         first_loss = loss if self.first_loss is None else self.first_loss
         floor, left, num_periods = self.floor, max(0, self.epochs_left - 1), self.num_periods
         if self.last_base not in (None, base):

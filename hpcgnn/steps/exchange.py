@@ -27,11 +27,7 @@ PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; No
 
 
 class StepExchange:
-    """The exchange of one step's LocalGraph.
-
-    exchange : HaloExchange      of the run
-    is_shared : bool             whether there are other ranks
-    """
+    """The exchange of one step's LocalGraph; `exchange` is the run's."""
 
     is_alone = False
     halo_spans = None
@@ -72,9 +68,6 @@ class StepExchange:
 class FarRows:
     """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.ArrivalInTable`.
 
-    Parameters
-    ----------
-    table : KeptRows                         rows of the history, which learns what arrives
     arrival : Arrival or None                of the fresh rows, which come first
     dtype : torch.dtype                      of the rows of the pass
     """

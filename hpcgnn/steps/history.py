@@ -16,7 +16,6 @@ STORED = "stored"
 class History:
     """Keeps a row of each local node, for each place in a pass with an exchange.
 
-    node_id : (num_inner + num_halo,) int64
     kind : {"stored", "bf16", "8", "4"}      rows in their own type, as bfloat16, or as codes of so many bits
     """
 

@@ -46,10 +46,6 @@ class StepGraphs:
     cut : function               collective: cuts the rows into clusters when first needed
     num_clusters : int           expected number of clusters of all ranks
     kept : str                   how rows are kept, see `History`
-
-    Attributes
-    ----------
-    begun : State or None        of an epoch that stopped between two steps
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange, cut: Callable[[], Clusters], num_clusters: int,
@@ -60,7 +56,7 @@ class StepGraphs:
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
                                    self._shared_rows() if self._is_shared else None)
         self._place = np.full(graph.num_rows, -1, np.int32)
-        self.begun: State | None = None
+        self.begun: State | None = None      # of an epoch that stopped between two steps
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -159,14 +155,7 @@ class Step:
 
 
 class StepGraph(LocalGraph):
-    """The graph of the rows of one batch.
-
-    Parameters
-    ----------
-    whole : LocalGraph
-    exchange : Exchange      brings the halo rows
-    inputs : EpochInput      of `whole`
-    """
+    """The graph of the rows of one batch; `exchange` brings the halo rows."""
 
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])

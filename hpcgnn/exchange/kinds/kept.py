@@ -35,10 +35,7 @@ class KeptMessages(Stateful):
     """The messages and rows of one exchange, kept from epoch to epoch.
 
     An epoch's messages stay readable while the next ones arrive: on the host their reader holds them, on a device two
-    arenas alternate.
-
-    last : Arrival or None      messages of the last epoch
-    movement : Movement         of the rows that this rank sends
+    arenas alternate. `last` are those of the last epoch.
     """
 
     def __init__(self, sender: Sender, purpose: int, table: ReceivedTable | None):
@@ -314,11 +311,7 @@ class Movement(Stateful):
         self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64)
 
     def note(self, rows: torch.Tensor, sent: np.ndarray) -> None:
-        """Measure the rows of an epoch.
-
-        rows : (n, dim) tensor
-        sent : (num_sent,) int32      rows that leave; the sample is spread evenly over them
-        """
+        """Measure the rows (n, dim) of an epoch; the sample is spread evenly over `sent`, (num_sent,) int32."""
         if self._index is None or len(self._index) != min(len(sent), SAMPLED_ROWS):
             self._index, self._earlier = sent[_spread(len(sent))], []
         now = rows.detach()[on_device(self._index, rows).long()].float()
