@@ -2,7 +2,9 @@
 
 `HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on, `HPCGNN_SANITIZE=1` builds under the address and the
 undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CC` and `CFLAGS` are honoured as usual, `CC="ccache gcc"` too.
-`HPCGNN_KERNELS_IN_PLACE=1` builds none, for an editable installation beside `build_ext --inplace` (`jobs/install.sh`).
+`HPCGNN_LEVELS=avx512`, or several of `portable,avx2,avx512`, builds these SIMD levels alone (`jobs/env.sh` asks for
+this machine's best one); all if unset. `HPCGNN_KERNELS_IN_PLACE=1` builds none, for an editable installation beside
+`build_ext --inplace` (`jobs/install.sh`).
 """
 
 import os
@@ -17,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 
 BOUNDS_CHECK = os.environ.get("HPCGNN_BOUNDS_CHECK", "0") == "1"
 SANITIZE = os.environ.get("HPCGNN_SANITIZE", "0") == "1"
+LEVELS = os.environ.get("HPCGNN_LEVELS") or "all"
 KERNELS_IN_PLACE = os.environ.get("HPCGNN_KERNELS_IN_PLACE", "0") == "1"
 # -ffp-contract=off: every SIMD variant, and later the device, rounds alike.
 # Vectors wider than a level's registers never cross a call: the functions that take them are inlined (-Wno-psabi).
@@ -30,6 +33,7 @@ UNROLLED = {"aggregation": ["-O2"], "dense": ["-O2"]}
 SANITIZE_ARGS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 LINK_ARGS = ["-fopenmp", *(["-fsanitize=address,undefined"] if SANITIZE else [])]
 SHELL_ARGS = ["-O0" if SANITIZE else "-O1"]
+LEVEL_BITS = {"portable": 1, "avx2": 2, "avx512": 4}    # of HPCGNN_BUILT in ext/src/simd.h
 SHARED = "hpcgnn._ext._shared"      # what all shells need of Cython, compiled once
 # Those that compile for the longest begin first, so that no core waits for one of them in the end.
 LONGEST = ("aggregation", "pointwise", "quantization", "code_aggregation", "maximum", "ceilings", "attention")
@@ -61,6 +65,16 @@ class BuildExtensions(build_ext):
         super().build_extensions()
 
 
+def level_args() -> list[str]:
+    """Compiler's arguments for the SIMD levels that HPCGNN_LEVELS names."""
+    names = LEVELS.replace(",", " ").split()
+    if names == ["all"]:
+        return []
+    if not names or not set(names) <= set(LEVEL_BITS):
+        sys.exit(f"hpcgnn: HPCGNN_LEVELS is {LEVELS!r}; expected all, or some of {', '.join(LEVEL_BITS)}")
+    return [f"-DHPCGNN_BUILT={sum(LEVEL_BITS[name] for name in set(names))}"]
+
+
 def files_named_in(source: Path, found: set[Path]) -> set[Path]:
     """`found`, with the files of ext/ that a source includes or names, and those that they do."""
     for name in re.findall(r'"([\w.]+\.(?:h|c|pxi))"', source.read_text()):
@@ -79,7 +93,7 @@ def build_extension(source: Path) -> Extension:
         sources,
         include_dirs=["ext/src"],
         depends=sorted(map(str, files_named_in(source, set()) | files_named_in(Path(sources[-1]), set()))),
-        extra_compile_args=COMPILE_ARGS + (SANITIZE_ARGS if SANITIZE else UNROLLED.get(source.stem, [])),
+        extra_compile_args=COMPILE_ARGS + level_args() + (SANITIZE_ARGS if SANITIZE else UNROLLED.get(source.stem, [])),
         extra_link_args=LINK_ARGS,
     )
 

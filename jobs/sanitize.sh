@@ -29,7 +29,7 @@ copy_sources() {
 build_kernels() {
     local started=$SECONDS
     copy_sources
-    (cd "$copy" && HPCGNN_SANITIZE=1 CFLAGS='' python setup.py -q build_ext --inplace >"$copy/build.log" 2>&1) || {
+    (cd "$copy" && HPCGNN_SANITIZE=1 HPCGNN_LEVELS=all CFLAGS='' python setup.py -q build_ext --inplace >"$copy/build.log" 2>&1) || {
         tail -n 30 "$copy/build.log" >&2
         hpcgnn_fail "the kernels can't be built with sanitizers; the whole log is in $copy/build.log"
         return 1

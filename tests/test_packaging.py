@@ -89,6 +89,14 @@ def test_a_copy_without_kernels_is_not_built(unpacked, tmp_path):
     assert "Traceback" not in built.stderr
 
 
+@pytest.mark.parametrize("levels", ["sse9", "avx2,all", ","])
+def test_levels_that_there_are_not_are_not_built(monkeypatch, levels):
+    monkeypatch.setenv("HPCGNN_LEVELS", levels)
+    built = python("setup.py", "--version", folder=ROOT)
+    assert built.returncode == 1
+    assert built.stderr == f"hpcgnn: HPCGNN_LEVELS is {levels!r}; expected all, or some of portable, avx2, avx512\n"
+
+
 def test_an_installation_without_kernels_says_so_in_one_sentence(without_kernels):
     refused = python("-m", "hpcgnn", "preprocess", "synthetic:nodes=100", "--parts", "1", "--out", "graph",
                      folder=without_kernels)

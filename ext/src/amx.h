@@ -30,7 +30,7 @@ static inline int amx_multiplies_bytes(void) {
     return simd_sums_bytes() && !simd_is_refused("HPCGNN_AMX") && amx_may_use(TILES_OF_BYTES);
 }
 
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
 /* All eight tiles of 16 rows of 64 bytes. */
 typedef struct {
     uint8_t palette, start_row, unused[14];

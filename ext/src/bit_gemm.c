@@ -27,7 +27,7 @@ typedef struct {
 
 #define BODY "bit_gemm_body.h"
 #include "levels.h"
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
 /* Ice Lake, Zen 4 and later count bits in one instruction. */
 BEGIN_TARGET(AVX512_BITS)
 #define LEVEL_NAME counting
@@ -38,9 +38,9 @@ BEGIN_TARGET(AVX512_BITS)
 #undef LEVEL_LANES
 #undef LEVEL_NAME
 END_TARGET
-#define KERNEL(name) {name##_portable, name##_avx2, name##_avx512, name##_counting}
+#define KERNEL(name) {PORTABLE_OF(name), AVX2_OF(name), name##_avx512, name##_counting}
 #else
-#define KERNEL(name) {name##_portable}
+#define KERNEL(name) ALL_LEVELS(name)
 #endif
 
 typedef void (*multiply_function)(const left_rows *, const right_panels *, const uint32_t *, int32_t *);

@@ -3,7 +3,7 @@
 #include "code_products.h"
 
 #include "levels.h"
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
 /* Cascade Lake, Zen 4 and later sum four products of bytes in one instruction. */
 BEGIN_TARGET(AVX512_VNNI)
 #define LEVEL_NAME vnni
@@ -24,9 +24,9 @@ BEGIN_TARGET(AVX512_TILES)
 #undef LEVEL_LANES
 #undef LEVEL_NAME
 END_TARGET
-#define BYTE_LEVELS(name) {name##_portable, name##_avx2, name##_avx512, name##_vnni, name##_tiles}
+#define BYTE_LEVELS(name) {PORTABLE_OF(name), AVX2_OF(name), name##_avx512, name##_vnni, name##_tiles}
 #else
-#define BYTE_LEVELS(name) {name##_portable}
+#define BYTE_LEVELS(name) ALL_LEVELS(name)
 #endif
 
 enum { SIMD_VNNI = SIMD_AVX512 + 1, SIMD_TILES };

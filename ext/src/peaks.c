@@ -7,7 +7,7 @@
 
 #define BODY "peaks_body.h"
 #include "levels.h"
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
 BEGIN_TARGET(AVX512_BITS)
 #define LEVEL_NAME special
 #define LEVEL_LANES 16
@@ -19,9 +19,9 @@ BEGIN_TARGET(AVX512_BITS)
 #undef LEVEL_LANES
 #undef LEVEL_NAME
 END_TARGET
-#define KERNEL(name) {name##_portable, name##_avx2, name##_avx512, name##_special}
+#define KERNEL(name) {PORTABLE_OF(name), AVX2_OF(name), name##_avx512, name##_special}
 #else
-#define KERNEL(name) {name##_portable}
+#define KERNEL(name) ALL_LEVELS(name)
 #endif
 
 typedef int64_t (*products_function)(int64_t);
@@ -43,7 +43,7 @@ int64_t peak_float_products(int64_t num_products) {
     return on_all_threads(FLOAT_PRODUCTS[simd_level()], num_products);
 }
 
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
 #define PAIR_SUMS 12
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512bf16")
 static int64_t pair_products(int64_t num_products) {
@@ -114,14 +114,14 @@ END_TARGET
 #endif
 
 int64_t peak_byte_products(int64_t num_products) {
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
     if (amx_multiplies_bytes()) return on_all_threads(tile_products_of_bytes, num_products);
 #endif
     return on_all_threads(BYTE_PRODUCTS[simd_sums_bytes() ? 3 : simd_level()], num_products);
 }
 
 int64_t peak_bfloat16_products(int64_t num_products, int allows_tiles) {
-#if HPCGNN_LEVELS == 3
+#if HAS_AVX512
     if (allows_tiles && amx_may_use(TILES_OF_BF16)) return on_all_threads(tile_products_of_bf16, num_products);
     if (simd_multiplies_bf16()) return on_all_threads(pair_products, num_products);
 #endif

@@ -1,5 +1,6 @@
 /* Run-time choice of the instruction set: one kernel body is compiled once a level, and `simd_level` picks.
- * HPCGNN_SIMD=portable|avx2|avx512 forces a level; hpcgnn/ops/simd.py refuses one that the processor lacks.
+ * HPCGNN_SIMD=portable|avx2|avx512 forces a level; hpcgnn/ops/simd.py refuses one that the processor or the build
+ * lacks.
  *
  * A kernel file NAME.c includes NAME_body.h once a level, with LEVEL(f) naming that level's function.
  */
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2 };
+enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2, SIMD_NONE = -1 };
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define HPCGNN_X86 1
@@ -17,6 +18,17 @@ enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2 };
 #endif
 
 #define HPCGNN_LEVELS (HPCGNN_X86 ? 3 : 1)
+
+/* The levels of this build, one bit each. Set the environment variable HPCGNN_LEVELS for fewer (setup.py). */
+#ifndef HPCGNN_BUILT
+#define HPCGNN_BUILT ((1 << HPCGNN_LEVELS) - 1)
+#endif
+#if HPCGNN_BUILT >> HPCGNN_LEVELS || !HPCGNN_BUILT
+#error "HPCGNN_LEVELS names instruction sets of x86, and this compiler makes code for another processor"
+#endif
+#define HAS_PORTABLE (HPCGNN_BUILT & 1)
+#define HAS_AVX2 (HPCGNN_BUILT & 2)
+#define HAS_AVX512 (HPCGNN_BUILT & 4)
 
 /* Functions between BEGIN_TARGET(instructions) and END_TARGET are compiled for these instructions. */
 #define HPCGNN_PRAGMA(text) _Pragma(#text)
@@ -45,7 +57,8 @@ static inline int simd_converts_f16(void) {
 }
 #endif
 
-static inline int simd_supported(void) {
+/* The highest level that the processor has. */
+static inline int simd_processor(void) {
 #if HPCGNN_LEVELS == 3
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
@@ -55,11 +68,18 @@ static inline int simd_supported(void) {
     return SIMD_PORTABLE;
 }
 
+/* The highest level that the processor and this build have, or SIMD_NONE, with which hpcgnn/_ext does not start. */
+static inline int simd_supported(void) {
+    int level = simd_processor();
+    while (level > SIMD_NONE && !(HPCGNN_BUILT >> level & 1)) level--;
+    return level;
+}
+
 static inline int simd_level(void) {
     int level = simd_supported();
     const char *forced = getenv("HPCGNN_SIMD");
-    if (forced && !strcmp(forced, "portable")) return SIMD_PORTABLE;
-    if (forced && !strcmp(forced, "avx2") && level > SIMD_AVX2) return SIMD_AVX2;
+    if (HAS_PORTABLE && forced && !strcmp(forced, "portable")) return SIMD_PORTABLE;
+    if (HAS_AVX2 && forced && !strcmp(forced, "avx2") && level > SIMD_AVX2) return SIMD_AVX2;
     return level;
 }
 

@@ -25,7 +25,7 @@ from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmal
 from hpcgnn.bench.machine import HUGE_PAGES, processor_name
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
-from hpcgnn.ops.simd import best_level, multiplies_bfloat16, simd_level
+from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, simd_level
 
 
 @dataclass(frozen=True)
@@ -351,6 +351,9 @@ def complaints(measured: Iterable[Measurement]) -> list[str]:
     if simd_level() != best_level():
         found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; "
                      "unset it")
+    if best_level() != processor_level():
+        found.append(f"the kernels were built for {best_level()}, and this processor has {processor_level()}; "
+                     "build them again with HPCGNN_LEVELS=all")
     if not multiplies_bfloat16():
         found.append("there are no instructions for products of bfloat16: rows are widened to float32 first, so "
                      "--precision bf16 saves memory and messages, and no arithmetic")

@@ -20,6 +20,11 @@ def best_level() -> str:
     return LEVELS[kernels.supported_level()]
 
 
+def processor_level() -> str:
+    """Name of the highest level that this processor has, whether or not this build has it."""
+    return LEVELS[kernels.processor_level()]
+
+
 def simd_level() -> str:
     """Level in use.
 
@@ -29,8 +34,11 @@ def simd_level() -> str:
     forced = os.environ.get("HPCGNN_SIMD")
     if forced is None:
         return LEVELS[best]
-    if forced not in LEVELS[:best + 1]:
-        raise KernelError(f"HPCGNN_SIMD is {forced!r}; this processor and build have {', '.join(LEVELS[:best + 1])}")
+    usable = [name for level, name in enumerate(LEVELS[:best + 1]) if kernels.is_built(level)]
+    if forced not in usable:
+        remedy = (f"; to build {forced} too, run `HPCGNN_LEVELS=all source jobs/env.sh`"
+                  if forced in LEVELS[:kernels.processor_level() + 1] else "")
+        raise KernelError(f"HPCGNN_SIMD is {forced!r}; this processor and build have {', '.join(usable)}{remedy}")
     return forced
 
 

@@ -57,6 +57,12 @@ def test_each_fault_gives_one_complaint(healthy):
             if not any(words in one for one in found)] == [] and len(found) == 4
 
 
+def test_a_build_for_less_than_the_processor_has_is_a_complaint(healthy):
+    healthy.setattr(checkup, "processor_level", lambda: "more")
+    sentence, = checkup.complaints(measured(0.9))
+    assert sentence.startswith(f"the kernels were built for {best_level()}, and this processor has more; build them")
+
+
 def test_without_an_mpi_the_rest_is_told_and_the_status_is_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "hpcgnn.run.launch", None)
     monkeypatch.setattr("hpcgnn.cli.doctor.show_rates", lambda threads: None)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcgnn.ops.simd import processor_level
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("bash", "cat", "cut", "date", "dirname", "env", "find", "flock", "grep", "head", "kill", "ls", "mkdir",
          "rm", "sed", "sha256sum", "sleep", "sort", "tail", "timeout", "tr", "uname", "wc", "xargs")
@@ -290,6 +292,24 @@ def test_what_is_installed_is_installed_without_pip_uv_or_network(machine, extra
     assert machine.run(HPCGNN_EXTRAS=extras).returncode == 0
     assert bool(machine.installed("uv")) == is_new
     assert ("-m pip" in machine.calls) == is_new
+
+
+BEST = "all" if processor_level() == "portable" else processor_level()
+
+
+@pytest.mark.parametrize("variables, stamp, levels", [
+    ({}, "", BEST), ({}, f"levels {BEST}", BEST), ({"HPCGNN_EXTRAS": "report,test"}, "", "all"),
+    ({}, "extra test", "all"), ({}, "levels portable", "all"), ({}, "levels all", "all"),
+    ({"HPCGNN_LEVELS": "avx2"}, "extra test", "avx2"), ({"HPCGNN_LEVELS": "all"}, f"levels {BEST}", "all")])
+def test_kernels_are_built_for_this_machine_and_all_for_tests_or_other_machines(machine, variables, stamp, levels):
+    (machine.venv / "hpcgnn.stamp").write_text(stamp + "\n")
+    assert machine.run("hpcgnn_levels", **variables).stdout == f"{levels}\n"
+    (machine.venv / "hpcgnn.stamp").unlink()
+    machine.run(BUILD='printf "%s" "$HPCGNN_LEVELS" >"$LOG.levels"', **variables)
+    if not stamp:
+        assert Path(f"{machine.log}.levels").read_text() == levels
+        machine.run("hpcgnn_is_installed && echo yes >&2 || touch $LOG.again", **variables)
+        assert not Path(f"{machine.log}.again").exists()
 
 
 def test_changed_sources_are_installed_again(machine):
