@@ -30,12 +30,8 @@ class WeightGroup:
 class FlatAdam:
     """Adam with L2 weight decay, as torch.optim.Adam computes it; the weights become views of one buffer.
 
-    A weight without a gradient keeps its value, its moments and its step count, as in torch.
-
-    Parameters
-    ----------
-    gradients : FlatGradients        of the same weights
-    groups : sequence of WeightGroup      each weight is in exactly one, frozen weights too
+    A weight without a gradient keeps its value, its moments and its step count, as in torch. Each weight is in exactly
+    one of `groups`, frozen weights too.
     """
 
     def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
@@ -98,7 +94,6 @@ class FlatAdam:
         return list(self._numbers)
 
     def forget(self) -> None:
-        """Reset all moments to zero, as before the first step."""
         self._mean.zero_()
         self._square.zero_()
         self._kept.clear()

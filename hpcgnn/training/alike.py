@@ -54,10 +54,7 @@ class Traits:
 
 
 def check_alike(comm: MPI.Comm, traits: Traits) -> None:
-    """Collective: refuse ranks whose weights would drift apart, and say once if thread counts differ.
-
-    Raises CollectiveError: versions or instruction sets differ.
-    """
+    """Collective: refuse ranks with weights that would drift apart (CollectiveError); say if thread counts differ."""
     if not comm.allreduce(int(comm.bcast(traits) != traits), MPI.MAX):
         return
     everyone = comm.allgather(traits)
@@ -129,16 +126,9 @@ MOST_NUMBERS = 4096       # of a tensor that is a setting, such as weights of cl
 
 
 def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> None:
-    """Collective: check that all ranks were given the same.
+    """Collective: check that all ranks were given the same values, compared as text; CollectiveError lists differences.
 
-    Parameters
-    ----------
-    given : mapping of str      values by name, compared as text
-    whose : str                 prefix of the names in the error, such as "the program's "
-
-    Raises
-    ------
-    CollectiveError             lists what differs, with the values and their ranks
+    `whose` is a prefix of the names in the error, such as "the program's ".
     """
     texts = {name: f"{value}" for name, value in given.items()}
     checksum = zlib.crc32(repr(sorted(texts.items())).encode(errors="surrogatepass"))

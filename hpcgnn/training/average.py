@@ -26,14 +26,10 @@ class Averaged(NamedTuple):
 
 
 class WeightAverage:
-    """Exponential average of the weights over a share of an epoch's steps.
+    """Exponential average of a model's trained weights, without its buffers, over a share of an epoch's steps.
 
-    Parameters
-    ----------
-    model : nn.Module      its trained weights are averaged, its buffers are not
-    share : float          of an epoch's steps that the average reaches back. One step or less means no averaging
-
-    Reference: Polyak and Juditsky, 1992. Until `share` is filled, it is the plain mean of all steps.
+    The average reaches back `share` of an epoch's steps; one step or less means no averaging. Until `share` is filled,
+    it is the plain mean of all steps. Reference: Polyak and Juditsky, 1992.
     """
 
     def __init__(self, model: nn.Module, share: float):

@@ -27,9 +27,7 @@ def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
 
 
 def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str, list[float]]]:
-    """Collective: per cost of the last epoch, a list over the ranks, with resident memory. Empty except on rank 0, and
-    empty for one rank or more than `MAX_LISTED_RANKS`.
-    """
+    """Collective: a list over ranks per cost of the last epoch, and of memory, on rank 0; {} for too many ranks."""
     if not 1 < comm.size <= MAX_LISTED_RANKS:
         return {}
     everyone = comm.gather({**costs, "rss_bytes": resident_bytes()})

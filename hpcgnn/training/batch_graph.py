@@ -27,12 +27,7 @@ NAMES = ("clusters", "batch_size", "between_clusters")
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Which edges batches keep, as settings of a run or flags of `hpcgnn infer`.
-
-    Raises
-    ------
-    ConfigError      a number below 1, or a wrong type
-    """
+    """Which edges batches keep, as settings of a run or flags of `hpcgnn infer`; ConfigError for wrong values."""
 
     clusters: int      # numbers of clusters of the whole graph, and clusters per batch
     batch_size: int = CLUSTERS_A_BATCH
@@ -45,12 +40,7 @@ class ClusterCut:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> ClusterCut | None:
-        """The cut that a run was trained in; None for the whole graph.
-
-        Parameters
-        ----------
-        settings : dict      of a run; early versions have no `clusters`
-        """
+        """The cut that a run with these settings was trained in; None for the whole graph."""
         return cls(**{name: settings[name] for name in NAMES}) if settings.get("clusters") else None
 
     @property
@@ -63,13 +53,7 @@ class ClusterCut:
         return " ".join(words)
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:
-        """A sentence if a model answers from other edges than it was trained on, else None.
-
-        Parameters
-        ----------
-        source : str                         what the sentence calls the model
-        answered : ClusterCut or None        None is the whole graph
-        """
+        """A sentence if the model that `source` names answers from other edges than it was trained on, else None."""
         # Without arcs between clusters, a batch's size changes no arc.
         if answered is not None and answered.flags == self.flags:
             return None
@@ -98,10 +82,8 @@ class Degrees:
 def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray] | None:
     """Collective: the whole graph on rank 0, None on the others.
 
-    Returns
-    -------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) int32      CSR by destination, sources ascending, so that it
-                                                                       does not depend on the partition
+    Returns CSR by destination: indptr (num_nodes + 1,) int64 and indices (num_edges,) int32. Sources are ascending, so
+    the graph does not depend on the partition.
     """
     node_id = np.concatenate([part.inner_id, part.halo_id])
     arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
@@ -118,20 +100,11 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
     """Collective: drop the edges that inference in batches cuts, and the halo rows that no edge reads any more.
 
-    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`. Inner rows keep their order.
+    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`. A batch has `batch_size` of them;
+    `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches, and no
+    row counts as central. Inner rows keep their order.
 
-    Parameters
-    ----------
-    num_clusters, batch_size : int       clusters of the whole graph, and clusters per batch
-    keeps_all : bool                     keep edges between clusters of one batch
-
-    Returns
-    -------
-    part : Partition      with in-degrees within batches, and no row counted as central
-
-    Raises
-    ------
-    CollectiveError      edges have weights, which batches do not read; or rank 0 can't cut the graph
+    Raises CollectiveError: edges have weights, which batches do not read, or rank 0 can't cut the graph.
     """
     together(comm, lambda: _refuse_weights(part))
     group = _groups_of_rows(comm, part, num_clusters, batch_size, keeps_all)

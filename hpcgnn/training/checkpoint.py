@@ -56,7 +56,6 @@ class Progress:
 
     @property
     def num_epochs(self) -> int:
-        """Number of epochs of all trainings so far."""
         return sum(result["epochs"] for result in self.finished) + self.epoch
 
     def note(self, evaluation: Evaluation, prefers_low: bool = False, has_validation: bool = True) -> bool:
@@ -105,10 +104,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint at `path`; on failure the old one stays.
-
-    Raises CheckpointError: the folder can't be written or the disk is full.
-    """
+    """Replace the checkpoint at `path`; CheckpointError if that fails, and the old one stays."""
     state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "token": checkpoint.token,
              "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
              "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller,
@@ -207,12 +203,9 @@ def _check_content(checkpoint: Checkpoint) -> None:
 
 
 def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> None:
-    """Check that a checkpoint's weights have the shapes of a model's; all ranks agree.
+    """Check that a checkpoint's weights have the shapes of a model's weights; all ranks agree.
 
-    Raises
-    ------
-    CollectiveError      the training graph had another number of features or classes, or another version of hpcgnn
-                         gave the model other weights
+    Raises CollectiveError: another number of features or classes, or another version of hpcgnn.
     """
     missing = [name for name in weights if name not in checkpoint.model]
     if missing:
@@ -236,7 +229,7 @@ def _read_tensors(group: h5py.Group, tables: Container[str] = ()) -> dict[str, t
 
 
 def _table(dataset: h5py.Dataset) -> np.ndarray:
-    """Values where they lie in the file, of which a rank reads its own rows: the file is replaced, never changed."""
+    """A view of the values in the file, so that a rank reads its own rows only: the file is replaced, never changed."""
     offset = dataset.id.get_offset()
     if offset is None or not dataset.size:
         return np.array(dataset[()])
@@ -259,9 +252,9 @@ class Generations:
         return any(os.path.lexists(path) for path in (self.current, self.previous))
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Make this the current checkpoint and the current one the previous; on failure both stay as they were.
+        """Make this the current checkpoint and the current one the previous.
 
-        Raises CheckpointError: the folder can't be written or the disk is full.
+        Raises CheckpointError: the folder can't be written or the disk is full; both stay as they were.
         """
         # The new one is whole and on the disk before the old ones move.
         write_checkpoint(self._incoming, checkpoint)
@@ -277,7 +270,7 @@ class Generations:
     def read(self) -> tuple[Checkpoint, str | None]:
         """The current checkpoint; if it is damaged, the previous one and a sentence that says so.
 
-        Raises CheckpointError: none is whole; the sentence is about the current one.
+        Raises CheckpointError about the current one if both are damaged.
         """
         try:
             return read_checkpoint(self.current), None
@@ -293,10 +286,7 @@ class Generations:
             return checkpoint, f"{reason}; the run goes on from {self.previous.name}, after {place}"
 
     def restore_previous(self) -> None:
-        """Make the previous checkpoint the current one; keep a damaged current one under another name.
-
-        Raises CheckpointError: a file can't be renamed.
-        """
+        """Make the previous checkpoint the current one; rename a damaged current one. CheckpointError if that fails."""
         try:
             if os.path.lexists(self.current):
                 os.replace(self.current, self._damaged)

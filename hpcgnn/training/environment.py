@@ -25,9 +25,7 @@ LAUNCHERS = {"SLURM_STEP_ID": "srun", "TORCHELASTIC_RUN_ID": "torchrun", "OMPI_C
 
 
 def environment() -> dict[str, Any]:
-    """Environment of rank 0: `started` (UTC), `host`, `commit` of the checkout or "", `command`, `launcher`,
-    `processor`, usable `cores`, and the environment `variables` that shaped the run.
-    """
+    """Facts about rank 0's process by name; `variables` are the environment variables that shaped the run."""
     return {
         "started": utc_now(), "host": socket.gethostname(), "commit": commit() or "", "command": command_line(),
         "launcher": launcher(os.environ), "processor": processor_name(), "cores": len(os.sched_getaffinity(0)),

@@ -113,7 +113,6 @@ class StepsTaken:
 
     @property
     def check(self) -> StepCheck:
-        """What all steps have found."""
         return worst_of(self.checks)
 
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
@@ -137,9 +136,7 @@ def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_
                     is_asynchronous: bool) -> float:
     """Seconds of an epoch on a machine of fixed bandwidths; messages hidden behind computation are free.
 
-    Parameters
-    ----------
-    num_edges : int      of the whole graph; each layer reads one float32 row per edge, forward and backward
+    Each layer reads one float32 row per edge of the whole graph, forward and backward.
     """
     computing = PASSES * num_edges * config.layers * config.hidden * 4 / MEMORY_BYTES_PER_SECOND / num_ranks
     sending = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / LINK_BYTES_PER_SECOND / num_ranks

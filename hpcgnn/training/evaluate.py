@@ -53,10 +53,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QuantizedEvaluation(Evaluation):
-    """Scores of a model trained as integers, and the size of its features; see `ModelHooks.feature_size`.
-
-    `meets_target` is false if that exceeds the target by over 1 %.
-    """
+    """Scores of a model trained as integers, and its `ModelHooks.feature_size`; `meets_target` allows 1 % more."""
 
     feature_kb: float
     mean_feature_bits: float
@@ -76,7 +73,6 @@ class QuantizedEvaluation(Evaluation):
 
 
 def evaluation_from(values: dict[str, Any]) -> Evaluation:
-    """Inverse of `asdict`."""
     return QuantizedEvaluation(**values) if "feature_kb" in values else Evaluation(**values)
 
 
@@ -125,21 +121,11 @@ def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:
 
 
 def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> np.ndarray:
-    """Labels in the order of a model's classes.
+    """Labels of a part of the graph in the order of a model's `classes` (`task`, `num_classes`, `class_names`).
 
-    Parameters
-    ----------
-    labels : (n,) ids, (n, info.num_classes) uint8, or (n, info.num_classes) float32      of a part of the graph
-    classes : dict      `task`, `num_classes`, `class_names` of the model
-
-    Returns
-    -------
-    (n,) int64, -1 for no label or one that the model does not know; (n, num_classes) uint8, 255 for unknown; or
-    (n, num_classes) float32, NaN for unknown
-
-    Raises
-    ------
-    TrainingError      labels of another task, or another number of targets
+    Labels are (n,) ids, (n, num_classes) uint8 or (n, num_classes) float32. The results have the model's number of
+    classes and are int64, uint8 or float32; -1, 255 or NaN is an unknown label, or a class that the model does not
+    have. TrainingError for labels of another task, or another number of targets.
     """
     task, num_classes = classes["task"], classes["num_classes"]
     if classes_of(info) == classes:

@@ -63,16 +63,12 @@ class Forecast:
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all epochs, evaluations and decisions."""
         return (self.num_epochs * self.epoch_seconds + self.num_evaluations * self.evaluation_seconds
                 + self.num_assignments * self.assign_seconds)
 
 
 class KeptStorages:
-    """A context that counts the memory a forward pass keeps for its backward pass.
-
-    Storages that are known already, such as weights, do not count.
-    """
+    """Context that counts the memory a forward pass keeps for its backward pass, without storages known before."""
 
     def __init__(self, known: list[torch.Tensor]):
         self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
@@ -110,11 +106,7 @@ class Sample:
 def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     """Collective: open a job's graph, train a few epochs in memory, and say what the whole run would take.
 
-    The whole run is counted from its first epoch, even where it would be resumed.
-
-    Raises
-    ------
-    CollectiveError      what the job asks for can't be done
+    The run is counted from its first epoch even if it would be resumed. CollectiveError if the job can't be done.
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name, is_trained=False)

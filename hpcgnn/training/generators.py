@@ -23,12 +23,7 @@ _HELD: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
 
 @contextmanager
 def alike_draws(model: nn.Module, *key: int) -> Iterator[None]:
-    """Within the block, the global generators, and those that the model's modules hold, are set by a key.
-
-    Parameters
-    ----------
-    key : int          seed, epoch and step; the same on all ranks
-    """
+    """Within the block, the global generators and those in the model's modules follow `key`: seed, epoch and step."""
     if type(model).__module__.startswith("hpcgnn.nn."):      # these draw nothing by a generator
         yield
         return

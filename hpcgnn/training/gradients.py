@@ -143,7 +143,6 @@ class FlatGradients:
 
     @property
     def shared(self) -> torch.Tensor:
-        """The part of the buffer that is summed over the ranks."""
         return self.flat[:self.num_shared]
 
     @property
@@ -154,7 +153,6 @@ class FlatGradients:
 
     @property
     def _has_own(self) -> bool:
-        """Whether this rank, and so each, trains rows of its own, be they none."""
         return any(id(parameter) in self._own for parameter in self.places)
 
     def clip(self, largest: float) -> None:
@@ -186,5 +184,4 @@ class FlatGradients:
 
 
 def _plain(name: str) -> str:
-    """Name of a weight in the program's own module, which a distributed model holds as `module`."""
     return name.removeprefix("module.")

@@ -49,10 +49,7 @@ class Job:
         return resolve_train_config(dataset, settings, file_settings, self.preset)
 
     def agree(self, comm: MPI.Comm, dataset: str, is_trained: bool = True) -> TrainConfig:
-        """Collective: return the configuration, after a check that all ranks have the same.
-
-        Raises CollectiveError: settings are wrong, or differ between ranks.
-        """
+        """Collective: return the configuration; CollectiveError if settings are wrong, or differ between ranks."""
         config = together(comm, lambda: self.resolve(dataset, self.settings, self.file_settings))
         flags = {name: getattr(self, name) for name in ("out", "resume", "overwrite", "other_graph")}
         check_same(comm, {**settings_of(config), **flags, "dry_run": not is_trained})
@@ -76,10 +73,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
 
     torch takes seconds to import, so it is imported only after all checks that do not need it.
 
-    Raises
-    ------
-    CollectiveError      what is asked for can't be done
-    Interrupted          a signal asked to stop; a checkpoint holds everything
+    Raises CollectiveError if the job can't be done, Interrupted if a signal asked to stop; a checkpoint then holds all.
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name)
@@ -138,7 +132,6 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
 
 
 def _check_answers(session: Session) -> list[str]:
-    """Check the model's answers against its loss and score; return remarks. See `check_answers`."""
     from hpcgnn.training.reading import check_answers
 
     return [] if session.tried is None else check_answers(session.tried, session.objective, session.score,

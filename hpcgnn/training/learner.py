@@ -75,7 +75,7 @@ class Learner:
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
-        """Collective: begin with the weights of the seed, or continue from the checkpoint.
+        """Collective: begin with the seed's weights, or continue from the checkpoint.
 
         Raises CollectiveError: its weights do not fit the model, or its optimizer or schedule are others.
         """
@@ -164,8 +164,7 @@ class Learner:
         return worst_of(checks)
 
     def saved(self, folder: Path) -> dict[str, Any]:
-        """Collective where tables are shared out: what a checkpoint holds of weights and optimizer, on rank 0 as a
-        whole; errors as of `Tables.whole`.
+        """Collective if a model has tables: a checkpoint's weights and optimizer, whole on rank 0; see `Tables.whole`.
         """
         rooms = {"model": self.model.state_dict(), "best_model": self.best_model, "optimizer": self.optimizer.state(),
                  "average": self.average.state()}
@@ -197,10 +196,7 @@ def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
 
 
 def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Check that a program passes in the same kinds of things as when its run began; all ranks agree.
-
-    Raises CollectiveError: another optimizer, or a schedule where there was none, or none where there was one.
-    """
+    """Check that the program passes in the same kinds of things as when its run began; CollectiveError on all ranks."""
     written = BUILT_IN if checkpoint.own_optimizer is None else checkpoint.own_optimizer["name"]
     if written != name_of(learner.optimizer):
         raise CollectiveError(f"the checkpoint was written with {written} and can't go on with "

@@ -28,7 +28,7 @@ class ModelHooks:
         return loss
 
     def end_step(self) -> None:
-        """Called after the optimizer has moved the weights."""
+        pass
 
     def scale_parameters(self) -> list[nn.Parameter]:
         """Parameters that are trained at `quantize_lr`, without decay."""
@@ -69,8 +69,5 @@ def hooks_of(model: nn.Module) -> ModelHooks:
 
 
 def quantized(model: nn.Module, config: TrainConfig, graph: LocalGraph, comm: MPI.Comm) -> nn.Module:
-    """Collective: the model that `--quantize` trains in the place of a float one.
-
-    Raises CollectiveError: input rows that can't be quantized.
-    """
+    """Collective: the model that `--quantize` trains; CollectiveError for input rows that can't be quantized."""
     return import_class(QUANTIZED_MODEL, "quantized model", ModelHooks).from_settings(model, config, graph, comm)

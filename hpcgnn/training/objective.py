@@ -46,12 +46,9 @@ class Objective:
     @classmethod
     def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,
               loss: Loss | OwnLoss | str = "auto", node_id: np.ndarray | None = None) -> Objective:
-        """Collective: count each split over all ranks. Node ids are for a loss over several rows, which sees them in
-        this order.
+        """Collective: count each split over all ranks; TrainingError for a loss of another task than the labels.
 
-        Raises
-        ------
-        TrainingError      a loss of another task than the labels
+        `node_id` is needed by a loss over several rows, which sees them in this order.
         """
         rows = {split: torch.from_numpy(np.flatnonzero(masks[split])).to(device) for split in SPLITS}
         counts = np.array([len(rows[split]) for split in SPLITS], dtype=np.int64)
@@ -70,9 +67,7 @@ class Objective:
                    comm, node_id.to(device), class_counts, mean_rows)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
-        """The training objective of one of several steps, with its rows, (n,) int64. Counts stay those of all rows of
-        all ranks.
-        """
+        """The objective of one of several steps, with its rows, (n,) int64; counts stay those of all ranks' rows."""
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)
         return replace(self, labels=self.labels.index_select(0, chosen), node_id=self.node_id.index_select(0, chosen),
@@ -86,8 +81,9 @@ class Objective:
         return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
-        """Collective for a program's own loss: sum of the loss over this rank's nodes of a split. Summed over ranks and
-        divided by `mean_rows` it is the mean.
+        """Collective for a program's own loss: sum of the loss over this rank's nodes of a split.
+
+        Summed over the ranks and divided by `mean_rows`, it is the mean loss.
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns the training rows alone, and they are numbered first.
@@ -106,10 +102,7 @@ def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
 
 
 def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of a split, (n, num_outputs). They overwrite layer memory, unless a gradient passes through.
-
-    rows : (n,) int64
-    """
+    """Outputs of the (n,) int64 `rows`. They overwrite layer memory, unless a gradient passes through."""
     if outputs.requires_grad:
         return outputs[rows]
     chosen = empty((len(rows), *outputs.shape[1:]), outputs.dtype, outputs.device)

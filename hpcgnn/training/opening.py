@@ -21,17 +21,10 @@ FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "se
 
 def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
                     other_graph: bool) -> tuple[Checkpoint | None, str | None]:
-    """The checkpoint to continue from, None if there is none; and a sentence if it is not the last one.
+    """The checkpoint to continue from, None if there is none; and a sentence if it is the previous one.
 
-    Parameters
-    ----------
-    info : GraphInfo          of the shards to train on
-    asked : dict              settings of --config and flags
-    other_graph : bool        another graph, split or features are intended
-
-    Raises
-    ------
-    CheckpointError      both are damaged, of other data, or do not fit the settings
+    `asked` are the settings of --config and flags. CheckpointError if both checkpoints are damaged, belong to other
+    data (unless `other_graph`), or do not fit the settings.
     """
     if not folder.generations.exist:
         return None, None
@@ -63,9 +56,9 @@ def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, othe
 
 def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
                 resume: bool, shards: Path) -> list[str]:
-    """Rank 0 alone: create the run folder, or cut it back to the checkpoint, and write config.toml.
+    """Rank 0 alone: create the run folder, or cut it back to the checkpoint; write config.toml; return remarks.
 
-    Returns sentences for the user; `remark` says why `resumed` is the previous checkpoint.
+    `remark` says why `resumed` is the previous checkpoint.
     """
     sentences = []
     if resumed is None:

@@ -53,13 +53,8 @@ class Population:
 class OwnLoss:
     """A loss as a sum over rows; the sums of all ranks, divided by the number of their rows, are the loss.
 
-    Parameters
-    ----------
-    function : callable      of (n, num_outputs) float32 and labels of n rows; gives (n,) values or a number
-
-    Attributes
-    ----------
-    kind : {"rows", "mean", "sum", "whole"} or None      None before the first call
+    `function` takes (n, num_outputs) float32 and labels of n rows; it gives (n,) values or a number. `kind` is "rows",
+    "mean", "sum" or "whole", and None before the first call.
     """
 
     def __init__(self, function: Function):
@@ -68,9 +63,7 @@ class OwnLoss:
         self._first: dict[str, torch.Tensor] | None = None
 
     def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
-        """Weights and buffers of the loss by name, on a device, without those of the model; reset to what they were
-        before the first of several trainings.
-        """
+        """Weights and buffers of the loss by name, without the model's own, reset to their values before training."""
         modules = [module.to(device) for module in modules_of(self.function)]
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         found = {f"loss{number or ''}.{name}": tensor for number, module in enumerate(modules)
@@ -81,7 +74,7 @@ class OwnLoss:
         return found
 
     def forgotten(self, weights: list[nn.Parameter]) -> list[nn.Parameter]:
-        """Weights outside of `weights`, without a gradient, that the function may read by their names."""
+        """Weights outside of `weights` that the function may read and that got no gradient."""
         known = {id(parameter) for parameter in weights}
         return [parameter for parameter in closed_over(self.function)
                 if parameter.requires_grad and parameter.grad is None and id(parameter) not in known]
@@ -89,13 +82,7 @@ class OwnLoss:
     def sum(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
         """Collective: what this rank's rows add to the loss, times the number of rows of all ranks.
 
-        Parameters
-        ----------
-        outputs : (n, num_outputs), labels : (n,) or (n, num_outputs)      of this rank
-
-        Raises
-        ------
-        TrainingError      the function gives neither one value per row nor a number
+        Raises TrainingError: the function gives neither one value per row nor a number.
         """
         if self.kind is None:
             self.kind = self._find_kind(outputs, labels, population)
@@ -241,8 +228,7 @@ class _OverAllRanks(TorchFunctionMode):
 class _AllRows(torch.autograd.Function):
     """The rows of all ranks, one rank after another.
 
-    Each rank computes the whole loss and takes a share of it, so the gradient of its rows is that of its share times
-    the number of ranks.
+    Each rank takes a share of the whole loss, so backward multiplies the gradient by the number of ranks.
     """
 
     @staticmethod

@@ -17,17 +17,10 @@ BUILT_IN = "the built-in Adam"
 class OwnOptimizer:
     """Steps like the user's optimizer, and keeps its state as a checkpoint stores it.
 
-    All ranks hold the same weights and gradients, so an optimizer without random draws moves them alike everywhere. The
-    trainer checks that it did.
+    All ranks hold the same weights and gradients, so an optimizer without random draws moves them alike everywhere; the
+    trainer checks this. `weights`, by name, are those of model and loss; the optimizer must hold all that are trained.
 
-    Parameters
-    ----------
-    torch_optimizer : torch.optim.Optimizer
-    weights : dict of nn.Parameter by name     of model and loss; it must hold those that require a gradient
-
-    Raises
-    ------
-    TrainingError      it is no torch optimizer, needs a closure, or holds weights that are not the model's
+    Raises TrainingError: no torch optimizer, one that needs a closure, or one that holds other weights.
     """
 
     def __init__(self, torch_optimizer: torch.optim.Optimizer, weights: dict[str, nn.Parameter]):

@@ -41,9 +41,8 @@ class LossScale:
     """Factor on the loss that keeps float16 gradients above the smallest number; 1 for ranges that need no help.
 
     It falls when a gradient overflows, and that step is skipped. After STEPS_TO_GROW good steps it grows again. It is a
-    power of two, so scaling rounds nothing.
-
-    Reference: Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2.
+    power of two, so scaling rounds nothing. Reference: Micikevicius et al., "Mixed precision training", ICLR 2018,
+    section 3.2.
     """
 
     value: float = 1.0
@@ -74,13 +73,9 @@ SECONDS, MOST_ROUNDS = 1.0, 5   # of timed passes, and of passes in each precisi
 
 def with_fastest_precision(comm: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
                            build: Callable[[TrainConfig], nn.Module]) -> TrainConfig:
-    """Collective: the configuration with `auto` precision resolved, the same on all ranks.
+    """Collective: the configuration with `auto` precision resolved, the same on all ranks; the slowest rank decides.
 
-    The slowest rank decides. It is float32 if the other settings allow nothing else.
-
-    Parameters
-    ----------
-    build : callable of a configuration             makes its model, on the host
+    float32 if the other settings allow nothing else. `build` makes the model of a configuration on the host.
     """
     if config.precision != "auto":
         return config
@@ -105,9 +100,7 @@ def faster_of(seconds: dict[str, float]) -> str:
 
 def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
                       build: Callable[[TrainConfig], nn.Module], precisions: list[str]) -> dict[str, float]:
-    """Least seconds of a forward and backward pass over a sample in each precision, timed in turn. `alone` is a
-    communicator of this rank only.
-    """
+    """Least seconds of a forward and backward pass over a sample per precision; `alone` is this rank's communicator."""
     sample = sample_of(part)
     passes = {}
     for precision in precisions:
@@ -126,9 +119,7 @@ def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, dev
 
 
 def sample_of(part: Partition) -> Partition:
-    """A graph of the first rows with all their edges; sources are folded into these rows, so that it needs no other
-    rank.
-    """
+    """A graph of the first rows with all their edges; sources are folded into these rows, so it needs no peer."""
     num_rows = min(part.num_inner, SAMPLE_ROWS)
     indptr, none = part.indptr[:num_rows + 1], np.zeros(2, np.int64)
     return replace(

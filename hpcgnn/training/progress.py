@@ -64,7 +64,6 @@ class EpochDisplay:
             self._stream.close()
 
     def advance(self, seed: int, progress: Progress, trace: EpochTrace, evaluation: Evaluation | None) -> None:
-        """Show the epoch that has just ended."""
         if evaluation is not None:
             self._val_score = evaluation.val_score
         sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters)

@@ -44,11 +44,7 @@ def save_rank_state(session: Session, controller: Controller, files: RankFiles, 
     """Collective: write every rank's file, before the checkpoint of `token` takes its place.
 
     Nothing is written if the method remembers nothing, or if some rank does not see the run folder; rank 0 says so
-    once.
-
-    Raises
-    ------
-    CollectiveError      a rank's file can't be written
+    once. CollectiveError if a rank's file can't be written.
     """
     if not is_needed(session, controller) or not _is_shared(session, files):
         return
@@ -79,8 +75,9 @@ def _is_shared(session: Session, files: RankFiles) -> bool:
 
 
 def restore_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> bool:
-    """Collective: continue from the files of a checkpoint, on all ranks or none. Returns whether the run continues bit
-    for bit; if not, rank 0 says why.
+    """Collective: continue from a checkpoint's files, on all ranks or none.
+
+    Returns whether the run continues bit for bit; if not, rank 0 says why.
     """
     if not is_needed(session, controller):
         return True
@@ -108,9 +105,7 @@ def _remembered(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restore(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
-    """Continue from this rank's file; raises CheckpointError if it is missing, damaged, or of another run, partition or
-    method.
-    """
+    """Continue from this rank's file; CheckpointError if it is missing, damaged, or of another run or method."""
     num_ranks, path = files.num_ranks(token), files.path(session.comm.rank, token)
     if num_ranks != session.comm.size:
         raise CheckpointError(f"{files.folder} has what {num_ranks} ranks remember, and {session.comm.size} go on")

@@ -41,10 +41,9 @@ class Reading(Enum):
     UNKNOWN = "unknown"
 
     def scored(self, outputs: torch.Tensor, task: str, num_classes: int) -> torch.Tensor:
-        """Answers as scores read them: one column of two classes becomes two, and a label's probability becomes
-        positive where the label is given.
+        """Answers (n, num_outputs) as scores read them.
 
-        outputs : (n, num_outputs)
+        One column of two classes becomes two; a label's probability becomes positive if it predicts the label.
         """
         is_probability = self is Reading.PROBABILITIES
         if task == CLASSES and outputs.shape[1] == 1 and num_classes == 2:
@@ -76,15 +75,9 @@ def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -
 
 
 def check_answers(tried: Tried, objective: Objective, score: Score, num_classes: int) -> list[str]:
-    """Check that loss and score can take a model's answers; return sentences for the user.
+    """Check that loss and score can take a model's answers, else TrainingError; return sentences for the user.
 
-    Parameters
-    ----------
-    num_classes : int      classes, labels or targets of the graph
-
-    Raises
-    ------
-    TrainingError          they can't
+    `num_classes` is the number of classes, labels or targets of the graph.
     """
     columns, ending, task, name = tried.outputs.shape[1], tried.endings[0], objective.task, tried.name
     uses = _uses(objective, tried)

@@ -44,12 +44,9 @@ class Recipe:
             given.zero_grad(set_to_none=True)
 
     def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
-        """The given model itself, or a new one on the host, with weights from torch's generator. A PyTorch Geometric
-        model is distributed, which leaves it unchanged.
+        """The given model itself, or a new one on the host, with weights from torch's generator.
 
-        Raises
-        ------
-        ConfigError      no model can be made, or it can't be distributed
+        A PyTorch Geometric model is distributed, which leaves it unchanged; ConfigError if that or the making fails.
         """
         if self.model is None:
             model = build_model(shape_of(config, info))

@@ -71,10 +71,7 @@ class RankFiles:
         return [path for path in self.all() if path.suffix != ".h5"]
 
     def remove_others(self, *tokens: str) -> None:
-        """Remove the files of all other tokens; for rank 0, once all ranks have written.
-
-        Raises TrainingError: a file can't be removed.
-        """
+        """For rank 0, once all ranks have written: remove files of all other tokens; TrainingError if that fails."""
         for path in self.all():
             if path.suffix == ".h5" and path.stem.rpartition("-")[2] in tokens:
                 continue
@@ -90,11 +87,7 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 class RunFolder:
     """One run's folder. Every method is for rank 0 alone, and raises TrainingError if a file can't be read or written.
 
-    Attributes
-    ----------
-    lock : RunLock or None         checked before every write
-    generations : Generations      its checkpoints
-    rank_files : RankFiles         what each rank remembers beside them
+    `lock`, if any, is checked before every write; `rank_files` are what each rank remembers beside the checkpoints.
     """
 
     def __init__(self, path: Path, lock: RunLock | None = None):
@@ -154,12 +147,8 @@ class RunFolder:
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
         """Remove what a checkpoint does not know: lines of later epochs, damaged lines, the summary, unfinished files.
 
-        Returns a sentence on epochs that have no line any more, or None.
-
-        Parameters
-        ----------
-        progress : Progress      of the checkpoint
-        first_seed : int         of the first training
+        `progress` is the checkpoint's, `first_seed` the seed of the first training. Returns a sentence on epochs
+        without a line, or None.
         """
         file, place = self.path / METRICS, (first_seed + progress.seed_index, progress.epoch)
         lines = self._lines()

@@ -71,8 +71,9 @@ class Holder:
         return start_of(self.pid) == self.started
 
     def holds_another(self, file: Path, mine: Holder) -> bool:
-        """Whether the lock was copied with its folder: its holder's machine finds the holder's own file elsewhere. A
-        folder that was moved, or is seen by another path, keeps the file.
+        """Whether the lock was copied with its folder: its holder's machine finds the holder's own file elsewhere.
+
+        A folder that was moved, or is seen by another path, keeps the file.
         """
         if not self.inode or (self.host, self.system) != (mine.host, mine.system):
             return False
@@ -107,7 +108,6 @@ def start_of(pid: int) -> str | None:
 
 
 def seconds_of_this_process() -> float:
-    """Age of this process; 0 if the system does not say."""
     start = start_of(os.getpid())
     if not start or not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
@@ -115,8 +115,7 @@ def seconds_of_this_process() -> float:
 
 
 def seconds_to_the_end_of_the_job() -> float | None:
-    """Seconds until the batch system ends this job, by SLURM_JOB_END_TIME (seconds since 1970); None if it does not
-    say.
+    """Seconds until the batch system ends this job, by SLURM_JOB_END_TIME (seconds since 1970), if that is plausible.
 
     An end in the past belongs to an earlier job, and one in months to a job without a limit.
     """
@@ -144,13 +143,8 @@ HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS = 5.0, 30.0, 0.5
 class RunLock:
     """Ownership of one run folder; a context manager that takes it and gives it back.
 
-    Parameters
-    ----------
-    folder : Path      created if missing, and removed again if it stays empty
-
-    Raises
-    ------
-    TrainingError      a live run holds it, or the folder can't be written; nothing in it was changed
+    A missing folder is created, and removed again if it stays empty. TrainingError if a live run holds the folder, or
+    it can't be written; nothing in it was changed.
     """
 
     def __init__(self, folder: Path):
@@ -183,10 +177,7 @@ class RunLock:
         self._remove_made_folders()
 
     def check(self) -> None:
-        """Check, before a write, that the folder still belongs to this run.
-
-        Raises TrainingError: another run has taken it, because this one gave no sign of life for too long.
-        """
+        """Before a write: TrainingError if another run took the folder after too long without a sign of life."""
         with suppress(OSError):
             holder = self._read(self.file)
             if holder is not None and holder.token != self._mine.token:

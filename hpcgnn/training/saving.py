@@ -16,19 +16,11 @@ TOKEN_BYTES = 16
 
 def save(comm: MPI.Comm, folder: RunFolder, checkpoint_of: Callable[[str], Checkpoint],
          write_rank_state: Callable[[str], None], last_token: str | None) -> str:
-    """Collective: write rank states, then metrics, then a checkpoint that counts them. Returns the checkpoint's token.
+    """Collective: write rank states, then metrics, then a checkpoint that counts them. Returns the new token.
 
-    The token is drawn anew each time; all ranks fail together.
-
-    Parameters
-    ----------
-    checkpoint_of : callable(token) -> Checkpoint      called on rank 0
-    write_rank_state : callable(token)                 collective, called on all ranks first
-    last_token : str or None                           of the checkpoint before, which becomes the previous one
-
-    Raises
-    ------
-    CollectiveError      a file can't be written; the checkpoint before is unchanged
+    All ranks call `write_rank_state` first, then rank 0 calls `checkpoint_of`, both with the token. `last_token` is the
+    token of the checkpoint that becomes the previous one. CollectiveError on all ranks if a file can't be written; that
+    checkpoint is then unchanged.
     """
     token = comm.bcast(secrets.token_hex(TOKEN_BYTES) if comm.rank == 0 else None)
 

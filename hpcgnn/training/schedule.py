@@ -19,9 +19,7 @@ MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSche
 
 
 class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
-    """Multiplies the rate by what the settings say of each epoch; a run that continues with other settings follows
-    these.
-    """
+    """Multiplies the rate by the settings' share for each epoch; a run continued with other settings follows these."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the epoch of `state`, with the rates and the length of this run."""
@@ -62,17 +60,9 @@ def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSc
 class RateSchedule:
     """Moves the learning rate after every epoch, as one of torch's schedules says.
 
-    FlatAdam is no torch optimizer, so the schedule moves the rate of a stand-in, and FlatAdam's rates follow in
-    proportion.
-
-    Parameters
-    ----------
-    make : function                     from an optimizer to a schedule
-    rate : float                        FlatAdam's first rate, positive
-
-    Raises
-    ------
-    TrainingError      `make` returns no schedule, or it can't move this optimizer
+    FlatAdam is no torch optimizer, so the schedule moves the rate of a stand-in, which begins at FlatAdam's first
+    `rate`, and FlatAdam's rates follow in proportion. TrainingError if `make` returns no schedule, or one that can't
+    move this optimizer.
     """
 
     def __init__(self, make: MakeSchedule, optimizer: FlatAdam | OwnOptimizer, rate: float):
@@ -98,9 +88,7 @@ class RateSchedule:
         return float(self._rated.param_groups[0]["lr"])
 
     def end_epoch(self, evaluation: Evaluation | None) -> None:
-        """Move on. A schedule that waits for a plateau gets a new evaluation's validation score if it waits for the
-        highest value, else its validation loss.
-        """
+        """Move on; a plateau schedule gets the validation score if it waits for the highest value, else the loss."""
         if self._is_stand_in:
             self._rated.step()      # of nothing, but a schedule warns where its optimizer has not stepped
         if not self._waits_for_plateau:

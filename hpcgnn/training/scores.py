@@ -18,10 +18,7 @@ KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a reg
 
 
 def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Collective: share of rows with the label as the largest logit; nan if no rank has a row.
-
-    logits : (n, num_classes) float32, labels : (n,) int64
-    """
+    """Collective: share of (n, num_classes) rows with the label, (n,) int64, as the largest logit; nan without rows."""
     counts = np.array([(logits.argmax(dim=1) == labels).sum().item(), len(labels)], dtype=np.int64)
     comm.Allreduce(MPI.IN_PLACE, counts)
     return counts[0] / counts[1] if counts[1] else float("nan")
@@ -30,7 +27,7 @@ def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> floa
 def micro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
     """Collective: F1 of all known (node, class) decisions together; a positive logit predicts the class.
 
-    logits : (n, num_classes) float32, labels : (n, num_classes) float32 of 0 and 1, NaN if unknown
+    Both are (n, num_classes) float32; labels are 0, 1, or NaN if unknown.
     """
     predicted, actual = (logits > 0) & ~torch.isnan(labels), labels > 0.5
     counts = np.array([(predicted & actual).sum().item(), predicted.sum().item(), actual.sum().item()], dtype=np.int64)
@@ -65,9 +62,7 @@ def _counts(comm: MPI.Comm, targets: torch.Tensor) -> np.ndarray:
 
 def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, targets: torch.Tensor,
                      mean: np.ndarray | float = 0.0) -> np.ndarray:
-    """Collective: per column, sum of squared distances of the known targets from `mean` over all ranks,
-    (num_outputs,) float64.
-    """
+    """Collective: per column, sum of squares of known targets less `mean` over all ranks, (num_outputs,) float64."""
     squares = np.square(values.double().cpu().numpy() - mean)
     sums = np.where(np.isnan(targets.cpu().numpy()), 0.0, squares).sum(axis=0)
     comm.Allreduce(MPI.IN_PLACE, sums)
@@ -75,10 +70,10 @@ def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, targets: torch.Tensor
 
 
 def r2(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: coefficient of determination, averaged over the targets; nan if no rank has a row, or all values of a
-    target are equal.
+    """Collective: coefficient of determination, averaged over the targets.
 
-    outputs, targets : (n, num_outputs) float32; unknown targets are NaN and left out
+    Both are (n, num_outputs) float32; unknown targets are NaN and left out. nan without rows, or if all values of a
+    target are equal.
     """
     num_known = _counts(comm, targets)
     if not num_known.all():
@@ -161,10 +156,7 @@ def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_l
 
 
 def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:
-    """The score of this name; "auto" is the task's usual one.
-
-    Raises TrainingError: the score does not fit the labels.
-    """
+    """The score of this name; "auto" is the task's usual one. TrainingError if it does not fit the labels."""
     default = DEFAULT_SCORES[task]
     score = SCORES[default if name == "auto" else name]
     if score.task != task:

@@ -269,15 +269,11 @@ class Session:
 
 
 def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
-    """Collective: rank 0 reads and checks graph.h5; every rank gets the whole graph's facts and the statistics of its
-    own part.
+    """Collective: rank 0 reads and checks graph.h5; every rank gets the graph's facts and its own part's statistics.
 
     One rank reads because the file is as long as the graph has nodes. Each part's file names the run of preprocess that
-    made it, so a rank with another folder notices when it reads its part.
-
-    Raises
-    ------
-    CollectiveError      shards are missing, damaged or for another number of ranks
+    made it, so a rank with another folder notices when it reads its part. CollectiveError if shards are missing,
+    damaged or for another number of ranks.
     """
     told: list[tuple[GraphInfo | None, str | None]] | None = None
     if comm.rank == 0:
@@ -431,7 +427,7 @@ def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple
 
 
 def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
-    """The loss or score that a program passes in, else the name in the settings.
+    """The program's own loss or score, else the settings' name.
 
     Raises TrainingError: the run was begun with one of the program's own, and now there is none.
     """
@@ -453,10 +449,7 @@ def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
-    """Collective: overwrite all weights and buffers with those of rank 0.
-
-    Raises CollectiveError: another rank's model has others.
-    """
+    """Collective: take all weights and buffers from rank 0; CollectiveError if their names or shapes differ."""
     tables = own_tables(model.module if isinstance(model, DistributedModel) else model)      # alike by their seeds
     state = model.state_dict()
     tensors = {name: tensor for name, tensor in state.items() if name not in tables}
@@ -466,9 +459,7 @@ def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
 
 
 def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> None:
-    """Collective: overwrite the weights and buffers of a loss with those of rank 0; errors as in
-    `take_from_rank_zero`.
-    """
+    """Collective: as `take_from_rank_zero`, for the weights and buffers of a loss."""
     first = comm.bcast({name: tensor.detach().cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
     together(comm, lambda: _check_same_names(first, tensors))
     write_into(tensors, first)

@@ -31,12 +31,7 @@ def signs_of(check: StepCheck) -> np.ndarray:
 
 
 def fault_in(largest: np.ndarray) -> str:
-    """The first thing that is wrong on any rank, or "".
-
-    Parameters
-    ----------
-    largest : (6,) int64      of `signs_of`, over all ranks
-    """
+    """The first thing that is wrong on any rank, or ""; `largest`, (6,) int64, is the maximum of `signs_of`."""
     high, minus_high, low, minus_low, bad_gradients, bad_results = largest.tolist()
     if bad_gradients:
         return "gradients"

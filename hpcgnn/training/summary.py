@@ -29,14 +29,10 @@ MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too 
 
 def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
               metrics: list[dict[str, Any]] | None, state_bytes: int) -> dict[str, Any]:
-    """Collective: what summary.json says; complete on rank 0.
+    """Collective: what summary.json says, given the last seed's learner and all seeds' results; complete on rank 0.
 
-    Parameters
-    ----------
-    learner : of the last seed
-    results : of each seed
-    metrics : list of dict or None      the recorded epochs; None on other ranks than 0
-    state_bytes : int                   memory of this rank that the method kept between epochs
+    `metrics` are the recorded epochs, on rank 0 only; `state_bytes` is what the method kept on this rank between
+    epochs.
     """
     comm, config = session.comm, session.config
     peak_bytes = comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)

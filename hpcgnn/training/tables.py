@@ -37,11 +37,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 class Tables:
     """The tables of own rows of a model, and of what training keeps beside them.
 
-    Parameters
-    ----------
-    comm : MPI communicator
-    model : nn.Module
-    held : sequence of parameters      as the optimizer numbers them
+    `held` are the parameters in the order in which the optimizer numbers them.
     """
 
     def __init__(self, comm: MPI.Comm, model: nn.Module, held: Collection[nn.Parameter] = ()):
@@ -53,7 +49,6 @@ class Tables:
         self._first = next(iter(tables.values()), None)      # all are of the same nodes
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self.names)
 
     @cached_property
@@ -67,28 +62,16 @@ class Tables:
         return {"weights": sorted(self.names), "moments": sorted(self.moments)} if self else None
 
     def whole(self, rooms: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Collective: the same rooms, on rank 0 with whole tables.
+        """Collective: the given `rooms` (of ROOMS), on rank 0 with whole tables; CollectiveError if the disk is full.
 
-        Parameters
-        ----------
-        rooms : dict         as of ROOMS, or some of them
-        folder : path        in which rank 0 may make files
-
-        Raises
-        ------
-        CollectiveError      the disk is full
+        Rank 0 may make files in `folder`.
         """
         if not self or self.comm.size == 1:
             return rooms
         return _changed(rooms, self.names, self.moments, lambda rows: self._collected(rows, folder))
 
     def own(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Collective: a checkpoint, which is whole on rank 0, with this rank's rows of the tables.
-
-        Raises
-        ------
-        CollectiveError      it has tables that the model has not, or of another number of nodes
-        """
+        """Collective: rank 0's checkpoint with this rank's rows of the tables; CollectiveError if tables don't fit."""
         written = set((checkpoint.by_node or {}).get("weights", ()))
         if not written <= self.names:
             raise CollectiveError(f"the checkpoint's {min(written - self.names)} is a NodeEmbedding's, and this model "
@@ -103,11 +86,9 @@ class Tables:
         return replace(checkpoint, **_changed(rooms, self.names, self.moments, change))
 
     def check_moments(self, optimizer: dict[int, dict[str, torch.Tensor]], weights: list[nn.Parameter]) -> None:
-        """Check that what an optimizer remembers of a table is a value for each element, as a checkpoint holds it.
+        """Check that an optimizer remembers a value per element of a table, as a checkpoint holds it.
 
-        Raises
-        ------
-        TrainingError      it keeps sums of rows or columns, which would be of one rank's rows
+        Raises TrainingError: it keeps sums of rows or columns, which would be of one rank's rows.
         """
         for number in self.moments & optimizer.keys() if self.comm.size > 1 else ():
             for name, moment in optimizer[number].items():
@@ -148,14 +129,14 @@ class Tables:
 
 
 def other_nodes(name: str, num_written: int, num_nodes: int) -> str:
-    """The sentence on a table that was trained on other nodes than the graph has."""
     return (f"the checkpoint has a row of {name} for each of {num_written} nodes, and this graph has {num_nodes}; such "
             "a row says nothing of other nodes, so name the graph that was trained on, or train a model on features")
 
 
 def with_own_rows(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
-    """Return a checkpoint that every rank has read, with this rank's rows of the best weights' tables; raises
-    CollectiveError where they are of another number of nodes.
+    """A checkpoint that every rank has read, with this rank's rows of the tables of the best weights.
+
+    Raises CollectiveError: the tables are of another number of nodes.
     """
     best = dict(checkpoint.best_model)
     for name, table in own_tables(model.module if isinstance(model, DistributedModel) else model).items():

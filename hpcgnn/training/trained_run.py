@@ -46,17 +46,11 @@ class TrainedRun:
              names_classes: bool = False) -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
 
-        Parameters
-        ----------
-        config_of : callable(settings, folder) -> TrainConfig      from the settings of the run to those to answer with,
-                                                                   with float32 rows
-        recipe : Recipe or None      what a program passes in, such as its model
-        names_classes : bool         classes are those of the training, by name; the graph may have others, or no labels
+        `config_of` turns the settings of the run, and its folder, into the settings to answer with, with float32 rows.
+        With `names_classes` classes are those of the training, by name; the graph may have others, or no labels.
 
-        Raises
-        ------
-        CollectiveError      no checkpoint, or one that is damaged or of another graph; settings that `config_of`
-                             refuses; shards that are damaged or cut for another number of ranks
+        Raises CollectiveError: no checkpoint, or a damaged one, or one of another graph; settings that `config_of`
+        refuses; shards that are damaged or cut for another number of ranks.
         """
         checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
@@ -87,10 +81,7 @@ class TrainedRun:
 
 
 def read_best(folder: Path) -> Checkpoint:
-    """Read the checkpoint of a run folder; its `best_model` has the best validation score.
-
-    Raises CheckpointError: there is none, or it is damaged.
-    """
+    """Read a run folder's checkpoint; `best_model` has the best validation score. CheckpointError if none is whole."""
     checkpoint = RunFolder(folder).checkpoint
     if not checkpoint.exists():
         raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
@@ -105,9 +96,7 @@ def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool)
 
 
 def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
-    """A sentence on what differs from the training graph, and that scores may count trained nodes; None if nothing
-    differs.
-    """
+    """A sentence on what differs from the training graph, and that scores may count trained nodes; None if equal."""
     found = made_on.differences(info.fingerprint)
     if not found:
         return None

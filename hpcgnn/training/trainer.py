@@ -106,9 +106,7 @@ class Moment(NamedTuple):
 
 def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,
                moment: Moment) -> tuple[float, StepCheck]:
-    """Collective: update the weights once, by the loss of a graph's rows. Returns this rank's share of the loss, and
-    what the step found in gradients and weights.
-    """
+    """Collective: update the weights once, by the loss of a graph's rows; return its share and a check."""
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.begin_step()
@@ -131,13 +129,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
 
 
 class TrainingRun:
-    """The epochs of one `hpcgnn train`, from a session to a finished run folder.
-
-    Parameters
-    ----------
-    folder : RunFolder                   rank 0 writes it
-    resumed : Checkpoint or None         to continue from, the same on all ranks
-    """
+    """The epochs of one `hpcgnn train`, from a session to a finished run folder, continuing from `resumed` if given."""
 
     def __init__(self, session: Session, folder: RunFolder, resumed: Checkpoint | None = None):
         self.session, self.folder = session, folder
@@ -179,11 +171,8 @@ class TrainingRun:
     def execute(self) -> dict[str, Any]:
         """Collective: train every seed, write checkpoint and summary, and return the summary.
 
-        Raises
-        ------
-        Interrupted          a signal asked to stop; the checkpoint holds everything
-        CollectiveError      loss, gradients, weights or answers are not finite, the ranks' weights differ, or a file
-                             can't be written
+        Raises Interrupted if a signal asked to stop: the checkpoint holds everything. Raises CollectiveError if loss,
+        gradients, weights or answers are not finite, ranks' weights differ, or a file can't be written.
         """
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
             self._limit(stop)
@@ -273,9 +262,7 @@ class TrainingRun:
         self._is_asked_to_end = False
 
     def _refuse_undefined_scores(self) -> NoReturn:
-        """Collective: end if no evaluation had a finite score. The weights are saved: another score may still judge
-        them.
-        """
+        """Collective: end if no evaluation had a finite score. Weights are saved for another score."""
         number, self.progress.evaluations_since_best = self.progress.evaluations_since_best, 0
         self._save()
         self.session.exchange.forget()
@@ -349,9 +336,7 @@ class TrainingRun:
         return evaluation
 
     def _record(self, epoch: dict[str, Any], evaluation: Evaluation | None) -> None:
-        """Collective: rank 0 writes a line of metrics.jsonl. A full disk aborts all ranks here; the last checkpoint
-        stands.
-        """
+        """Collective: rank 0 writes a line of metrics.jsonl. A full disk ends all ranks; the last checkpoint stays."""
         HERE.note("records the epoch")
         pairs = {**bytes_by_pair(self.session),
                  **costs_by_rank(self.comm, self.session.exchange.last_costs)} if evaluation else {}

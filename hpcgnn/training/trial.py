@@ -54,20 +54,12 @@ class Tried:
 
 
 def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:
-    """Try a model on rows of this rank, and leave it as it was.
+    """Try a model on rows of this rank, `first_rows` before others, and leave the model as it was.
 
-    Parameters
-    ----------
-    first_rows : (n,) int64          inner rows to try before others
-    num_ranks : int                  on one rank a model on LocalGraph may mix rows, but not read their positions
+    On one rank a model on LocalGraph may mix rows, but not read their positions. Returns None if the model fails on a
+    few rows, or this rank has too few.
 
-    Returns
-    -------
-    Tried, or None if the model fails on a few rows, or this rank has too few
-
-    Raises
-    ------
-    ConfigError      answers that are no floats, or not one row per node; rows are mixed, by the function named
+    Raises ConfigError: answers that are no floats, or not one row per node; rows are mixed, by the function named.
     """
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
@@ -145,7 +137,7 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
              order: np.ndarray | None = None, dtype: torch.dtype = torch.float32) -> LocalGraph:
     """A graph of some rows of a graph: in each part, every node has a few earlier nodes as in-neighbors.
 
-    order : (n,) int64      the node at each place; None keeps them as they come
+    `order`, (n,) int64, is the node at each place; None keeps them as they come.
     """
     sources, start = [], 0
     for size in sizes:
@@ -325,9 +317,7 @@ def _ending(out: torch.Tensor) -> str:
 
 @contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Within the block, zero weights are nudged, so that a gate that starts closed is open; afterwards all is as
-    before.
-    """
+    """Within the block, zero weights are nudged, so that a gate that starts closed is open; then all is restored."""
     modules = list(model.modules())
     held = [(vars(module), dict(vars(module)), module._buffers, dict(module._buffers)) for module in modules]
     lists = [(value, copy.copy(value)) for _, values, _, _ in held for name, value in values.items()
