@@ -37,7 +37,6 @@ class Batch:
 
     @classmethod
     def of_all(cls, indptr: np.ndarray, indices: np.ndarray, num_rows: int) -> Batch:
-        """Return the batch of all inner rows, with every halo row fresh."""
         num_inner = len(indptr) - 1
         halo = np.arange(num_inner, num_rows)
         return cls(np.arange(num_inner), halo, len(halo), indptr, indices, np.arange(len(indices)))
@@ -48,12 +47,8 @@ class Batch:
 
 
 class BatchCutter:
-    """Cut batches out of a part.
+    """Cut batches out of a part: a CSR by destination of local rows, `num_rows` of them inner and halo rows.
 
-    Parameters
-    ----------
-    indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
-    num_rows : int                              inner and halo rows
     num_within : list of int, or None           number of inner rows within k hops of the loss, which come first
     is_shared : (num_inner,) bool, or None      rows that other ranks read too; None: no row
     """
@@ -64,14 +59,7 @@ class BatchCutter:
         self._place = np.full(num_rows, -1, np.int32)      # of each row in the batch that is being cut
 
     def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
-        """Return the batch of some rows.
-
-        Parameters
-        ----------
-        rows : (num_batch,) int64      inner rows, ascending
-        fresh : (num_fresh,) int64     halo rows that other ranks compute in this step, ascending
-        few_arcs : bool                see `order_rows`
-        """
+        """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend."""
         num_arcs = int((self._indptr[rows + 1] - self._indptr[rows]).sum())
         num_within = num_back = None
         if self._num_within is not None:
@@ -98,20 +86,13 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
                num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
     """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
-    Gradients follow only edges inside the batch. With few of them hardly any but the labeled rows has a gradient, so
-    rows with a gradient come first; else rows near the loss do.
+    Gradients follow only edges inside the batch, from `source` to `target`. With few of them hardly any but the labeled
+    rows has a gradient, so rows with a gradient come first; else rows near the loss do. `hops`, (n,) int64, are those
+    to the loss in the whole graph; num_hops + 1 means farther. `is_shared` marks rows that other ranks may read in this
+    batch.
 
-    Parameters
-    ----------
-    hops : (n,) int64           from each row to the loss in the whole graph; num_hops + 1 means farther
-    source, target : (num_arcs,) int32      edges inside the batch
-    is_shared : (n,) bool or None           rows that other ranks may read in this batch; None: none
-
-    Returns
-    -------
-    order : (n,) int64          old row at each new place
-    num_within : list           num_within[k] is a prefix with all rows within k hops and all that prefix k - 1 reads
-    num_back : list             the same for rows that a gradient reaches from k hops away
+    Returns the old row at each new place, (n,) int64; num_within: prefix k has all rows within k hops and all that
+    prefix k - 1 reads; num_back: the same for rows that a gradient reaches from k hops away.
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch
     if is_shared is not None:

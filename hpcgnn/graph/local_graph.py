@@ -262,8 +262,7 @@ class LocalGraph:
     def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
         """Start a forward pass. All ranks then call the same layers in the same order.
 
-        A model that says its `num_hops` must call `hop` that many times; in training it returns only the rows of the
-        loss.
+        A model that says its `num_hops` must call `hop` that often; in training it returns only the rows of the loss.
         """
         knows_reach = self.num_within is not None and is_training and num_hops == len(self.num_within) - 1
         self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
@@ -428,10 +427,7 @@ class LocalGraph:
         self.start_take_home(gradient, site).finish(total)
 
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
-        """Count one aggregation of a model that said its num_hops; return its rows and matrices.
-
-        is_input : bool      whether it aggregates the input, whose halo rows are already here
-        """
+        """Count one aggregation (`is_input`: of the input) of a model with `num_hops`; return its rows and matrices."""
         left = self._pass.hops_left
         # Without a known reach all rows are computed; else this hop goes from the prefix `left` hops away to the one
         # nearer.
@@ -463,10 +459,7 @@ class LocalGraph:
         return self._cut[shape]
 
     def input_aggregate(self, reduction: str, is_kept: bool = False) -> torch.Tensor:
-        """Return the aggregate of the constant input, (num_inner, num_features).
-
-        is_kept : bool      keep it for later calls, as training passes always do
-        """
+        """Aggregate of the constant input, (num_inner, num_features); training passes and `is_kept` keep it."""
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
             aggregate = multiply(self.matrix(reduction), self.x_all)

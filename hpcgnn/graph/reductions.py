@@ -20,15 +20,10 @@ REDUCTIONS = ("sum", "mean", "gcn")
 
 
 class Reductions:
-    """The matrix of each reduction and its transpose, made when first asked for.
+    """The matrix of each reduction and its transpose, made on first use, from a CSR by destination of local rows.
 
-    Parameters
-    ----------
-    indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
-    num_rows : int                              inner and halo rows
-    degree : (num_rows,)                        in-degrees, or sums of weights, in the whole graph
-    edge_weight : (num_edges,) float32 or None
-    num_variable : int or None                  rows behind the first `num_variable` are constants without a gradient
+    degree : (num_rows,)               in-degrees, or sums of weights, in the whole graph, of inner and halo rows
+    num_variable : int or None         rows behind the first `num_variable` are constants without a gradient
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, degree: np.ndarray,
@@ -100,12 +95,10 @@ def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray 
 
 
 def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
-    """Return the coefficient of each row, (n,) float32; None where all are 1.
+    """Coefficient of each row, (n,) float32, by integer in-degrees or float32 sums of weights; None where all are 1.
 
-    in_degree : (n,) integer, or (n,) float32 sums of weights
-    reduction : {"sum", "mean", "gcn"}
-        mean: 1 / in-degree, or 1 where it is 0. gcn: (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf and
-        Welling, ICLR 2017, Eq. 2)
+    "mean" is 1 / in-degree, or 1 where it is 0. "gcn" is (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf
+    and Welling, ICLR 2017, Eq. 2).
     """
     if reduction == "sum":
         return None
@@ -134,8 +127,6 @@ def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None,
 
 
 class Adjacency(NamedTuple):
-    """The same entries by destination and by source."""
-
     matrix: SparseRows       # per inner node, the local rows of its in-neighbors
     transposed: SparseRows   # per inner or halo node, the local rows of its out-neighbors
     entry_index: np.ndarray  # (num_entries,) int64, position in `matrix` of each entry of `transposed`

@@ -19,8 +19,7 @@ class GATConvolution(nn.Module):
 
     alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). An edge weight multiplies
     alpha after the softmax; v's own weight is 1. `combine` "concatenate" gives each head out_dim / heads columns
-    (hidden layers), "average" gives each head out_dim columns and takes the mean (last layer). Raises ConfigError for
-    heads that don't divide out_dim, and another `combine`.
+    (hidden layers), "average" gives each head out_dim columns and takes the mean (last layer); ConfigError for others.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(6). Deviation: no dropout of alpha, since draws would need two
     global node ids.
@@ -46,7 +45,6 @@ class GATConvolution(nn.Module):
         return len(self.weight) <= self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:

@@ -46,12 +46,9 @@ class Convolution(nn.Module):
                 activation: Activation | None = None) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim); both are num_inner unless the pass leaves rows out.
 
-        Parameters
-        ----------
-        h : float32, bfloat16 or float16; the result has its type
-        is_dropped : bool       h has been dropped out and counted, or the activation does so
-        activation : Activation or None      applied to h first, in training; overwrites h, now if the graph keeps
-                                             codes of h, otherwise in the backward pass
+        The result has h's type. `is_dropped`: h has been dropped out and counted, or the activation does so.
+        `activation` is applied to h first, in training, and overwrites h: now if the graph keeps codes of h, else in
+        the backward pass.
         """
         is_input = graph.is_input(h)
         if not is_input and not is_dropped and activation is None:

@@ -36,10 +36,6 @@ class GINConvolution(nn.Module):
     `reduction` "sum" has scale 1 (Xu et al.). "mean" has scale 0.1 and divides by the global in-degree (HalfGNN), which
     keeps float16 rows of 50,000 neighbors finite. With edge weights, the sum or mean is weighted.
 
-    Raises
-    ------
-    ConfigError      an unknown reduction
-
     Reference: Xu et al., ICLR 2019, Eq. (4.1), with epsilon learned from 0; HalfGNN, Eq. (4) with lambda = 0.1.
     """
 
@@ -56,7 +52,6 @@ class GINConvolution(nn.Module):
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:

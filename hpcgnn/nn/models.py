@@ -77,12 +77,10 @@ def traits_of(model: nn.Module, num_layers: int) -> ModelTraits:
 
 
 def build_model(shape: ModelShape) -> nn.Module:
-    """Make a model with fresh weights from torch's generator.
+    """Make a model with fresh weights from torch's generator; ConfigError for sizes or options that it can't have.
 
     The model has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its number of aggregations, or
     None if every pass needs all rows; and `first_layer_parameters()`.
-
-    Raises ConfigError for an unknown model or jump, heads that can't share hidden_dim, or wrong arguments.
     """
     model = find_model(shape.model)
     if shape.model in MODELS:
@@ -100,7 +98,7 @@ def build_model(shape: ModelShape) -> nn.Module:
 
 
 def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] | None:
-    """Return a user's model's constructor arguments by name, or None to pass the five sizes by position.
+    """A user's model's constructor arguments by name, or None to pass the five sizes by position.
 
     Sizes are found by their usual names in hpcgnn or PyTorch Geometric (SIZE_NAMES), and `arguments` are added. None
     means that the constructor needs other names and no `arguments` are given.

@@ -1,7 +1,4 @@
-"""Names of the built-in models and their import paths, readable without torch.
-
-A new model needs a line here and a file.
-"""
+"""Names of the built-in models and their import paths, readable without torch. A new model needs a line and a file."""
 
 MODEL_PATHS = {
     "gcn": "hpcgnn.nn.stack:GCN",

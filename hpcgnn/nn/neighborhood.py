@@ -35,7 +35,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class AggregateFirst(torch.autograd.Function):
-    """(A x) W: rows are sent unmapped, (num_in, in_dim) to (num_out, out_dim)."""
+    """(A x) W: rows are sent unmapped."""
 
     @staticmethod
     def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
@@ -89,7 +89,7 @@ class AggregateFirst(torch.autograd.Function):
 
 
 class MapFirst(torch.autograd.Function):
-    """A (x W): rows are sent mapped, (num_in, in_dim) to (num_out, out_dim)."""
+    """A (x W): rows are sent mapped."""
 
     @staticmethod
     def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
@@ -267,15 +267,11 @@ class Neighborhood:
         return rows
 
     def take_before(self) -> tuple[torch.Tensor | None, ...]:
-        """Return `before` and forget it here."""
         before, self.before = self.before, ()
         return before
 
     def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (start, masked rows) block by block: slices of `near`, or computed one at a time if `near` is None.
-
-        In the second case `before` is set at the end.
-        """
+        """Yield (start, masked rows) block by block: slices of `near`, or computed if None, which sets `before`."""
         if near is not None:
             yield from ((start, near[start:stop]) for start, stop in self._spans(near))
             return
@@ -297,7 +293,7 @@ class Neighborhood:
     def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
         """Return gradients of the activation's inputs, weight and bias; the first overwrites the inputs.
 
-        gradient_of : function      start, stop -> gradient of the masked rows start .. stop, a new tensor
+        `gradient_of(start, stop)` returns a new tensor: the gradient of the masked rows start .. stop.
         """
         rows, moments = before
         of_rows, of_norm = rows.detach() if rows.device.type == "cpu" else torch.empty_like(rows), []
@@ -345,12 +341,9 @@ class Neighborhood:
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor, wants_rows: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: return A(mask h) and the masked inner rows mask h, h activated first.
+        """Collective: return A(mask h), (hop.num_out, dim), and the masked rows mask h, both after h's activation.
 
-        h is (hop.num_in, dim), and the results are (hop.num_out, dim) and (hop.num_in, dim). The second may be empty if
-        the caller wants no rows.
-
-        Reference: AdaQP, Section 3.4.
+        h is (hop.num_in, dim), as mask h is, which may be empty without `wants_rows`. Reference: AdaQP, Section 3.4.
         """
         if self.is_by_peer:
             return self._aggregate_by_peer(h)
@@ -403,11 +396,10 @@ class Neighborhood:
 
     def aggregate_back(self, gradient: torch.Tensor,
                        then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
-        """Collective: return this rank's part of the gradient of unmasked inner rows, and the arrival that adds the
-        others'.
+        """Collective: this rank's part of the gradient of unmasked inner rows, and the arrival that adds the rest.
 
-        gradient : (at least hop.back_out, dim)      of the sums; further rows have none
-        then : function or None      maps summed gradients in place before they are masked; None if rows come by peer
+        `gradient` is at least (hop.back_out, dim). `then` maps summed gradients in place before they are masked; it is
+        None if rows come by peer.
         """
         gradient = gradient[:self.hop.back_out]
         arrival = self._start_take_home(gradient, then)
@@ -430,10 +422,7 @@ class Neighborhood:
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: `aggregate`, adding the sums of one peer's rows after another's.
-
-        Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
-        """
+        """Collective: `aggregate`, one peer's rows after another's. Reference: Mostafa, MLSys 2022 (SAR)."""
         if self.is_input:
             near = self.drop_inner(h)
             return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
@@ -492,10 +481,9 @@ class Neighborhood:
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
          before: tuple[torch.Tensor | None, ...] = ()) -> None:
-    """Save rows for the backward pass of a torch.autograd.Function, as `graph` stores them (None: unchanged).
+    """Save rows (n, dim) of the first n inner nodes for the backward pass, as `graph` stores them (None: unchanged).
 
-    rows : (n, dim) each, of the first n inner nodes, or None
-    before : tensors or None        inputs of an activation, kept unchanged
+    `before` are the inputs of an activation, kept unchanged.
     """
     ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
     ctx.save_for_backward(*(values if store is None else store.encode(values)
@@ -524,5 +512,4 @@ class KeptRows:
         return total
 
     def give_back(self, place: int) -> None:
-        """Free the rows at `place`."""
         self._values[place] = None

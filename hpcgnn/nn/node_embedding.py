@@ -119,7 +119,6 @@ class NodeEmbedding(nn.Module):
         return functional.embedding(self.row_of(number), self.weight)
 
     def extra_repr(self) -> str:
-        """What `print` shows: the same on all ranks."""
         return f"{self.num_embeddings}, {self.embedding_dim}, seed={self.seed}"
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
@@ -132,6 +131,6 @@ class NodeEmbedding(nn.Module):
 
 
 def own_tables(model: nn.Module) -> dict[str, NodeEmbedding]:
-    """Return the tables of a model that hold rows of own nodes, by the names of their weights in its state."""
+    """The tables of a model that hold rows of own nodes, by the names of their weights in its state."""
     return {f"{place}.weight" if place else "weight": module
             for place, module in model.named_modules(remove_duplicate=False) if isinstance(module, NodeEmbedding)}

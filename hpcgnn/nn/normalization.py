@@ -8,5 +8,4 @@ NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm}
 
 
 def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
-    """Return the LayerNorm for `LocalGraph.activate`, or None for the identity."""
     return norm if isinstance(norm, nn.LayerNorm) else None

@@ -164,8 +164,7 @@ class Learner:
         return worst_of(checks)
 
     def saved(self, folder: Path) -> dict[str, Any]:
-        """Collective if a model has tables: a checkpoint's weights and optimizer, whole on rank 0; see `Tables.whole`.
-        """
+        """Collective with tables: a checkpoint's weights and optimizer, whole on rank 0; see `Tables.whole`."""
         rooms = {"model": self.model.state_dict(), "best_model": self.best_model, "optimizer": self.optimizer.state(),
                  "average": self.average.state()}
         return {**self.tables.whole(rooms, folder), "by_node": self.tables.record()}

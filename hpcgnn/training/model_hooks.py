@@ -28,7 +28,7 @@ class ModelHooks:
         return loss
 
     def end_step(self) -> None:
-        pass
+        """Called after the optimizer has moved the weights."""
 
     def scale_parameters(self) -> list[nn.Parameter]:
         """Parameters that are trained at `quantize_lr`, without decay."""

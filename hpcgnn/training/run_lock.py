@@ -115,7 +115,7 @@ def seconds_of_this_process() -> float:
 
 
 def seconds_to_the_end_of_the_job() -> float | None:
-    """Seconds until the batch system ends this job, by SLURM_JOB_END_TIME (seconds since 1970), if that is plausible.
+    """Seconds until the batch system ends this job, by SLURM_JOB_END_TIME (seconds since 1970); None if unknown.
 
     An end in the past belongs to an earlier job, and one in months to a job without a limit.
     """

@@ -20,9 +20,9 @@ REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
 
 
 def take_hops(graph: LocalGraph, num_hops: int, begins_at_input: bool = False) -> list[Hop]:
-    """Return the hops of all aggregations of a pass, so that the rows the first one needs are known before it.
+    """The hops of all aggregations of a pass, so that the rows the first one needs are known before it.
 
-    begins_at_input : bool      the first hop aggregates the graph's input rows
+    `begins_at_input` says that the first hop aggregates the graph's input rows.
     """
     return [graph.hop(REDUCTION, begins_at_input and number == 0) for number in range(num_hops)]
 
@@ -31,20 +31,9 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
               first: torch.Tensor | None = None, alpha: float = 0.0) -> torch.Tensor:
     """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
-    A row crosses before dropout, and the receiver applies the owner's mask.
-
-    Parameters
-    ----------
-    h : (hop.num_in, dim) float32, bfloat16 or float16, or the graph's input rows
-    hop : Hop                       the next of `take_hops`
-    dropout : float                 on h; counted here unless is_dropped
-    is_dropped : bool               h has been dropped out and counted; only where `graph.drops_first`
-    first : (at least hop.num_out, dim) as h, or None      rows mixed in at every step
-    alpha : float in [0, 1]         their share
-
-    Returns
-    -------
-    (hop.num_out, dim), type of h
+    h is (hop.num_in, dim) or the graph's input rows, `first` at least (hop.num_out, dim), the result (hop.num_out,
+    dim). A row crosses before dropout, and the receiver applies the owner's mask. With `is_dropped` h has been dropped
+    out and counted, only where `graph.drops_first`.
     """
     is_input = graph.is_input(h)
     if not is_input and not is_dropped:

@@ -52,7 +52,6 @@ class SGC(nn.Module):
         return linear(h, self.linear.weight, self.linear.bias)
 
     def _propagated_input(self, graph: LocalGraph) -> torch.Tensor:
-        """Collective when the graph has changed, which all ranks see alike."""
         whole, rows = graph.whole
         if self._graph is not whole:
             self._graph, self._constant = whole, propagate_input(whole, self.num_hops)
