@@ -556,7 +556,7 @@ MUTATIONS = [
     Mutation("methods/time_bits.py", "periods grow without end", "min(num_before, MOST_GROWN)", "num_before", TRIAL),
     Mutation("methods/time_bits.py", "a loss that stands does not slow", "fallen <= FLAT * last or ", "", TIME_BITS),
     Mutation("methods/time_bits.py", "a floor never ends",
-             "replace(self, epochs_left=max(0, self.epochs_left - 1))", "self", FLOOR),
+             "self.floor, max(0, self.epochs_left - 1)", "self.floor, max(0, self.epochs_left)", FLOOR),
     Mutation("methods/cost_model.py", "a ring runs backward",
              "rank[None, :] - rank[:, None]", "rank[:, None] - rank[None, :]", COSTS),
     Mutation("methods/assigning.py", "a clock limits the solver of deterministic runs",

@@ -35,6 +35,7 @@ class Tracker(Callback):
         raise NotImplementedError("a tracker says how it begins")
 
     def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name."""
         raise NotImplementedError("a tracker says how it writes")
 
     def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:

@@ -61,7 +61,8 @@ def place():
 @pytest.fixture
 def backend(monkeypatch):
     """The recorder, with what has no answer without values set aside: counts, ranges, errors and cuSPARSE."""
-    monkeypatch.setitem(dispatch._rooms, META, "cuda")
+    before = dispatch._device_types
+    dispatch._switch(before | {META})
     monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
     monkeypatch.setattr("hpcgnn.bench.bits.to_bit", lambda values, *arguments: values)
     monkeypatch.setattr("hpcgnn.bench.peers.spmm.weights_of", lambda *arguments: None)
@@ -69,6 +70,7 @@ def backend(monkeypatch):
     monkeypatch.setattr(torch.sparse, "sampled_addmm", refuse)
     with use_backend(Recorder()) as recorder:
         yield recorder
+    dispatch._switch(before)
 
 
 def test_a_tensor_that_stayed_on_the_host_is_found(backend, place):
