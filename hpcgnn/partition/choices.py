@@ -21,10 +21,7 @@ MOST_LAYERS = 1024
 
 
 def split_balance(text: str) -> tuple[str, str]:
-    """Split the text of --balance into its kind, and the layers or the run folder behind a colon.
-
-    Both are empty if the text is none of these.
-    """
+    """Split the text of --balance at its colon: kind, and layers or run folder; both are empty for another text."""
     kind, colon, rest = text.partition(":")
     is_number = rest.isascii() and rest.isdigit() and 1 <= int(rest) <= MOST_LAYERS
     has_rest = (kind == TRAINING and is_number) or (kind == MEASURED and bool(rest))

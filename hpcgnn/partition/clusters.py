@@ -22,14 +22,11 @@ ADVICE = "leave out --cluster-rows"
 
 def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scratch: Path | None = None,
                   progress: Progress = silent) -> np.ndarray:
-    """Cut a graph into clusters of about `cluster_rows` nodes with few edges between them.
+    """Cut a graph into clusters of about `cluster_rows` nodes with few edges between them, (num_nodes,) int32.
 
-    Returns (num_nodes,) int32, numbered from 0 without gaps; clusters of one region have nearly consecutive numbers,
-    since METIS splits them late. A directed graph is taken as undirected; one without edges is cut into blocks of ids.
-
-    Raises
-    ------
-    ConfigError               cluster_rows < 1, more nodes or edges than METIS can count, or METIS gave up
+    They are numbered from 0 without gaps; clusters of one region have nearly consecutive numbers, since METIS splits
+    them late. A directed graph is taken as undirected; one without edges is cut into blocks of ids. ConfigError if
+    cluster_rows < 1, or METIS can't cut the graph.
     """
     if cluster_rows < 1:
         raise ConfigError(f"cluster_rows is {cluster_rows}; expected at least 1, or 0 for no clusters")
@@ -50,14 +47,10 @@ def _without_gaps(cluster: np.ndarray) -> np.ndarray:
 
 def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int,
                    name: str = "the graph") -> np.ndarray:
-    """Cut a graph into METIS clusters of about equal size, (num_nodes,) int32; some cluster may be empty.
+    """Cut a CSR by destination without duplicates into METIS clusters of about equal size, (num_nodes,) int32.
 
-    Batch b takes `batch_size` clusters from b * batch_size on. `indptr`, (num_nodes + 1,) int64, and `indices`,
-    (num_edges,) integer, are CSR by destination without duplicates.
-
-    Raises
-    ------
-    ConfigError      no cluster, no batch, or a graph that METIS can't cut
+    Some cluster may be empty. Batch b takes `batch_size` clusters from b * batch_size on. ConfigError if there is no
+    cluster or no batch, or METIS can't cut the graph.
     """
     if num_clusters < 1 or batch_size < 1:
         raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} a batch; "
@@ -74,8 +67,6 @@ def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, b
 
 
 def arc_groups(cluster: np.ndarray, batch_size: int, keeps_all: bool) -> np.ndarray:
-    """Group of each node, (num_nodes,) int32: a batch keeps an edge if both ends are in one group.
-
-    `keeps_all` keeps the edges between clusters of one batch, too.
+    """Group of each node, (num_nodes,) int32: its cluster, or its batch with `keeps_all`; edges in one group are kept.
     """
     return cluster // batch_size if keeps_all else cluster

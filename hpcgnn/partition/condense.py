@@ -20,18 +20,11 @@ MOST_ENTRIES = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class ClusteredRows:
-    """A graph with rows laid out cluster after cluster.
+    """A graph, CSR by destination, with rows laid out cluster after cluster."""
 
-    Attributes
-    ----------
-    start : (num_clusters + 1,) int64     cluster c has the rows start[c] .. start[c + 1] - 1; it may be empty
-    indptr : (num_rows + 1,) int64        CSR by destination
-    indices : (num_entries,) int32        source rows
-    """
-
-    start: np.ndarray
-    indptr: np.ndarray
-    indices: np.ndarray
+    start: np.ndarray      # (num_clusters + 1,) int64; cluster c has the rows start[c]:start[c + 1], perhaps none
+    indptr: np.ndarray      # (num_rows + 1,) int64, CSR by destination
+    indices: np.ndarray      # (num_entries,) int32, source rows
 
     @property
     def num_rows(self) -> int:
@@ -42,7 +35,6 @@ class ClusteredRows:
         return len(self.start) - 1
 
     def cluster_of_rows(self) -> np.ndarray:
-        """Cluster of each row, (num_rows,) int64."""
         return np.repeat(np.arange(self.num_clusters), np.diff(self.start))
 
     def is_sparse(self) -> np.ndarray:
@@ -62,17 +54,11 @@ class CondensedRegions:
 
     A producer that computes its rows in order appends to each region in order, and a cluster reads its region from
     front to back. The halo rows of an exchange between ranks are such regions already.
-
-    Attributes
-    ----------
-    start : (num_clusters + 1,) int64     region of cluster c: copied_row[start[c]:start[c + 1]]
-    copied_row : (num_copies,) int32      rows that the cluster needs from others, ascending, each once
-    place : (num_entries,) int32          the copy that serves an entry; -1 for a row of the same cluster
     """
 
-    start: np.ndarray
-    copied_row: np.ndarray
-    place: np.ndarray
+    start: np.ndarray      # (num_clusters + 1,) int64; region of cluster c: copied_row[start[c]:start[c + 1]]
+    copied_row: np.ndarray      # (num_copies,) int32, rows that the cluster needs from others, ascending, each once
+    place: np.ndarray      # (num_entries,) int32, the copy that serves an entry; -1 for a row of the same cluster
 
     @property
     def num_copies(self) -> int:
@@ -80,11 +66,7 @@ class CondensedRegions:
 
 
 def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
-    """List for each cluster the rows that it needs from others.
-
-    Raises
-    ------
-    KernelError                           more entries than 32-bit positions can name
+    """List the rows that each cluster needs from others; KernelError for more entries than 32-bit positions can name.
 
     Reference: MEGA, Algorithm 1 and §V-E; clusters of consecutive ids are the form without partition of §VII.
     """
@@ -99,8 +81,8 @@ def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
 def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndarray, ClusteredRows]:
     """Lay out rows cluster after cluster, by number within each.
 
-    `arcs` is (num_rows, num_rows) CSR by destination, `cluster` (num_rows,) integer. Returns order, (num_rows,) int64,
-    and the layout; its row i is row order[i] of `arcs`.
+    `arcs` is CSR by destination. Returns `order`, (num_rows,) int64, and the layout; its row i is row order[i] of
+    `arcs`.
     """
     order = np.argsort(cluster, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(cluster))]).astype(np.int64)
@@ -118,8 +100,7 @@ def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.n
 def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.ndarray:
     """Order of rows by cluster, (num_rows,) int64; in each cluster, rows that most other clusters read come first.
 
-    So what others read lies in a few runs at the front of a cluster, as in a condensed region but without copies. Rows
-    with equally many readers are grouped by reader, then by number.
+    So what others read lies in a few runs at the front of a cluster. Ties go by reader, then by number.
     """
     order, rows = lay_out(arcs, cluster)
     regions = condensed_regions(rows)

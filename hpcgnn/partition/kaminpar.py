@@ -30,14 +30,9 @@ def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed
                    advice: str = "use --partitioner metis") -> np.ndarray:
     """Cut a graph into parts of about equal weight with few edges cut; (num_nodes,) int32, some part may be empty.
 
-    KaMinPar runs on one thread: with several, its result depends on the order in which they meet. `indptr` and
-    `indices` are undirected neighbor lists with at least one edge, `weight` is (num_nodes,) non-negative integer or
-    None.
-
-    Raises
-    ------
-    ConfigError               it is not installed, the temporary folder has no room for the graph, or it gave up; the
-                              sentence names the graph and ends with `advice`
+    The graph is undirected neighbor lists with at least one edge. KaMinPar runs on one thread: with several, its result
+    depends on the order in which they meet. ConfigError, which ends with `advice`, if it is not installed, the
+    temporary folder is full, or it gave up.
 
     Reference: Gottesbüren, Heuer, Sanders, Schulz, Seemaier, Deep Multilevel Graph Partitioning, ESA 2021.
     """
@@ -69,9 +64,7 @@ def _run(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
 
 
 def write_parhip(file: BinaryIO, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> None:
-    """Write a graph as KaMinPar reads it, block by block.
-
-    In order: a header, the byte where each neighbor list starts, the lists, and the weights of nodes.
+    """Write a graph for KaMinPar, block by block: header, first byte of each neighbor list, lists, node weights.
 
     Reference: KaHIP's user guide, "Binary Graph Format of ParHIP", with KaMinPar's bits for narrow numbers.
     """

@@ -26,7 +26,6 @@ def end_with_parent() -> None:
 
 
 def chosen_context(num_parts: int, num_edges: int) -> kaminpar.Context:
-    """KaMinPar's preset for this number of parts and edges."""
     if num_parts <= FEW_PARTS and num_edges < MANY_EDGES:
         return kaminpar.eco_context()
     return kaminpar.fast_context() if num_parts >= MANY_PARTS else kaminpar.default_context()

@@ -21,15 +21,10 @@ MAX_NODES = np.iinfo(np.int32).max
 
 def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner contiguous or random",
                         scratch: Path | None = None, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbor lists of the graph with every edge in both directions: (num_nodes + 1,) int64 and (num_neighbors,)
-    int32.
+    """Neighbor lists with every edge in both directions: (num_nodes + 1,) int64 and (num_neighbors,) int32, ascending.
 
-    Neighbors ascend. A symmetric dataset's own arrays are returned. `scratch` is a folder for the edges of a large
-    directed graph while they are sorted.
-
-    Raises
-    ------
-    ConfigError               the graph has more nodes than 32-bit ids can name
+    A symmetric dataset's own arrays are returned. `scratch` is a folder for the edges of a large directed graph while
+    they are sorted. ConfigError if the graph has more nodes than 32-bit ids can name.
     """
     if dataset.num_nodes > MAX_NODES:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes, metis and ldg take at most {MAX_NODES}; "
@@ -53,12 +48,8 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
                 advice: str = "use --partitioner ldg") -> np.ndarray:
     """Cut a graph into parts of about equal weight with the fewest rows sent ("volume") or edges cut ("cut").
 
-    `indptr` and `indices` are undirected neighbor lists with at least one edge, `weight` is (num_nodes,) integer or
-    None. Returns (num_nodes,) int32; some part may be empty on a tiny graph.
-
-    Raises
-    ------
-    ConfigError               more edges than this METIS can count, or METIS gave up; ends with `advice`
+    The graph is undirected neighbor lists with at least one edge. Returns (num_nodes,) int32; some part may be empty on
+    a tiny graph. ConfigError, which ends with `advice`, for more edges than this METIS can count, or if METIS gave up.
     """
     import pymetis
 

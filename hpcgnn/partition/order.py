@@ -25,12 +25,8 @@ ROUNDS = 3
 def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_id: np.ndarray) -> np.ndarray:
     """Order rows by clusters of at most 65,536 rows, within them by clusters of at most 2,048, and within these of 64.
 
-    Takes 9 passes over the edges. Returns positions in `inner_id`, (num_rows,) int64; ties ascend.
-
-    Parameters
-    ----------
-    indptr, indices                           CSR by destination; sources outside `inner_id` are skipped
-    inner_id : (num_rows,) int64              the nodes to order, ascending
+    The graph is CSR by destination; sources outside `inner_id`, (num_rows,) int64 ascending, are skipped. Takes 9
+    passes over the edges. Returns positions in `inner_id`, (num_rows,) int64; ties ascend.
     """
     num_rows = len(inner_id)
     unit_of_node = np.full(num_nodes, -1, np.int32)
@@ -64,16 +60,11 @@ ROWS_A_CONDENSED_CLUSTER = 512
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
     """Put the nodes of a part, (num_inner,) int64 ascending, in the order of their rows; ties by ascending id.
 
-    Parameters
-    ----------
-    reorder : {"none", "nested", "metis", "degree", "rcm", "condense-edge"}
-        none: order of the source. nested: clusters within clusters. metis: clusters of about 2048 rows. degree: many
-        in-neighbors first. rcm: reverse Cuthill-McKee. condense-edge: clusters of about 512 rows, first those that most
-        other clusters read. All but degree look only at edges inside the part
+    `reorder` is none: order of the source; nested: clusters within clusters; metis: clusters of about 2048 rows;
+    degree: many in-neighbors first; rcm: reverse Cuthill-McKee; condense-edge: clusters of about 512 rows, first those
+    that most other clusters read. All but degree look only at edges inside the part.
 
-    Raises
-    ------
-    ConfigError               an unknown order, METIS gave up, or more nodes than 32-bit ids can name
+    Raises ConfigError: an unknown order, METIS gave up, or more nodes than 32-bit ids can name.
     """
     if reorder not in REORDERS:
         raise ConfigError(f"unknown order {reorder!r}; choose one of {', '.join(REORDERS)}")

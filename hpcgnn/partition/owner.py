@@ -34,12 +34,7 @@ from hpcgnn.partition.work import TrainingWork
 
 
 def own_parts(partitioner: Any, owner: Any = None) -> Any:
-    """The user's array or path of a file with the part of each node; None if a partitioner is named.
-
-    Raises
-    ------
-    ConfigError      neither a partitioner nor a file
-    """
+    """The user's array, or path of a file, with the part of each node; None for a partitioner; else ConfigError."""
     given = partitioner if owner is None else owner
     if isinstance(given, Path) or (isinstance(given, str) and given not in PARTITIONERS):
         if not Path(given).is_file():
@@ -52,12 +47,9 @@ def own_parts(partitioner: Any, owner: Any = None) -> Any:
 def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndarray:
     """Read the part of each node, (num_nodes,) int32, from a column of any library or a file.
 
-    A file is .npy, or text with one part per line in the order of nodes, or behind a node's id.
-
-    Raises
-    ------
-    ConfigError      another number of nodes, a part outside 0 .. num_parts - 1, or a part without a node
-    DatasetError     a file that is missing or malformed, or an unknown id
+    A file is .npy, or text with one part per line in the order of nodes, or behind a node's id. ConfigError for another
+    number of nodes, a part outside 0 .. num_parts - 1, or a part without a node; DatasetError for a file that is
+    missing or malformed, or an unknown id.
     """
     what = f"the parts of nodes in {given}" if isinstance(given, Path) else "the parts of nodes"
     row = None

@@ -17,9 +17,7 @@ from hpcgnn.data.options import ProgressTask, silent
 
 
 def needed_digests(part: Partition, key: str, peers: Iterable[int]) -> np.ndarray:
-    """Digest of this part's halo rows from each of `peers`, (num_peers,) int64.
-
-    Hashed are ids, in-degrees and importance, in order.
+    """Digest of this part's halo rows from each of `peers`, (num_peers,) int64, over ids, in-degrees, importance.
 
     `key` is hashed too, so that lists of two runs of preprocess never agree.
     """
@@ -50,49 +48,29 @@ class Partition:
 
     Local rows are numbered: inner rows, central before marginal, each in the order of preprocess --reorder; then halo
     rows, by owner and ascending global id. A central row has inner neighbors only, a marginal row has a halo neighbor.
-
-    Attributes
-    ----------
-    num_central : int                        inner rows [0, num_central) are central, the rest marginal
-    inner_id : (num_inner,) int64            global ids
-    halo_id : (num_halo,) int64              global ids
-    halo_offset : (num_parts + 1,) int64     halo rows owned by part q are halo_offset[q]:halo_offset[q + 1]
-    boundary_index : (num_sent,) int32       inner rows to send, by receiving part, in the receiver's halo order
-    boundary_offset : (num_parts + 1,) int64 boundary_index[boundary_offset[q]:boundary_offset[q + 1]] goes to part q
-    indptr : (num_inner + 1,) int64          CSR by destination
-    indices : (num_local_edges,) int32       local rows, inner or halo
-    in_degree : (num_inner + num_halo,) int32   in the whole graph
-    importance : (num_inner + num_halo,) float32   see `node_importance`; 0 for inner rows that no other part needs
-    features : (num_inner, num_features) float32 or float16
-    labels : (num_inner,) int64 class ids, (num_inner, num_classes) uint8 indicators, or (num_inner, num_outputs)
-                                             float32 targets of a regression
-    train_mask, val_mask, test_mask : (num_inner,) bool
-    edge_weight : (num_local_edges,) float32 or None for equal weights
-    inner_name : (num_inner,) int64 or str objects    ids in the source, or None if they are the global ids
-    cluster : (num_inner,) int32 or None     cluster of the whole graph, see `cluster_nodes`
     """
 
     part: int
     num_parts: int
     num_nodes_global: int
-    num_central: int
-    inner_id: np.ndarray
-    halo_id: np.ndarray
-    halo_offset: np.ndarray
-    boundary_index: np.ndarray
-    boundary_offset: np.ndarray
-    indptr: np.ndarray
-    indices: np.ndarray
-    in_degree: np.ndarray
-    importance: np.ndarray
-    features: np.ndarray
-    labels: np.ndarray
-    train_mask: np.ndarray
+    num_central: int      # inner rows [0, num_central) are central, the rest marginal
+    inner_id: np.ndarray      # (num_inner,) int64, global ids
+    halo_id: np.ndarray      # (num_halo,) int64, global ids
+    halo_offset: np.ndarray      # (num_parts + 1,) int64; part q owns the halo rows halo_offset[q]:halo_offset[q + 1]
+    boundary_index: np.ndarray      # (num_sent,) int32, inner rows to send, by receiving part, in its halo's order
+    boundary_offset: np.ndarray      # (num_parts + 1,) int64; part q gets boundary_index from offset [q] to [q + 1]
+    indptr: np.ndarray      # (num_inner + 1,) int64, CSR by destination
+    indices: np.ndarray      # (num_local_edges,) int32, local rows, inner or halo
+    in_degree: np.ndarray      # (num_inner + num_halo,) int32, in the whole graph
+    importance: np.ndarray      # (num_inner + num_halo,) float32, see `node_importance`; 0 if no part needs it
+    features: np.ndarray      # (num_inner, num_features) float32 or float16
+    labels: np.ndarray      # (num_inner,) int64 classes, (.., num_classes) uint8, or (.., num_outputs) float32 targets
+    train_mask: np.ndarray      # (num_inner,) bool, as the other masks
     val_mask: np.ndarray
     test_mask: np.ndarray
-    edge_weight: np.ndarray | None = None
-    inner_name: np.ndarray | None = None
-    cluster: np.ndarray | None = None
+    edge_weight: np.ndarray | None = None      # (num_local_edges,) float32, or None for equal weights
+    inner_name: np.ndarray | None = None      # (num_inner,) int64 or str objects, ids in the source, unless global
+    cluster: np.ndarray | None = None      # (num_inner,) int32, cluster of the whole graph, see `cluster_nodes`
 
     @property
     def num_inner(self) -> int:
@@ -131,7 +109,7 @@ def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
                parts: range | None = None) -> list[Halo]:
     """Find the halo of every part, or of those in `parts`: distinct sources of edges into the part that others own.
 
-    `owner` is (num_nodes,) int32. All halos together take 8 bytes per row that crosses in an exchange.
+    All halos together take 8 bytes per row that crosses in an exchange.
     """
     parts = range(num_parts) if parts is None else parts
     task = progress("finding halos", len(parts))
@@ -157,11 +135,8 @@ def _find_halo(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: i
 def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Read CSR rows, global ids in any order, in blocks of about EDGES_PER_BLOCK edges, so that temporaries stay small.
 
-    Yields
-    ------
-    first : int                              position in rows of the block's first row
-    degree : (num_block_rows,) int64
-    sources : (num_block_edges,) int32 or int64, global ids in row order
+    Yields the position in `rows` of the block's first row, in-degrees (num_block_rows,) int64, and sources
+    (num_block_edges,), int32 or int64 global ids in row order.
     """
     for first, degree, position in row_positions(dataset, rows):
         yield first, degree, dataset.indices[position]

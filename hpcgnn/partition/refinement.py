@@ -24,10 +24,10 @@ MARGIN = 0.998
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """What a partition costs and how even it is, counted on the undirected graph.
+    """What a partition costs and how even it is, counted on the undirected graph, where edges count at both ends.
 
-    `volume` counts rows that cross: for each node, the other parts that have a neighbor. Imbalances are largest part
-    over mean; edges count at both ends.
+    `volume` is the number of rows that cross: per node, the other parts with a neighbor. Imbalance is largest over
+    mean.
     """
 
     volume: int
@@ -50,7 +50,6 @@ class Refinement:
 
 
 def count_partition(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int) -> PartitionCounts:
-    """Count what a partition costs; arrays as for `refine_owners`."""
     weight = np.ones((len(owner), 1), np.int64)
     state = _count(indptr, indices, owner.copy(), num_parts, weight, load_limits(weight, num_parts, (1.0,)))
     return _counts(state, indptr, owner, num_parts)
@@ -73,12 +72,8 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     If the given parts keep the limits, so do the refined ones, and the volume never grows. If they exceed them, the sum
     of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always the same.
 
-    Parameters
-    ----------
-    indptr, indices           undirected neighbor lists, (num_nodes + 1,) int64 and (num_neighbors,) int32, no loops
-    owner : (num_nodes,) int32, values < num_parts
-    weight : (num_nodes, num_kinds) int64     what a node adds to its part's load, of each kind
-    limit : (num_kinds,) int64                largest load of a part, see `load_limits`
+    The graph is undirected neighbor lists without loops. `weight`, (num_nodes, num_kinds) int64, is what a node adds to
+    its part's load of each kind, and `limit`, (num_kinds,) int64, the largest load, see `load_limits`.
 
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.

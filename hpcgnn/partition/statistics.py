@@ -33,10 +33,7 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
 
 
 def importance_histogram(importance: np.ndarray) -> np.ndarray:
-    """Number of rows by importance, (IMPORTANCE_BINS,) int64.
-
-    Bin k holds importances from k / IMPORTANCE_BINS up to the next bin; the last bin includes 1.
-    """
+    """Number of rows by importance, (IMPORTANCE_BINS,) int64, in bins of equal width; the last bin includes 1."""
     # Importance is float32, so an edge is too, or 0.98 would fall below 98 percent.
     edges = (np.arange(1, IMPORTANCE_BINS) / IMPORTANCE_BINS).astype(np.float32)
     return np.bincount(np.searchsorted(edges, importance, side="right"), minlength=IMPORTANCE_BINS)
@@ -59,35 +56,23 @@ def boundary_nodes(num_nodes: int, halos: list[Halo]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """Sizes of one part, and what it sends.
-
-    Attributes
-    ----------
-    num_halo, num_sent : int                 rows received and sent in an exchange
-    num_boundary : int                       distinct inner rows that other parts need
-    num_edges, num_cut_edges : int           edges into inner rows; those from halo rows
-    imbalance : float                        inner rows over the mean of all parts
-    sent_to : tuple of num_parts int         rows sent to each part
-    boundary_importance : tuple of IMPORTANCE_BINS int    boundary rows by importance, see importance_histogram
-    sent_importance : tuple of IMPORTANCE_BINS int        rows sent by importance: one that two parts need counts twice
-    """
+    """Sizes of one part, and what it sends."""
 
     part: int
     num_inner: int
     num_central: int
-    num_halo: int
-    num_boundary: int
-    num_sent: int
-    num_edges: int
-    num_cut_edges: int
-    imbalance: float
-    sent_to: tuple[int, ...]
-    boundary_importance: tuple[int, ...]
-    sent_importance: tuple[int, ...]
+    num_halo: int      # rows received in an exchange
+    num_boundary: int      # distinct inner rows that other parts need
+    num_sent: int      # rows sent in an exchange
+    num_edges: int      # edges into inner rows
+    num_cut_edges: int      # edges from halo rows
+    imbalance: float      # inner rows over the mean of all parts
+    sent_to: tuple[int, ...]      # rows sent to each part
+    boundary_importance: tuple[int, ...]      # boundary rows in each bin of `importance_histogram`
+    sent_importance: tuple[int, ...]      # rows sent in each bin: a row that two parts need counts twice
 
 
 def measure_partition(partition: Partition) -> PartitionStatistics:
-    """Count what `PartitionStatistics` lists."""
     boundary = np.unique(partition.boundary_index)
     return PartitionStatistics(
         part=partition.part,

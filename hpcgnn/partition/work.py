@@ -36,7 +36,7 @@ class TrainingWork:
     seconds: tuple[float, ...] = ()
 
     def weight(self, dataset: GraphDataset) -> np.ndarray:
-        """What each node costs, (num_nodes,) int64, see `training_weight`.
+        """What each node costs, (num_nodes,) int64; see `training_weight`.
 
         If parts were measured, a node's work counts as many seconds as work took in its earlier part.
         """
@@ -53,9 +53,7 @@ class TrainingWork:
 
 
 def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
-    """Hops from each node to the nearest training node, against the edges, (num_nodes,) int32.
-
-    num_hops + 1 means farther than num_hops. `indptr` and `indices` are CSR by destination.
+    """Hops from each node to the nearest training node, against the edges, (num_nodes,) int32; num_hops + 1 if farther.
     """
     hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
     for step in range(1, num_hops + 1):
@@ -65,10 +63,7 @@ def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray
 
 
 def layers_of_rows(hops: np.ndarray, num_layers: int) -> np.ndarray:
-    """Number of layers of a training pass that compute each row, (num_nodes,).
-
-    The last layer computes the rows of the loss, the one before also those within a hop of it, and so on.
-    """
+    """Number of layers of a training pass that compute each row: all at 0 hops, one fewer per hop."""
     return np.maximum(num_layers - hops, 0)
 
 
@@ -77,8 +72,7 @@ def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
     """What each node costs training and its evaluations, (num_nodes,) int64 >= 1, in all about MOST_WEIGHT at most.
 
     A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers. `hops` come from
-    `hops_to_loss` with num_layers hops; `cost`, (num_nodes,) or None, is measured seconds per unit of work over their
-    mean.
+    `hops_to_loss` with num_layers hops; `cost` is measured seconds per unit of work over their mean.
     """
     layers = PASSES * EPOCHS_AN_EVALUATION * layers_of_rows(hops, num_layers).astype(np.int64) + num_layers
     weight = layers * (EDGES_A_NODE + in_degree.astype(np.int64))

@@ -38,10 +38,7 @@ Pieces = Iterator[Answers]
 def check_answer_file(path: Path) -> None:
     """Check that a file of answers can be written, before the work for it begins.
 
-    Raises
-    ------
-    ConfigError          unknown ending
-    CheckpointError      its folder is missing or can't be written to
+    Raises ConfigError for an unknown ending, CheckpointError if its folder is missing or can't be written to.
     """
     if Path(path).suffix not in WRITERS:
         raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
@@ -59,14 +56,7 @@ def check_writable(path: Path) -> None:
 def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) -> None:
     """Collective: replace the file at `path` by the answers of all ranks, in the order of global ids.
 
-    Parameters
-    ----------
-    dataset : str            name of the graph
-    answers : Answers        of this rank's nodes
-
-    Raises
-    ------
-    CollectiveError          the folder can't be written or the disk is full
+    Raises CollectiveError: the folder can't be written or the disk is full.
     """
     pieces = answers.pieces(comm)
 
@@ -83,10 +73,7 @@ def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) ->
 
 
 def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .h5 or .npz file of answers, by name; see the module.
-
-    Raises CheckpointError: missing, truncated, damaged or of another format.
-    """
+    """Arrays of an .h5 or .npz file of answers by name, see the module; CheckpointError if it can't be read."""
     if Path(path).suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:

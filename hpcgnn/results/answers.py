@@ -1,6 +1,4 @@
-"""Answers: what a trained model says about this rank's nodes, and how rank 0 gathers them in the order of global
-ids.
-"""
+"""Answers: what a trained model says about this rank's nodes; rank 0 gathers them in the order of global ids."""
 
 from __future__ import annotations
 
@@ -141,20 +139,10 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
            embeddings: bool = False, reading: Reading = Reading.LOGITS) -> Answers:
     """Collective: one forward pass over all nodes, without dropout, its messages exact in the rows' type.
 
-    Parameters
-    ----------
-    model : nn.Module        with `forward(graph, x)`; its training or evaluation mode is kept
-    graph : LocalGraph       of all inner rows of `part`, in any order
-    embeddings : bool        also keep the rows that the last layer reads
-    reading : Reading        what the columns of the answers mean
+    `graph` has all inner rows of `part`, in any order. With `embeddings`, the rows that the last layer reads are kept,
+    too. The model's training or evaluation mode is kept. Returns the answers of this rank's nodes.
 
-    Returns
-    -------
-    answers : Answers        of this rank's nodes
-
-    Raises
-    ------
-    CollectiveError          an answer is not finite; embeddings of a model whose last layer can't be found
+    Raises CollectiveError: an answer is not finite, or the last layer, for embeddings, can't be found.
     """
     was_training = model.training
     model.eval()
@@ -181,9 +169,7 @@ def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
 
 
 def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
-    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of
-    positive logits.
-    """
+    """Class ids (n,) int32 of the largest logit, the first of equals; or (n, num_classes) uint8, 1 if positive."""
     return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
 
 
@@ -191,18 +177,10 @@ def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
                arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Collective: the rows of some arrays on rank 0, PIECE_BYTES or one row at a time.
 
-    Every rank must exhaust the iterator.
+    Every rank must exhaust the iterator. `num_nodes` are of all ranks, `node_id`, (n,) int64, are the global ids of
+    this rank's rows, and `arrays`, each (n, ...), have the same type and row shape on all ranks; texts are objects.
 
-    Parameters
-    ----------
-    num_nodes : int                    of all ranks
-    node_id : (n,) int64               global ids of this rank's rows
-    arrays : each (n, ...)             of the same type and row shape on all ranks; texts are objects
-
-    Yields
-    ------
-    first : int                        global id of the piece's first row
-    rows : list of arrays              the rows first, first + 1, ..., of each array; none on other ranks than 0
+    Yields the global id of the piece's first row, and of each array the rows from there on; none on other ranks than 0.
     """
     order = np.argsort(node_id)
     sorted_id = node_id[order]

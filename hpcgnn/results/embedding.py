@@ -32,13 +32,7 @@ LAST_CALLS: dict[type[nn.Module], str] = {GCNII: "activate", DAGNN: "activate", 
 
 
 class WatchedPass:
-    """Notes what the last layer reads in one forward pass.
-
-    Attributes
-    ----------
-    graph : LocalGraph, or a stand-in that watches its calls      to call the model with
-    x : (num_inner, num_features)
-    """
+    """Notes what the last layer reads in one forward pass of a model, called with `graph` (or a stand-in) and `x`."""
 
     def __init__(self, model: nn.Module, graph: LocalGraph, is_asked: bool):
         self.graph, self.x = graph, graph.x
@@ -60,10 +54,7 @@ class WatchedPass:
                 return
 
     def rows(self) -> np.ndarray:
-        """(num_inner, hidden) float32; hidden is 0 unless embeddings were asked for.
-
-        Raises CollectiveError: no layer was seen; the same on all ranks, since all run the same model.
-        """
+        """(num_inner, hidden) float32, hidden 0 unless embeddings are asked for; CollectiveError if none were seen."""
         if not self._is_asked:
             return np.empty((self._num_inner, 0), np.float32)
         if self._rows is None:
@@ -127,9 +118,7 @@ LOOKED_UP = {"embedding", "__getitem__", "index_select", "__get__"}
 
 
 class _LastProduct(TorchFunctionMode):
-    """Notes rows that are multiplied by a weight, or joined with a weight that has rows, and rows that a convolution
-    gets.
-    """
+    """Notes rows that are multiplied by, or joined with, a weight, and rows that a convolution gets."""
 
     def __init__(self, model: nn.Module, watched: WatchedPass, graph: LocalGraph):
         super().__init__()

@@ -33,16 +33,10 @@ TRIED = 8                 # a size that is a multiple of the usual numbers of he
 
 
 def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
-    """The best weights of a run folder and their record.
+    """The best weights of a run folder and their record; `as_pyg` turns a built-in model into PyTorch Geometric's.
 
-    Parameters
-    ----------
-    as_pyg : bool            turn a built-in model into the one of PyTorch Geometric that computes the same
-
-    Raises
-    ------
-    CheckpointError          no checkpoint, a damaged one, or one without an evaluation; a model trained as integers;
-                             one that PyTorch Geometric does not have
+    Raises CheckpointError: no whole checkpoint, or no evaluation; a model trained as integers; with `as_pyg`, one that
+    PyTorch Geometric does not have.
     """
     check_evaluated(folder)
     checkpoint = read_best(folder)
@@ -67,10 +61,7 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
 def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
     """Replace the file at `path`; on failure the old one stays.
 
-    Raises
-    ------
-    ConfigError              safetensors is not installed
-    CheckpointError          the folder can't be written or the disk is full
+    Raises ConfigError if safetensors is not installed, CheckpointError if the file can't be written.
     """
     try:
         from safetensors import SafetensorError
@@ -91,9 +82,7 @@ def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
 
 
 def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
-    """What is known of a model. For a user's own only its class: the program may have made it differently from the
-    settings.
-    """
+    """Record of a model; of a user's own only the class, as the program may have made it unlike the settings."""
     if config.model not in MODELS:
         return ModelRecord(OWN_MODEL, config.model, None, "", {})
 
@@ -113,14 +102,7 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:
     """Input and output columns that a model was made for, found by how its weights' shapes change with them.
 
-    Parameters
-    ----------
-    make : callable(in_dim, out_dim) -> nn.Module
-    weights : dict                 by name
-
-    Returns
-    -------
-    in_dim, out_dim : int; None if such a model can't be made or has other weights
+    `make` is a callable of both. Returns None if such a model can't be made or has other weights.
     """
     try:
         shapes = [{name: tuple(tensor.shape) for name, tensor in make(*sizes).state_dict().items()}
@@ -133,7 +115,7 @@ def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple
 
 
 def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights: Weights) -> int:
-    """The weights' value of the size that grew by one; raises LookupError if none did."""
+    """The weights' value of the size that grew by one; LookupError if none did."""
     for name, shape in before.items():
         for axis, size in enumerate(shape):
             if after[name][axis] == size + 1:

@@ -78,10 +78,7 @@ class FloatRun:
         return run
 
     def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
-        """Collective: check that a user's own model, made from the settings, scores as it did in training.
-
-        Raises CollectiveError: it does not, so it is another model.
-        """
+        """Collective: CollectiveError if a user's own model, made from the settings, scores unlike in training."""
         session = self.session
         if settings["score"] == OWN:
             return
@@ -145,10 +142,7 @@ def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> l
 
 
 def check_evaluated(folder: Path) -> dict[str, Any]:
-    """The settings of a run that has been evaluated.
-
-    Raises CheckpointError: no checkpoint, a damaged one, or one without an evaluation.
-    """
+    """The settings of a run that has been evaluated; CheckpointError if it has no whole checkpoint or no evaluation."""
     checkpoint = read_best(folder)
     if checkpoint.progress.best is None:
         raise CheckpointError(f"{folder} has no evaluation yet with a score that is a number, so none of its weights "
@@ -157,13 +151,9 @@ def check_evaluated(folder: Path) -> dict[str, Any]:
 
 
 def float_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Settings to answer with: all rows, whatever the method of messages was.
+    """Settings to answer with: all rows, whatever the method; CheckpointError if this version can't take them.
 
     The precision stays that of the training, since a gin in 16 bits averages its neighbors.
-
-    Raises
-    ------
-    CheckpointError      settings that this version does not take
     """
     try:
         config = TrainConfig.of(**check_keys(settings, str(folder)))

@@ -63,12 +63,7 @@ class ModelRecord:
 
 
 def record_of(metadata: dict[str, str] | None, path: str) -> ModelRecord:
-    """The record in a file's metadata.
-
-    Raises
-    ------
-    CheckpointError      there is none, it is damaged, or of another version
-    """
+    """The record in a file's metadata; CheckpointError if there is none, or it is damaged or of another version."""
     text = (metadata or {}).get(KEY)
     if text is None:
         raise CheckpointError(f"{path} is a safetensors file that hpcgnn export has not written; read it with "

@@ -30,18 +30,9 @@ LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
 
 
 def pyg_weights(model: str, arguments: dict[str, Any], weights: Weights) -> tuple[str, dict[str, Any], Weights]:
-    """The class of torch_geometric.nn that computes what a built-in model does, the arguments to make it, and its
-    weights.
+    """The class of torch_geometric.nn that computes what a built-in `model` made with `arguments` does.
 
-    Parameters
-    ----------
-    model : str              name of a built-in model
-    arguments : dict         that it was made with
-    weights : dict           by name
-
-    Raises
-    ------
-    CheckpointError          PyTorch Geometric has no such model; the sentence says why
+    Returns its name, the arguments to make it, and its weights. Raises CheckpointError: PyTorch Geometric has none.
     """
     if model not in CLASSES:
         raise CheckpointError(f"PyTorch Geometric can't load a {model}: {LACKING[model]}; export it without --format "
