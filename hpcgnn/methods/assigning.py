@@ -1,5 +1,4 @@
-"""Assigners: who chooses the widths of all groups: all ranks together (`SharedAssigner`), or rank 0
-(`GatheredAssigner`).
+"""Assigners choose the widths of all groups: all ranks together (`SharedAssigner`), or rank 0 (`GatheredAssigner`).
 
 With HiGHS, layers and directions are solved in parallel threads, and the greedy solver answers where HiGHS does not
 finish in time.
@@ -127,7 +126,7 @@ class Told:
 
 
 def distances(plan: ExchangePlan) -> np.ndarray:
-    """Return (num_peers,) int64, the ring round in which a rank sends to each peer; 0 is itself."""
+    """Per peer, (num_peers,) int64, the ring round in which this rank sends to it; 0 is itself."""
     return (np.array(plan.peers) - plan.rank) % plan.num_ranks
 
 
@@ -155,19 +154,10 @@ class RankReductions:
 
 
 def assign(problems: list[Problem], lam: float, solver: str, time_limit: float | None) -> list[Assignment]:
-    """Return the widths of every problem, solved in parallel threads.
+    """Solve every problem in parallel threads by "highs" or "greedy"; `lam` in [0, 1] weighs variance against time.
 
-    Parameters
-    ----------
-    lam : in [0, 1]               weight of variance against time
-    solver : {"highs", "greedy"}
-    time_limit : seconds for highs over all problems; None limits nodes instead, so that answers don't depend on a clock
-
-    Returns
-    -------
-    list of Assignment      with solver "greedy" and a reason where highs did not finish
-
-    Reference: AdaQP, section 3.3.
+    `time_limit`, in seconds, bounds highs over all problems; None limits nodes instead, so that no answer depends on a
+    clock. If highs does not finish, greedy answers, and the assignment says why. Reference: AdaQP, section 3.3.
     """
     if solver == "greedy" or not problems:
         return [solve_greedy(problem, lam) for problem in problems]

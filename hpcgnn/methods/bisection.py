@@ -25,22 +25,15 @@ NUM_SWEEPS = 8
 
 
 def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reductions: Reductions) -> Assignment:
-    """Collective: return near-optimal widths of this rank's messages.
+    """Collective: return near-optimal widths of this rank's messages; objective, terms and bound are of all ranks.
 
     1. Find the best Z of each round as if steps could be cut, in NUM_HALVINGS halvings; the slope of the cost is a sum
     over the ranks. All ranks halve equally often and decide alike.
     2. Whole steps end near it: try the NUM_NEAR ends on each side.
     3. Fill what is left of each and take the cheapest.
 
-    Parameters
-    ----------
-    problem : Problem      messages that this rank sends, `pair_round` from 0
-    lam : in [0, 1]        weight of variance against time
-    num_messages : (num_rounds,) float64      most that one rank sends in each round, the same on all ranks
-
-    Returns
-    -------
-    Assignment      widths of this rank's groups; objective, terms and bound of all ranks' messages
+    `problem` has the messages that this rank sends, `pair_round` from 0. `num_messages`, (num_rounds,) float64, is the
+    most that one rank sends in each round, the same on all ranks.
 
     Reference: AdaQP, Eq. (12). Deviation: a round counts as often as a rank sends messages in it, which is once where
     there are no more than MAX_ROUNDS; see `round_of`.
@@ -140,10 +133,7 @@ def _cheapest(problem: Problem, steps: Steps, candidates: np.ndarray, common: Co
 
 
 def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return the round, from 0, that counts a message over this ring distance, from 1.
-
-    Beyond MAX_ROUNDS, several consecutive rounds share one number.
-    """
+    """Round, from 0, that counts a message over this ring distance, from 1; beyond MAX_ROUNDS, rounds share numbers."""
     num_rounds = num_ranks - 1
     return distance - 1 if num_rounds <= MAX_ROUNDS else (distance - 1) * MAX_ROUNDS // num_rounds
 
@@ -156,15 +146,8 @@ def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, r
     are taken; halving finds the price of each round. Steps at the price itself are taken in rank order while the budget
     lasts; then, NUM_SWEEPS times, each rank takes its best step that still fits.
 
-    Parameters
-    ----------
-    problem : Problem      messages that this rank sends, `pair_round` from 0
-    mean_bits : at least the smallest width, else ConfigError
-    num_rounds : the same on all ranks
-
-    Returns
-    -------
-    Assignment      widths of this rank's groups; the objective is the variance term of all ranks' messages
+    `problem` has the messages that this rank sends; the objective is the variance of all ranks' messages. ConfigError
+    if `mean_bits` is below the smallest width.
     """
     started = time.perf_counter()
     check_budget(problem, mean_bits)

@@ -44,7 +44,7 @@ class ChoosesWidths(Method):
         self.choices()
 
     def choices(self) -> tuple[int, ...]:
-        """Return the widths, ascending; ConfigError if they are malformed."""
+        """The widths, ascending; ConfigError if they are malformed."""
         from hpcgnn.methods.policies import parse_widths
 
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)

@@ -59,15 +59,10 @@ class Decision:
 class Controller:
     """Decides the plan of every epoch.
 
-    Parameters
-    ----------
-    asynchrony : of ASYNCHRONY
-        epochs that compute with the halo rows of the epoch before: none, all but the first, those before which the loss
-        was not slowing, or, layer by layer, those with rows that move little
-    descent_test : DescentTest or None      needed where the loss decides anything
-    starts_wide : bool                      begin at the largest base width, else at the smallest
-    most_motion : float                     relative motion per epoch up to which a row may be stale, under "measured"
-    steps : StepRule                        number of steps per epoch
+    `asynchrony` says which epochs compute with the halo rows of the epoch before: none, all but the first, those before
+    which the loss was not slowing, or, layer by layer, those with rows that move little: at most `most_motion` per
+    epoch, relative. `descent_test` is needed where the loss decides anything. With `starts_wide` training begins at the
+    largest base width.
 
     Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
     is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
@@ -120,8 +115,8 @@ class Controller:
                 share_inside: float | None = None) -> Decision:
         """Collective: learn from the epoch that ended; return what it was run with.
 
-        movements : by site, how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`
-        share_inside : share of edges inside clusters, see `StepRule.observe`; the same on all ranks
+        `movements` say by site how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`.
+        `share_inside` is the share of edges inside clusters, the same on all ranks.
         """
         started = time.perf_counter()
         base, stale_share = self.base, self._stale_share(movements or {})
@@ -174,7 +169,6 @@ class Controller:
         return {"has_rows": self._has_rows, "policy": self._policy.state()}
 
     def restore_rank(self, state: State) -> None:
-        """Continue from what `rank_state` returned on this rank, after `restore`."""
         self._has_rows = bool(state["has_rows"])
         self._policy.restore(state["policy"])
 

@@ -12,9 +12,7 @@ TINY_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class LinkModel:
-    """Seconds of a message from one rank to each of its peers: theta per byte plus gamma.
-
-    Reference: AdaQP, Eq. (10).
+    """Seconds of a message from a rank to each of its peers: theta per byte plus gamma. Reference: AdaQP, Eq. (10).
     """
 
     theta: np.ndarray         # (num_peers,) float64, seconds per byte, not negative
@@ -28,13 +26,10 @@ def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: 
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Return non-negative theta and gamma of one pair from timed messages.
+    """Non-negative theta and gamma of one pair from timed messages, (samples,) int64 bytes and float64 seconds.
 
     Repetitions of one size count as their median, so that a slow outlier does not matter. Errors are relative to the
     seconds, so small messages, which show gamma, count as much as large ones. With a single size, gamma is 0.
-
-    num_bytes : (samples,) int64
-    seconds : (samples,) float64
     """
     from scipy.optimize import nnls  # takes a fifth of a second, only when links are measured
 
@@ -57,14 +52,8 @@ def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, n
               seconds: np.ndarray) -> np.ndarray:
     """Fit the cost of messages from each peer, (num_peers, 2) float64 theta and gamma.
 
-    An untimed peer gets the median of the timed ranks on the same side of this rank's node, or of all.
-
-    Parameters
-    ----------
-    near : ranks of this one's node
-    source : (samples,) int64        sender of each message
-    num_bytes : (samples,) int64
-    seconds : (samples,) float64     best taken while all pairs of a round are busy
+    Per message, `source` is its sender; `seconds` are best taken while all pairs of a round are busy. An untimed peer
+    gets the median of the timed ranks on the same side of this rank's node (`near` are its ranks), or of all.
     """
     fitted = {int(one): fit(num_bytes[source == one], seconds[source == one]) for one in np.unique(source)}
     if not fitted:

@@ -24,12 +24,10 @@ ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not f
 
 
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
-    """Return near-optimal widths in milliseconds.
+    """Return near-optimal widths in milliseconds; `lam` in [0, 1] weighs variance against time.
 
     Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps until Z
     is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with smaller steps.
-
-    lam : in [0, 1]     weight of variance against time
 
     Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
     """
@@ -51,17 +49,8 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
     """Return the widths with the least variance at a mean number of bits per value in every ring round.
 
     Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
-    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit.
-
-    mean_bits : at least the smallest width
-
-    Returns
-    -------
-    Assignment      its objective is the variance term alone
-
-    Raises
-    ------
-    ConfigError      the budget is below the smallest width
+    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit. The objective is the
+    variance term alone. ConfigError if the budget is below the smallest width.
     """
     started = time.perf_counter()
     check_budget(problem, mean_bits)
@@ -190,11 +179,10 @@ def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> 
 
 
 def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Take what still fits after a prefix of each pair's steps was taken, level by level.
+    """Take what still fits after a prefix of each pair's steps was taken, level by level, as (num_steps,) bool.
 
-    A step that does not fit blocks only the later steps of its group. Returns the taken steps, (num_steps,) bool.
-
-    room : (num_pairs,) float64     seconds that each pair has left
+    A step that does not fit blocks only the later steps of its group. `room`, (num_pairs,), are each pair's seconds
+    left.
     """
     taken, room = taken.copy(), room.copy()
     done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
@@ -232,8 +220,8 @@ def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
 def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
     """Take steps, best first, as (num_steps,) bool; a step that does not fit bars its group's later ones.
 
-    smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and its limit
-    num_bits : limit of all bits together
+    `smallest` and `longest`, (num_pairs,) float64, are the seconds of each pair's message before, and its limit;
+    `num_bits` limits all bits together.
     """
     pair_seconds, allowed, blocked, taken = smallest.tolist(), longest.tolist(), set(), []
     columns = (steps.group, steps.pair, steps.seconds, steps.bits)

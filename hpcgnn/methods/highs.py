@@ -17,20 +17,11 @@ class SolverError(Exception):
 
 
 def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, gap: float = 1e-3) -> Assignment:
-    """Return widths with an objective within `gap` of the best.
+    """Return widths with an objective within the relative `gap` of the best; SolverError if HiGHS does not finish.
 
     Each group has one binary per width, exactly one of them 1; each ring round has a Z that none of its pairs may
-    exceed. Ring rounds are independent, so each is a program of its own.
-
-    Parameters
-    ----------
-    lam : in [0, 1]             weight of variance against time
-    time_limit : seconds for all rounds; None gives each NODE_LIMIT nodes instead, independent of any clock
-    gap : relative
-
-    Raises
-    ------
-    SolverError      time or nodes ran out, or HiGHS failed
+    exceed. Ring rounds are independent, so each is a program of its own. `time_limit` is in seconds for all rounds;
+    None gives each NODE_LIMIT nodes instead, independent of any clock.
 
     Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
     """

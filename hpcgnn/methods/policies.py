@@ -114,9 +114,7 @@ class DrawnWidths(FixedWidths):
 
 
 class LeveledWidths(FixedWidths):
-    """Widths by importance and base width. Reference: SYLVIE, section IV-A and V-A.
-
-    importance : (num_inner + num_halo,) float32
+    """Widths by importance, (num_inner + num_halo,) float32, and base width. Reference: SYLVIE, section IV-A and V-A.
     """
 
     def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
@@ -181,8 +179,7 @@ class SolvedWidths(FixedWidths):
 class BudgetedWidths(SolvedWidths):
     """Widths solved within a budget of mean bits that the base width sets; solved anew when it changes.
 
-    level_shares : (num_levels,) float64      shares of rows per level under SYLVIE's percentiles; the budget at a base
-                                              width is the mean width that SYLVIE would spend
+    The budget at a base width is the mean width that SYLVIE would spend, given `level_shares` under its percentiles.
     """
 
     def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
@@ -216,21 +213,17 @@ class BudgetedWidths(SolvedWidths):
 
 
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
-    """Return the level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
+    """Level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
 
-    importance : (num_nodes,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
-    percentiles : ascending, in (0, 100)
-
-    Reference: SYLVIE, section IV-A.
+    `importance`, (num_nodes,) float32, is the rank of the global in-degree among boundary nodes, in [0, 1];
+    `percentiles` ascend. Reference: SYLVIE, section IV-A.
     """
     thresholds = np.asarray(percentiles, np.float64) / 100
     return np.searchsorted(thresholds.astype(np.float32), importance, side="right").astype(np.uint8)
 
 
 def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
-    """Return the width of each level, (len(widths),) uint8: its own, but at least the base width.
-
-    Reference: SYLVIE, section V-A and Fig. 7.
+    """Width of each level, (len(widths),) uint8, at least the base. Reference: SYLVIE, section V-A and Fig. 7.
     """
     return np.maximum(np.asarray(widths, np.uint8), np.uint8(base))
 

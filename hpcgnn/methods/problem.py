@@ -17,10 +17,7 @@ from hpcgnn.widths import ROTATED_ERROR
 
 @dataclass(frozen=True)
 class Problem:
-    """One layer and direction: groups of messages, pairs of ranks, widths to choose from.
-
-    Reference: AdaQP, Eq. (10)-(12).
-    """
+    """One layer and direction: groups of messages, pairs of ranks, widths. Reference: AdaQP, Eq. (10)-(12)."""
 
     group_pair: np.ndarray   # (num_groups,) int64, pair of each group
     beta: np.ndarray         # (num_groups,) float64, sum over the group's rows, not negative; see `group_sums`
@@ -59,7 +56,6 @@ class Problem:
 
     @cached_property
     def used_gamma(self) -> np.ndarray:
-        """(num_pairs,) float64, gamma of each pair; 0 for a pair without groups."""
         used = np.zeros(self.num_pairs)
         used[self.group_pair] = self.gamma[self.group_pair]
         return used
@@ -102,7 +98,7 @@ class Problem:
 
 
 def variance_factors(widths: tuple[int, ...], code: str = "affine") -> np.ndarray:
-    """Return (num_widths,) float64, the variance of a row at each width in units of its beta.
+    """Variance of a row at each width in units of its beta, (num_widths,) float64.
 
     Affine codes of b bits have (2**b - 1)**-2, so beta is the variance at one bit. Rotated codes have ROTATED_ERROR of
     the row's squared norm, which `Trace` expresses as beta.
@@ -140,7 +136,7 @@ def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver
           solve_seconds: float) -> Assignment:
     """Return the assignment of a choice, (num_groups,) indices of widths, with its terms.
 
-    bound : of weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer
+    `bound` is of weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer.
     """
     variance_term, time_term = problem.terms(choice)
     weight, rate = problem.weights(lam)

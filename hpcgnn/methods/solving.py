@@ -29,15 +29,10 @@ from hpcgnn.ops.counter import BACKWARD
 class Solver:
     """Finds the widths of a rank's rows.
 
-    Parameters
-    ----------
-    squares : tuple of (num_rows,) float32, one per peer
-        for each row of plan.boundary, the sum of squared coefficients by which that peer's rows add it
-    links : LinkModel                     of this rank's messages
-    lam, seconds : see `assign`; seconds counts only where links are measured
-    solver : {"bisection", "highs", "greedy"}
-        bisection: all ranks together; else rank 0 alone
-    control : ControlTraffic or None      counts the widths that ranks tell each other
+    `squares` are, per peer and row of plan.boundary, (num_rows,) float32, the sum of squared coefficients by which the
+    peer's rows add it. `links` are those of this rank's messages; `seconds` counts only where they are measured.
+    `solver` is "bisection", all ranks together, or "highs" or "greedy", rank 0 alone. `control` counts the widths that
+    ranks tell.
 
     Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
     with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight 1,
@@ -113,9 +108,9 @@ class Solver:
         return np.array([int.from_bytes(digest.digest(), "little", signed=True) for digest in found.values()], np.int64)
 
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
-        """Collective: return the widths of all rows, for the traced exchanges, the same on all ranks.
+        """Collective: the widths of all rows in the traced exchanges, the same on all ranks.
 
-        mean_bits : budget of bits per value; None weighs variance against time
+        `mean_bits` is a budget of bits per value; None weighs variance against time.
         """
         sites = sorted(traces)
         groups = [[self._grouped(traces[site], site[1], place) for place in range(len(self._plan.peers))]
@@ -175,20 +170,10 @@ class Groups:
 def group_rows(beta: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Sort the rows of one pair by beta and cut them into groups; the last one may be smaller.
 
-    Parameters
-    ----------
-    beta : (num_rows,) float64     variance that one bit would give each row's message
-
-    Returns
-    -------
-    order : (num_rows,) int64                rows in ascending beta, stable
-    group_start : (num_groups + 1,) int64    group g has the rows order[group_start[g]:group_start[g + 1]]
-
-    Raises
-    ------
-    KernelError      a beta is negative, infinite or NaN
-
-    Reference: AdaQP, section 4.2.
+    `beta`, (num_rows,) float64, is the variance that one bit would give each row's message; KernelError if one is
+    negative, infinite or NaN. Returns the rows in ascending beta, (num_rows,) int64, stable; and group_start,
+    (num_groups + 1,) int64: group g has the rows order[group_start[g]:group_start[g + 1]]. Reference: AdaQP, section
+    4.2.
     """
     if not (np.isfinite(beta).all() and (beta >= 0).all()):
         raise KernelError("a row's beta is negative or not finite; expected the variance of finite messages, "

@@ -40,13 +40,11 @@ class StepRule:
         return replace(state, count=1, by_row=False, is_turn=False) if is_last else state
 
     def observe(self, state: StepCount, loss: float, share_inside: float | None = None) -> StepCount:
-        """Return the state after an epoch with this mean loss.
+        """The state after an epoch with this mean loss; `share_inside` is the share of edges inside a cluster, if any.
 
         Steps of single rows have labels like the whole, so the loss falls at once; but hardly any gradient reaches a
         neighbor, so it soon stops. Where clusters hold hardly more edges than single rows would, one step takes their
         place.
-
-        share_inside : float in [0, 1]      share of all edges inside a cluster; None without steps of clusters
         """
         if not self.is_adaptive:
             return state
@@ -69,9 +67,9 @@ class StepRule:
 
 
 def arcs_gained(num_steps: int, share_inside: float) -> float:
-    """Return the edges inside steps of clusters relative to those inside steps of single rows.
+    """Edges inside steps of clusters over edges inside steps of single rows, which have 1 / num_steps of all edges.
 
-    Those have 1 / num_steps of all edges; clusters have all inner edges, and that share of the others.
+    Clusters have all inner edges, and that share of the others.
     """
     return num_steps * share_inside + (1 - share_inside)
 

@@ -28,10 +28,10 @@ FLAT = 1e-3         # of the loss: what falls by less over a window has converge
 
 @dataclass(frozen=True)
 class Descent:
-    """The running mean of the loss and its rate of descent, epoch by epoch, newest last.
+    """The running mean of the loss, from its first value, and its rate of descent, epoch by epoch, newest last.
 
     Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
-    rule would act against the text's words. The running mean starts at the first loss.
+    rule would act against the text's words.
     """
 
     mean_losses: tuple[float, ...] = ()  # F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
@@ -66,13 +66,11 @@ def can_tell(descent: Descent, window: int, test: str) -> bool:
 
 
 def is_slowing(descent: Descent, window: int, test: str) -> bool:
-    """Whether the loss falls more slowly than `window` epochs ago; False until `can_tell`.
+    """Whether the loss falls more slowly than `window` (the paper's delta) epochs ago; False until `can_tell`.
 
-    window : epochs between the compared rates (delta of the paper), at least 1
-    test : {"plain", "monotone", "relative"}
-        plain: the rate is below the one `window` epochs ago. monotone: it fell in every epoch between. relative: over
-        the last `window` epochs the mean loss fell by less than FLAT of itself, or relatively by less than half of what
-        it did over the `window` epochs before
+    With `test` "plain" the rate is below the one `window` epochs ago; "monotone": it fell in every epoch between;
+    "relative": over the last `window` epochs the mean loss fell by less than FLAT of itself, or relatively by less than
+    half of what it did over the `window` epochs before.
 
     Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any smoothly decaying loss meets that nearly always, noise
     of single rates meets it every other time, and so does a machine that slows down. "relative" spans two windows and
@@ -92,7 +90,7 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
-    """Return the next epoch's base width: the next larger of `widths` if the loss is slowing, else the next smaller.
+    """The next base width: the next larger of `widths` if the loss is slowing, else the next smaller.
 
     Reference: SYLVIE, Eq. (5), once t > delta.
     """
@@ -191,5 +189,5 @@ class WidthFloor:
 
 
 def period_length(window: int, num_before: int) -> int:
-    """Return the epochs of a period: `window`, times GROWTH for each of at most MOST_GROWN earlier periods."""
+    """Epochs of a period: `window`, times GROWTH for each of at most MOST_GROWN earlier periods."""
     return window * GROWTH ** min(num_before, MOST_GROWN)
