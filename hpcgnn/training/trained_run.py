@@ -22,6 +22,7 @@ from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate, strange_c
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
+from hpcgnn.training.tables import with_own_rows
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
 # What a model is built and scored from; how it was trained has no say in its answers.
@@ -62,6 +63,7 @@ class TrainedRun:
         session = Session.open(comm, shards, config_here, info, recipe or Recipe(),
                                (checkpoint.answers_with or classes_of(info)) if names_classes else None)
         model = replace(session, config=config).new_model(config.seed)
+        checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
         remark = other_graph_line(source, checkpoint.fingerprint, info)
