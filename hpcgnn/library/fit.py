@@ -121,12 +121,7 @@ def plain_torch() -> Iterator[None]:
 
 def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,
             callbacks: tuple[Callback, ...], settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
-    """What the call passes in as a recipe, and what it sets by name.
-
-    Raises
-    ------
-    ConfigError      arguments that contradict each other, or of a wrong kind
-    """
+    """The recipe that the call passes in, and the settings; ConfigError for arguments that contradict each other."""
     named = dict(settings)
     if isinstance(schedule, str):
         named["schedule"], schedule = schedule, None

@@ -51,10 +51,7 @@ class Balance(NamedTuple):
 def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> Balance:
     """Read what --balance says; None is the partitioner's default.
 
-    Raises
-    ------
-    ConfigError      an unknown text, a balance beside parts that come from elsewhere (is_own), or a run without
-                     its ranks' seconds
+    Raises ConfigError: an unknown text, a balance beside the user's own parts, or a run without its ranks' seconds.
     """
     if is_own and text is not None:
         raise ConfigError(f"parts come from {partitioner}, so balance {text} says nothing of them; leave it out")

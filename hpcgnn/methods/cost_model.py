@@ -12,8 +12,7 @@ TINY_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class LinkModel:
-    """Seconds of a message from a rank to each of its peers: theta per byte plus gamma. Reference: AdaQP, Eq. (10).
-    """
+    """Seconds of a message from a rank to each peer: theta per byte plus gamma. Reference: AdaQP, Eq. (10)."""
 
     theta: np.ndarray         # (num_peers,) float64, seconds per byte, not negative
     gamma: np.ndarray         # (num_peers,) float64, seconds per message, not negative

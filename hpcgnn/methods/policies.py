@@ -114,8 +114,7 @@ class DrawnWidths(FixedWidths):
 
 
 class LeveledWidths(FixedWidths):
-    """Widths by importance, (num_inner + num_halo,) float32, and base width. Reference: SYLVIE, section IV-A and V-A.
-    """
+    """Widths by importance, (num_inner + num_halo,) float32, and base width. Reference: SYLVIE, sections IV-A, V-A."""
 
     def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
                  plan: ExchangePlan):
@@ -223,8 +222,7 @@ def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray
 
 
 def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
-    """Width of each level, (len(widths),) uint8, at least the base. Reference: SYLVIE, section V-A and Fig. 7.
-    """
+    """Width of each level, (len(widths),) uint8, at least `base`. Reference: SYLVIE, section V-A and Fig. 7."""
     return np.maximum(np.asarray(widths, np.uint8), np.uint8(base))
 
 

@@ -90,10 +90,7 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
-    """The next base width: the next larger of `widths` if the loss is slowing, else the next smaller.
-
-    Reference: SYLVIE, Eq. (5), once t > delta.
-    """
+    """The next larger of `widths` if the loss is slowing, else the next smaller (SYLVIE, Eq. (5), once t > delta)."""
     place = widths.index(base) + (1 if slowing else -1)
     return widths[min(max(place, 0), len(widths) - 1)]
 

@@ -67,6 +67,5 @@ def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, b
 
 
 def arc_groups(cluster: np.ndarray, batch_size: int, keeps_all: bool) -> np.ndarray:
-    """Group of each node, (num_nodes,) int32: its cluster, or its batch with `keeps_all`; edges in one group are kept.
-    """
+    """Group of each node, (num_nodes,) int32: cluster, or batch with `keeps_all`; edges inside groups are kept."""
     return cluster // batch_size if keeps_all else cluster

@@ -194,10 +194,7 @@ def node_weight(dataset: GraphDataset, balance: str, work: TrainingWork | None =
 
 
 def fill_empty_parts(owner: np.ndarray, num_parts: int) -> np.ndarray:
-    """Give every empty part the last node of the largest part; changes `owner`, (num_nodes,) int32, in place.
-
-    KaMinPar and METIS leave parts empty on tiny graphs.
-    """
+    """Give each empty part the largest part's last node, in place; partitioners leave parts empty on tiny graphs."""
     size = np.bincount(owner, minlength=num_parts)
     for part in np.flatnonzero(size == 0):
         donor = size.argmax()

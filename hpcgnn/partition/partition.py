@@ -95,13 +95,10 @@ EDGES_PER_BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Halo:
-    """The halo of one part: `node_id`, (num_halo,) int64 global ids, by owner and ascending in each.
+    """The halo of one part."""
 
-    `offset` is (num_parts + 1,) int64; node_id[offset[q]:offset[q + 1]] are owned by part q.
-    """
-
-    node_id: np.ndarray
-    offset: np.ndarray
+    node_id: np.ndarray      # (num_halo,) int64 global ids, by owner and ascending in each
+    offset: np.ndarray      # (num_parts + 1,) int64; part q owns node_id[offset[q]:offset[q + 1]]
 
 
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,

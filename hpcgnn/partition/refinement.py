@@ -24,16 +24,12 @@ MARGIN = 0.998
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """What a partition costs and how even it is, counted on the undirected graph, where edges count at both ends.
+    """What a partition costs and how even it is, counted on the undirected graph."""
 
-    `volume` is the number of rows that cross: per node, the other parts with a neighbor. Imbalance is largest over
-    mean.
-    """
-
-    volume: int
+    volume: int      # rows that cross: for each node, the other parts that have a neighbor
     num_cut_edges: int
-    node_imbalance: float
-    edge_imbalance: float
+    node_imbalance: float      # largest part over mean, as below
+    edge_imbalance: float      # an edge counts at both ends
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,7 @@ def count_partition(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, 
 
 
 def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) -> np.ndarray:
-    """Largest load of a part for each kind, (num_kinds,) int64: slack times the mean, and at least the heaviest node.
-
-    `weight` is (num_nodes, num_kinds) int64, `slack` a number of at least 1 for each kind.
-    """
+    """Largest load of a part per kind, (num_kinds,) int64: `slack` times the mean, but at least the heaviest node."""
     total = weight.sum(axis=0)
     least = np.maximum(-(-total // num_parts), weight.max(axis=0))
     return np.maximum(np.maximum((np.array(slack) * total / num_parts).astype(np.int64), least), 1)

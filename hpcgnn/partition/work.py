@@ -26,14 +26,11 @@ class _Arcs(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """What a training computes, for parts that have equally much of it.
-
-    `owner`, (num_nodes,) int32, are parts of an earlier training, and `seconds` what each of them took for an epoch.
-    """
+    """What a training computes, for parts that have equally much of it."""
 
     num_layers: int
-    owner: np.ndarray | None = None
-    seconds: tuple[float, ...] = ()
+    owner: np.ndarray | None = None      # (num_nodes,) int32, parts of an earlier training
+    seconds: tuple[float, ...] = ()      # that each of these took for an epoch
 
     def weight(self, dataset: GraphDataset) -> np.ndarray:
         """What each node costs, (num_nodes,) int64; see `training_weight`.
@@ -53,8 +50,7 @@ class TrainingWork:
 
 
 def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
-    """Hops from each node to the nearest training node, against the edges, (num_nodes,) int32; num_hops + 1 if farther.
-    """
+    """Hops from each node to the nearest training node, against edges, (num_nodes,) int32; num_hops + 1 if farther."""
     hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
     for step in range(1, num_hops + 1):
         for _, _, sources in row_blocks(_Arcs(indptr, indices), np.flatnonzero(hops == step - 1)):
