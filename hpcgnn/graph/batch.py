@@ -86,10 +86,8 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
                num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
     """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
-    Gradients follow only edges inside the batch, from `source` to `target`. With few of them hardly any but the labeled
-    rows has a gradient, so rows with a gradient come first; else rows near the loss do. `hops`, (n,) int64, are those
-    to the loss in the whole graph; num_hops + 1 means farther. `is_shared` marks rows that other ranks may read in this
-    batch.
+    `hops`, (n,) int64, are those to the loss in the whole graph; num_hops + 1 means farther. Edges inside the batch go
+    from `source` to `target`. `is_shared` marks rows that other ranks may read in this batch.
 
     Returns the old row at each new place, (n,) int64; num_within: prefix k has all rows within k hops and all that
     prefix k - 1 reads; num_back: the same for rows that a gradient reaches from k hops away.
@@ -102,6 +100,8 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
         read = source[level[target] == near]
         level[read] = np.minimum(level[read], near + 1)
     hops = hops.astype(np.int16)
+    # Gradients follow only edges inside the batch. With few of them hardly any but the labeled rows has a gradient, so
+    # rows with a gradient come first; else rows near the loss do.
     order = np.argsort(level * (num_hops + 2) + hops if few_arcs else hops * (num_hops + 2) + level, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))

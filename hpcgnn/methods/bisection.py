@@ -27,11 +27,6 @@ NUM_SWEEPS = 8
 def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reductions: Reductions) -> Assignment:
     """Collective: return near-optimal widths of this rank's messages; objective, terms and bound are of all ranks.
 
-    1. Find the best Z of each round as if steps could be cut, in NUM_HALVINGS halvings; the slope of the cost is a sum
-    over the ranks. All ranks halve equally often and decide alike.
-    2. Whole steps end near it: try the NUM_NEAR ends on each side.
-    3. Fill what is left of each and take the cheapest.
-
     `problem` has the messages that this rank sends, `pair_round` from 0. `num_messages`, (num_rounds,) float64, is the
     most that one rank sends in each round, the same on all ranks.
 
@@ -44,7 +39,11 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
     weight, rate = lam * inverse_span(common.variance_range), (1 - lam) * inverse_span(common.seconds_range)
     if choice is None:
         steps = build_steps(problem)
+        # 1. Find the best Z of each round as if steps could be cut, in NUM_HALVINGS halvings; the slope of the cost is
+        #    a sum over the ranks. All ranks halve equally often and decide alike.
         best, bound = _cut_anywhere(steps, common, weight, rate, reductions)
+        # 2. Whole steps end near it: try the NUM_NEAR ends on each side.
+        # 3. Fill what is left of each and take the cheapest.
         taken = _cheapest(problem, steps, _ends_near(steps, best, common, reductions), common, weight, rate, reductions)
         choice = choice_of(steps, taken, problem.num_groups)
     longest = reductions.max(problem.longest(problem.pair_seconds(choice), len(num_messages)))
@@ -142,12 +141,8 @@ def solve_budget_together(problem: Problem, mean_bits: float, num_rounds: int, r
     """Collective: return this rank's widths with the least variance at a mean number of bits per value in each round.
 
     No pair may become longer than the round's longest pair would be at the mean width; see
-    `hpcgnn.methods.greedy.solve_budget`. That bars some steps. Of the others, all with more gain per bit than a price
-    are taken; halving finds the price of each round. Steps at the price itself are taken in rank order while the budget
-    lasts; then, NUM_SWEEPS times, each rank takes its best step that still fits.
-
-    `problem` has the messages that this rank sends; the objective is the variance of all ranks' messages. ConfigError
-    if `mean_bits` is below the smallest width.
+    `hpcgnn.methods.greedy.solve_budget`. `problem` has the messages that this rank sends; the objective is the variance
+    of all ranks' messages. ConfigError if `mean_bits` is below the smallest width.
     """
     started = time.perf_counter()
     check_budget(problem, mean_bits)
@@ -176,12 +171,15 @@ def _taken(steps: Steps, room: np.ndarray, reductions: Reductions) -> np.ndarray
     if not np.isfinite(ends).all():      # no rank has a step
         return np.zeros(len(steps), bool)
     low, high = np.full(len(room), -ends[0] - 1), np.full(len(room), ends[1] + 1)
+    # All steps with more gain per bit than a price are taken; halving finds the price of each round.
     for _ in range(NUM_BUDGET_HALVINGS):
         middle = (low + high) / 2
         fits = reductions.sum(_bits_of(steps, price >= middle[steps.ring_round], len(room))) <= room
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
     taken = price >= high[steps.ring_round]
     room = room - reductions.sum(_bits_of(steps, taken, len(room)))
+    # Steps at the price itself are taken in rank order while the budget lasts; then, NUM_SWEEPS times, each rank takes
+    # its best step that still fits.
     taken, room = _take_in_order(steps, taken, ~taken & (price >= low[steps.ring_round]), room, reductions)
     for _ in range(NUM_SWEEPS):
         taken, room = _take_in_order(steps, taken, _best_that_fit(steps, taken, room), room, reductions)

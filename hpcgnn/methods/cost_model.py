@@ -25,14 +25,11 @@ def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: 
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Non-negative theta and gamma of one pair from timed messages, (samples,) int64 bytes and float64 seconds.
-
-    Repetitions of one size count as their median, so that a slow outlier does not matter. Errors are relative to the
-    seconds, so small messages, which show gamma, count as much as large ones. With a single size, gamma is 0.
-    """
+    """Non-negative theta and gamma of one pair from timed messages, (samples,) int64 bytes and float64 seconds."""
     from scipy.optimize import nnls  # takes a fifth of a second, only when links are measured
 
     sizes, which = np.unique(num_bytes, return_inverse=True)
+    # Repetitions of one size count as their median, so that a slow outlier does not matter.
     typical = np.array([np.median(seconds[which == place]) for place in range(len(sizes))])
     typical = np.maximum(typical, TINY_SECONDS)
     if len(sizes) == 0 or sizes[-1] == 0:
@@ -40,6 +37,7 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     if len(sizes) == 1:
         return float(typical[0] / sizes[0]), 0.0
     largest = float(sizes[-1])
+    # Errors are relative to the seconds, so small messages, which show gamma, count as much as large ones.
     columns = np.stack([sizes / largest, np.ones(len(sizes))], axis=1) / typical[:, None]
     # Both columns scale with the seconds, so one factor brings both near 1.
     scale = np.median(typical)

@@ -26,9 +26,6 @@ ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not f
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
     """Return near-optimal widths in milliseconds; `lam` in [0, 1] weighs variance against time.
 
-    Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps until Z
-    is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with smaller steps.
-
     Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
     """
     started = time.perf_counter()
@@ -40,6 +37,9 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
         least = problem.longest(smallest, problem.num_rounds)
         bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
                  + _relaxed(steps, least, weight, rate))
+        # Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps
+        # until Z is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with
+        # smaller steps.
         taken = _best_steps(problem, steps, smallest, least, weight, rate)
         choice = choice_of(steps, taken, problem.num_groups)
     return judge(problem, choice, lam, bound, "greedy", time.perf_counter() - started)

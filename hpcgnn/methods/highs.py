@@ -19,9 +19,7 @@ class SolverError(Exception):
 def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, gap: float = 1e-3) -> Assignment:
     """Return widths with an objective within the relative `gap` of the best; SolverError if HiGHS does not finish.
 
-    Each group has one binary per width, exactly one of them 1; each ring round has a Z that none of its pairs may
-    exceed. Ring rounds are independent, so each is a program of its own. `time_limit` is in seconds for all rounds;
-    None gives each NODE_LIMIT nodes instead, independent of any clock.
+    `time_limit` is in seconds for all rounds; None gives each NODE_LIMIT nodes instead, independent of any clock.
 
     Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
     """
@@ -30,6 +28,7 @@ def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, ga
     if choice is None:
         weight, rate = problem.weights(lam)
         choice, bound = np.zeros(problem.num_groups, np.int64), 0.0
+        # Ring rounds are independent, so each is a program of its own.
         for number in np.unique(problem.group_round):
             groups = np.flatnonzero(problem.group_round == number)
             limit = _limit_of_round(time_limit, started)
@@ -57,6 +56,7 @@ def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: floa
     seconds = problem.group_seconds[groups]
     unit = max(float(np.bincount(place, seconds[:, -1]).max()), float(problem.used_gamma[pairs].max()))
     unit = unit or 1.0    # of Z, so that HiGHS's absolute tolerances mean the same on every link
+    # Each group has one binary per width, exactly one of them 1; the round has a Z that none of its pairs may exceed.
     cost = np.append(weight * problem.group_variance[groups].ravel(), rate * unit)
     binary, group = np.arange(num_binaries), np.repeat(np.arange(len(groups)), num_widths)
     one_each = csr_array((np.ones(num_binaries), (group, binary)), (len(groups), num_binaries + 1))

@@ -40,19 +40,17 @@ class StepRule:
         return replace(state, count=1, by_row=False, is_turn=False) if is_last else state
 
     def observe(self, state: StepCount, loss: float, share_inside: float | None = None) -> StepCount:
-        """The state after an epoch with this mean loss; `share_inside` is the share of edges inside a cluster, if any.
-
-        Steps of single rows have labels like the whole, so the loss falls at once; but hardly any gradient reaches a
-        neighbor, so it soon stops. Where clusters hold hardly more edges than single rows would, one step takes their
-        place.
-        """
+        """The state after an epoch with this mean loss; `share_inside` is the share of edges in clusters, if any."""
         if not self.is_adaptive:
             return state
         if not state.by_row:
+            # Where clusters hold hardly more edges than single rows would, one step takes their place.
             is_cut = share_inside is not None and arcs_gained(state.count, share_inside) < LEAST_GAIN
             return StepCount(1) if is_cut else state.observe(loss)
         if not state.losses:
             return replace(state, losses=(loss,))
+        # Steps of single rows have labels like the whole, so the loss falls at once; but hardly any gradient reaches a
+        # neighbor, so it soon stops.
         first, before = state.losses[0], state.losses[-1]
         if before - loss >= max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first):
             return replace(state, losses=(first, loss))

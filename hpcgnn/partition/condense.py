@@ -79,11 +79,7 @@ def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
 
 
 def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndarray, ClusteredRows]:
-    """Lay out rows cluster after cluster, by number within each.
-
-    `arcs` is CSR by destination. Returns `order`, (num_rows,) int64, and the layout; its row i is row order[i] of
-    `arcs`.
-    """
+    """Lay out rows of a CSR by destination by cluster, then number; row i of the layout is row order[i] of `arcs`."""
     order = np.argsort(cluster, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(cluster))]).astype(np.int64)
     return order, ClusteredRows(start, *permute_rows(arcs, order))
@@ -98,14 +94,13 @@ def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.n
 
 
 def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.ndarray:
-    """Order of rows by cluster, (num_rows,) int64; in each cluster, rows that most other clusters read come first.
-
-    So what others read lies in a few runs at the front of a cluster. Ties go by reader, then by number.
-    """
+    """Order of rows by cluster, (num_rows,) int64; in each cluster, rows that most other clusters read come first."""
     order, rows = lay_out(arcs, cluster)
     regions = condensed_regions(rows)
     reader = np.repeat(np.arange(rows.num_clusters), np.diff(regions.start))
     num_readers = np.bincount(regions.copied_row, minlength=rows.num_rows)
     first_reader = np.full(rows.num_rows, -1)
     first_reader[regions.copied_row[::-1]] = reader[::-1]
+    # What others read lies in a few runs at the front of a cluster, as in a condensed region but without copies. Rows
+    # with equally many readers are grouped by reader, then by number.
     return order[np.lexsort((first_reader, -num_readers, rows.cluster_of_rows()))]

@@ -60,11 +60,8 @@ ROWS_A_CONDENSED_CLUSTER = 512
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
     """Put the nodes of a part, (num_inner,) int64 ascending, in the order of their rows; ties by ascending id.
 
-    `reorder` is none: order of the source; nested: clusters within clusters; metis: clusters of about 2048 rows;
-    degree: many in-neighbors first; rcm: reverse Cuthill-McKee; condense-edge: clusters of about 512 rows, first those
-    that most other clusters read. All but degree look only at edges inside the part.
-
-    Raises ConfigError: an unknown order, METIS gave up, or more nodes than 32-bit ids can name.
+    All orders but degree look only at edges inside the part. ConfigError for an unknown order, or if METIS gave up, or
+    there are more nodes than 32-bit ids can name.
     """
     if reorder not in REORDERS:
         raise ConfigError(f"unknown order {reorder!r}; choose one of {', '.join(REORDERS)}")

@@ -33,14 +33,12 @@ class TrainingWork:
     seconds: tuple[float, ...] = ()      # that each of these took for an epoch
 
     def weight(self, dataset: GraphDataset) -> np.ndarray:
-        """What each node costs, (num_nodes,) int64; see `training_weight`.
-
-        If parts were measured, a node's work counts as many seconds as work took in its earlier part.
-        """
+        """What each node costs, (num_nodes,) int64; see `training_weight`."""
         in_degree = dataset.in_degree()
         hops = hops_to_loss(dataset.indptr, dataset.indices, dataset.train_mask, self.num_layers)
         cost = None
         if self.owner is not None:
+            # If parts were measured, a node's work counts as many seconds as work took in its earlier part.
             work = work_of_parts(in_degree, hops, self.num_layers, self.owner, len(self.seconds))
             seconds = np.array(self.seconds)
             mean = seconds.sum() / max(work.sum(), 1.0)
