@@ -1,7 +1,6 @@
 """Bytes that an aggregation reads from DRAM through a buffer, by the schemes that MEGA compares (Fig. 6 and 20b).
 
-Counted are rows that are read, copies and lists of them; what every scheme moves alike is left out: arcs, rows as they
-are produced, and sums.
+Rows read, copies and lists of them count; edges, produced rows and sums, which every scheme moves alike, do not.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ ENTRIES_A_RUN = 1 << 20
 class Buffer:
     """A fully associative buffer in front of DRAM; the defaults are MEGA's (§VI, Table IV; §V-E for the line).
 
-    Attributes
-    ----------
-    num_bytes : int                       of rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
-    line_bytes : int                      what one DRAM access reads or writes
-    policy : {"lru", "fifo"}              which line leaves: the one used, or the one fetched longest ago
-    sparse_share : float                  share that Condense-Edge sets aside as its Sparse Buffer
+    num_bytes : int             of rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
+    line_bytes : int            what one DRAM access reads or writes
+    policy : {"lru", "fifo"}    evicts the line last used, or fetched, longest ago
+    sparse_share : float        share that Condense-Edge sets aside as its Sparse Buffer
     """
 
     num_bytes: int = 128 << 10
@@ -44,11 +41,9 @@ class Buffer:
         return int(self.num_bytes * self.sparse_share)
 
     def dense(self) -> Buffer:
-        """Return the buffer that is left beside the Sparse Buffer."""
         return replace(self, num_bytes=self.num_bytes - self.sparse_bytes)
 
     def check(self) -> Buffer:
-        """Raise ConfigError for a buffer that can't be; return self."""
         if self.policy not in POLICIES:
             raise ConfigError(f"unknown policy {self.policy!r}; choose one of {', '.join(POLICIES)}")
         if not 0 < self.sparse_share < 1:
@@ -63,12 +58,10 @@ class Buffer:
 class DramTraffic:
     """Bytes of one aggregation.
 
-    Attributes
-    ----------
-    dense_bytes, sparse_bytes : int       read for sources of the same cluster, and for those of others
+    dense_bytes, sparse_bytes : int       read for sources of the same cluster, and of other clusters
     copy_bytes : int                      written to condensed regions
     list_bytes : int                      read of the lists that say which row is copied where
-    dropped_arcs : int                    arcs that the scheme leaves out, so that it computes something else
+    dropped_arcs : int                    edges that the scheme leaves out, which changes the result
     """
 
     dense_bytes: int
@@ -85,13 +78,8 @@ class DramTraffic:
 def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Simulate exactly how each row's sources are read in order through the buffer, row after row.
 
-    Parameters
-    ----------
-    row_bytes : int                       of a source's row; rows lie one after the other, without padding
-
-    Raises
-    ------
-    ConfigError                           a buffer that can't be, or rows of more lines than 32-bit numbers can name
+    Rows of `row_bytes` lie one after the other, without padding. Raises ConfigError for an impossible buffer, or rows
+    of more lines than 32-bit numbers can name.
     """
     _check_lines(rows, row_bytes, buffer)
     dense, sparse = kernels.fetch_lines(
@@ -102,11 +90,8 @@ def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 
 
 class FetchedLines(NamedTuple):
-    """Lines that a run of clusters reads from DRAM, in the order in which they are read.
+    """Lines that a run of clusters reads from DRAM, in reading order.
 
-    Attributes
-    ----------
-    first_cluster : int
     start : (num_clusters + 1,) int64     cluster first_cluster + i reads line[start[i]:start[i + 1]]
     line : (num_lines,) int32             its bytes are line * line_bytes .. (line + 1) * line_bytes - 1
     is_sparse : (num_lines,) bool         whether it is read for a source of another cluster
@@ -120,9 +105,7 @@ class FetchedLines(NamedTuple):
 
 def fetched_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer,
                   entries_a_run: int = ENTRIES_A_RUN) -> Iterator[FetchedLines]:
-    """Yield the lines that gather_traffic counts, for runs of clusters that have about so many entries; parameters and
-    errors as there.
-    """
+    """Yield the lines that `gather_traffic` counts, for runs of clusters with about `entries_a_run` entries."""
     _check_lines(rows, row_bytes, buffer)
     start, indptr = (np.ascontiguousarray(array, np.int64) for array in (rows.start, rows.indptr))
     num_lines = -(-rows.num_rows * row_bytes // buffer.line_bytes)
@@ -142,12 +125,7 @@ def fetched_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer,
 
 
 def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
-    """Count the bytes where the buffer holds the current cluster's rows only; sparse connections read from DRAM.
-
-    Raises
-    ------
-    ConfigError                           as gather_traffic
-    """
+    """Count the bytes if the buffer holds the current cluster's rows only; sources of other clusters come from DRAM."""
     is_sparse = rows.is_sparse()
     dense = gather_traffic(rows.without(is_sparse), row_bytes, buffer)
     source = rows.indices[is_sparse].astype(np.int64)
@@ -156,14 +134,11 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 
 
 def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
-    """Count the bytes where a cluster is aggregated source by source, as with Condense-Edge, but from rows where they
-    lie: those of other clusters once a cluster, in order, so that neighbors among them share a line.
+    """Count the bytes if a cluster is aggregated source by source, as with Condense-Edge, but without condensed copies.
 
-    Raises
-    ------
-    ConfigError                           as gather_traffic
+    Sources of other clusters are read in order where they lie, once per cluster, so neighbors among them share a line.
 
-    Reference: MEGA, §V-E, whose own reuse is given to a layout without copies here.
+    Reference: MEGA, §V-E. Here its reuse is given to a layout without copies.
     """
     dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer)
     _, num_lines = source_lines(condensed_regions(rows), row_bytes, buffer)
@@ -171,9 +146,6 @@ def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 
 
 def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each row that a cluster needs of others the first line that it reads for it, (num_copies,) int64, and
-    how many from there on, the same shape; 0 where the row before it brought them.
-    """
     row = regions.copied_row.astype(np.int64)
     first, last = row * row_bytes // buffer.line_bytes, ((row + 1) * row_bytes - 1) // buffer.line_bytes
     read_to = np.concatenate([[-1], last[:-1]])[:len(row)]
@@ -183,11 +155,9 @@ def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> t
 
 
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
-    """Count the bytes where, as in GCoD, sparse connections are pruned, between the least connected clusters first.
+    """Count the bytes if, as in GCoD, edges between clusters are pruned, first between the least connected clusters.
 
-    Parameters
-    ----------
-    pruned_share : float                  of all arcs; fewer where there are not so many sparse connections
+    `pruned_share` is of all edges; fewer are pruned if there are not so many between clusters.
 
     Reference: You et al., HPCA 2022 (GCoD), as MEGA compares with it. Which connections go is our choice.
     """
@@ -197,7 +167,6 @@ def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_s
 
 
 def pruned_entries(rows: ClusteredRows, pruned_share: float) -> np.ndarray:
-    """Return what pruned_traffic leaves out, (num_entries,) bool."""
     entry = np.flatnonzero(rows.is_sparse())
     cluster = rows.cluster_of_rows()
     reader = np.repeat(cluster, np.diff(rows.indptr))[entry]
@@ -212,11 +181,7 @@ def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Dr
     """Condense-Edge: sources of the same cluster through the dense share, the others from condensed regions.
 
     A region begins on a line, is written as its share of the Sparse Buffer fills and read once, from front to back,
-    while its cluster is aggregated source by source.
-
-    Raises
-    ------
-    ConfigError                           as gather_traffic, or a share of the buffer holds no line
+    while its cluster is aggregated source by source. Raises ConfigError also if a share of the buffer holds no line.
 
     Reference: MEGA, Algorithm 1 (line 16 for the write).
     """
@@ -243,7 +208,7 @@ def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:
 
 
 def _written_lines(num_copies: np.ndarray, row_bytes: int, buffer: Buffer) -> int:
-    """Lines written for regions of so many copies; where a region's share is no whole line, a line takes fewer rows."""
+    """Lines written for regions of `num_copies` copies; a line takes fewer rows if a region is no whole line."""
     share_bytes = buffer.sparse_bytes // max(len(num_copies), 1)
     if share_bytes >= buffer.line_bytes:
         return _lines(num_copies * row_bytes, buffer)

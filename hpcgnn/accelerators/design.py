@@ -1,7 +1,7 @@
 """A design as its TOML file describes it: units, buffers, rules and DRAM.
 
-A name stands for a file that comes with hpcgnn, anything else is a path. Numbers are checked when a file is read; what
-a dataflow needs of a design is checked by `check_needs` before it makes its first block.
+A name stands for a file that comes with hpcgnn, anything else is a path. Numbers are checked when a file is read;
+`check_needs` checks what a dataflow needs before it makes its first block.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ else:
 
 
 def read_design(name: str | Path) -> Design:
-    """Read a design by its name or path.
-
-    Raises ConfigError where there is none, it can't be read, or a number is missing or negative.
-    """
+    """Read a design by its name or path. Raises ConfigError if it can't be read, or a number is missing or negative."""
     path, said = read_named("design", name, FOLDER)
     if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
         raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
@@ -49,10 +46,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Path and contents of a TOML file; `kind` says in error messages what the file describes.
-
-    Raises ConfigError where there is no such file, or it can't be read.
-    """
+    """Path and contents of a TOML file, called `kind` in error messages. Raises ConfigError if it can't be read."""
     path = folder / f"{name}.toml" if str(name) in names_in(folder) else Path(name)
     try:
         with path.open("rb") as file:
@@ -65,15 +59,9 @@ def read_named(kind: str, name: str | Path, folder: Path) -> tuple[Path, dict[st
 
 
 def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...], counts: tuple[str, ...]) -> None:
-    """Check that a design has the units, buffers and rules of its dataflow.
+    """Check that a design has the units, buffers and rules of its dataflow; rules in `counts` are whole, from 1 on.
 
-    Parameters
-    ----------
-    counts : tuple of str      rules that must be whole numbers from 1 on
-
-    Raises
-    ------
-    ConfigError                one is missing, or a unit, rule, seed or switch has an impossible value
+    Raises ConfigError if one is missing, or a unit, rule, seed or switch has an impossible value.
     """
     missing = [f"{section}.{name}" for section, names in (("units", units), ("buffers", buffers), ("rules", counts))
                for name in names if name not in getattr(design, section)]
@@ -93,7 +81,7 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
 
 
 def check_own_columns(design: Design, workload: Workload) -> None:
-    """Raise ConfigError where a product adds more or fewer columns to a row than it aggregates."""
+    """Raise ConfigError if a product adds more or fewer columns to a row than it aggregates."""
     for product in workload.products:
         if own_dim(product) not in (0, product.aggregated_dim):
             raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "
@@ -106,8 +94,6 @@ SECTIONS = {"design", "units", "buffers", "rules"}
 
 @dataclass(frozen=True)
 class Design:
-    """An accelerator."""
-
     name: str                       # of its file
     kind: str                       # dataflow: mega, hygcn, gcnax, grow or sgcn
     bit_width: int                  # of its values; 0: each row has its own, as the model says
@@ -134,7 +120,7 @@ class Design:
         return design.checked()
 
     def checked(self) -> Design:
-        """The design itself. Raises ConfigError where a number is missing, of another kind or out of range."""
+        """The design itself. Raises ConfigError if a number is missing, of another kind or out of range."""
         if not _is_number(self.clock_ghz):
             raise ConfigError(f"design.clock_ghz of {self.name} is {self.clock_ghz!r}; expected a number above zero")
         if isinstance(self.bit_width, bool) or not isinstance(self.bit_width, int) or not 0 <= self.bit_width <= 32:
@@ -146,7 +132,6 @@ class Design:
         return self
 
     def names(self) -> list[str]:
-        """Paths of all numbers that can be changed."""
         return ["design.bit_width", "design.clock_ghz", "design.dram"] + [
             f"{section}.{name}" for section in ("units", "buffers", "rules") for name in getattr(self, section)]
 

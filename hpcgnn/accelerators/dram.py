@@ -33,7 +33,7 @@ ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 def read_dram(name: str | Path, **changes: Any) -> Dram:
     """Read a DRAM by its name or path; `changes` replace numbers of the file.
 
-    Raises ConfigError where there is none, it can't be read, or a number is missing, unknown or impossible.
+    Raises ConfigError if it can't be read, or a number is missing, unknown or impossible.
     """
     path, organization, timings = read_tables(name)
     for key, value in changes.items():
@@ -46,10 +46,6 @@ def read_dram(name: str | Path, **changes: Any) -> Dram:
 
 
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """Path of a file and its tables of organization and timings, not yet checked.
-
-    Raises ConfigError where there is no such file, it can't be read, or names are missing or unknown.
-    """
     path, said = read_named("DRAM", name, FOLDER)
     for section, names in (("dram", FIELDS), ("timings", TIMINGS)):
         table = said.get(section, {})
@@ -62,7 +58,6 @@ def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
 
 
 def checked(path: Path, organization: Mapping[str, Any], timings: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a number has another type, is impossible, or is larger than the model holds."""
     clock = organization["clock_ghz"]
     if isinstance(clock, bool) or not isinstance(clock, (int, float)) or not 0.001 <= clock <= 100:
         raise ConfigError(f"clock_ghz of {path} is {clock!r}; expected a number from 0.001 to 100")
@@ -200,8 +195,6 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bursts that DRAM moved for requests of one kind."""
-
     num_bytes: int     # of whole bursts
     requested_bytes: int
     # num_bursts, row_hits, row_misses: a miss activates a row
@@ -211,14 +204,12 @@ class Traffic:
 
 
 def traffic_of(counts: np.ndarray, burst_bytes: int) -> dict[str, Traffic]:
-    """Traffic by kind, from counts (len(KINDS), 3) int64: requested bytes, bursts, hits. Omits kinds without requests.
-    """
+    """Traffic by kind that has requests, from counts (len(KINDS), 3) int64: requested bytes, bursts, hits."""
     return {kind: Traffic(bursts * burst_bytes, requested, bursts, hits, bursts - hits)
             for kind, (requested, bursts, hits) in zip(KINDS, counts.tolist(), strict=True) if bursts}
 
 
 def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, capacity: int) -> Sequence[np.ndarray]:
-    """The four arrays of `requests`, contiguous. Raises ConfigError where they break the contract of `Requests`."""
     arrays = [np.ascontiguousarray(array) for array in requests]
     if [array.dtype for array in arrays] != [np.int32, np.int64, np.int64, np.uint8] or \
             {array.shape for array in arrays} != {(len(arrays[0]),)}:
@@ -248,11 +239,9 @@ class Memory:
     3. the oldest burst with a closed bank and an allowed activation gets its row opened.
 
     Bursts of one call are reordered. A burst of a later call may enter the queue and open rows early, but its column
-    comes after those of earlier calls. A call ends with its last burst.
-
-    Not modeled, unlike Ramulator: separate queues for reads and writes (they share one and turn when the calls do);
-    reads answered from waiting writes; one command bus for rows and columns (HBM has two); waiting for a bus to close a
-    row.
+    comes after the columns of earlier calls. A call ends with its last burst. Not modeled, unlike Ramulator: separate
+    queues for reads and writes (they share one and turn when the calls do); reads answered from waiting writes; one
+    command bus for rows and columns (HBM has two); waiting for a bus to close a row.
 
     "in-order" serves columns and activates rows in the order of the bursts; rows run ahead as far as the queue reaches.
 
@@ -267,15 +256,9 @@ class Memory:
         self.counts = np.zeros((2, len(KINDS), 3), np.int64)       # of reads, of writes
 
     def serve(self, requests: Requests, ready_clock: int = 0, is_write: bool = False) -> int:
-        """Serve requests that are ready at one clock, after all earlier ones.
+        """Serve requests that are ready at one clock, after all earlier ones; return the clock of the last byte moved.
 
-        Returns
-        -------
-        int      clock at which the last byte has moved; `ready_clock` without requests
-
-        Raises
-        ------
-        ConfigError      the requests break the contract of `Requests`
+        Without requests, that is `ready_clock`. Raises ConfigError if requests break the contract of `Requests`.
         """
         last = int(np.max(requests.block, initial=0)) + 1
         arrays = as_arrays(requests, "requests", 0, last, self.dram.capacity_bytes)
@@ -285,5 +268,4 @@ class Memory:
                                      self.counts[int(is_write)])
 
     def traffic(self, is_write: bool = False) -> dict[str, Traffic]:
-        """Reads, or writes, so far, by kind."""
         return traffic_of(self.counts[int(is_write)], self.dram.burst_bytes)

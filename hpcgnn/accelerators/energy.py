@@ -29,16 +29,9 @@ TRANSFERS = ("read:", "write:")
 
 
 def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles: int) -> Energy:
-    """Price what a run has counted.
+    """Price what a run has counted: `events` of `hpcgnn.accelerators.schedule.Blocks`, and bytes of all DRAM bursts.
 
-    Parameters
-    ----------
-    events : dict         see `hpcgnn.accelerators.schedule.Blocks`
-    dram_bytes : int      of all bursts
-
-    Raises
-    ------
-    ConfigError      an event names a buffer or unit that the design does not have
+    Raises ConfigError if an event names a buffer or unit that the design lacks.
     """
     sram = processing = 0.0
     for name, count in events.items():
@@ -95,12 +88,10 @@ def sram_pj_per_byte(kb: float) -> float:
 
 
 def operation_pj(design: Design, unit: str) -> float:
-    """Picojoules of an operation of a unit.
+    """Picojoules of an operation of a unit; ConfigError for an unknown unit, or a width without a published energy.
 
     MEGA's units: Table IV at full activity, without leakage. Lanes of other designs: a multiply-add at the design's
     width.
-
-    Raises ConfigError for no such unit, or a width without a published energy.
     """
     if design.kind == "mega":
         if unit not in constants()["units"]:

@@ -1,6 +1,6 @@
 """GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loop order that moves least.
 
-A tile of the sparse matrix times one of the dense matrix is a block. The MACs take outer products of a sparse column
+A block is a tile of the sparse matrix times a tile of the dense one. The MACs take outer products of a sparse column
 and a dense row, so that all are busy except at a tile's end. A tile stays in its buffer until another one is needed; an
 empty tile of the sparse matrix is skipped. `best_tilings` compares tilings by `traffic` and takes the cheapest.
 
@@ -41,9 +41,9 @@ ORDERS = tuple("".join(order) for order in permutations("mkn"))
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GCNAX's passes: a combination per product, and an aggregation where it has one.
+    """GCNAX's passes: a combination per product, and an aggregation if it has one.
 
-    Raises ConfigError where the design lacks something, a product adds other columns than it aggregates, or a buffer
+    Raises ConfigError if the design lacks something, a product adds other columns than it aggregates, or a buffer
     can't hold a value.
     """
     check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
@@ -60,8 +60,6 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 
 class Tiling(NamedTuple):
-    """Tiles of a product of a sparse (rows, depth) and a dense (depth, columns) matrix."""
-
     order: str    # loops over tiles of rows (m), depth (k) and columns (n), the outermost first
     # rows, depth, columns: of a tile
     rows: int
@@ -70,8 +68,6 @@ class Tiling(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Sizes of a product."""
-
     rows: int
     depth: int
     parts: tuple[int, ...]    # columns of the dense matrix; a tile lies within one part
@@ -79,12 +75,11 @@ class Shape(NamedTuple):
 
 
 def num_panels(shape: Shape, columns: int) -> int:
-    """Number of tiles of `columns` columns side by side."""
     return sum(-(-part // columns) for part in shape.parts)
 
 
 def num_loads(order: str, trips: dict[str, int], loop: str) -> int:
-    """Number of times that a tile is loaded because of a loop that its matrix does not depend on.
+    """Number of loads of a tile because of a loop that its matrix does not depend on.
 
     Each turn of the loop loads it again, unless no inner loop moves on to another tile.
     """
@@ -123,9 +118,7 @@ def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
 
     assumed: XW lies in DRAM by panels of a tile's columns, so both phases share them. Larger tiles never move more, so
     only the largest tile for each number of columns is compared; among equals, the first with the most columns is
-    taken.
-
-    Raises ConfigError where not even one value fits into half of a buffer.
+    taken. Raises ConfigError if not even one value fits into half of a buffer.
     """
     best, least = [], np.inf
     for columns in range(max(part for shape in shapes for part in shape.parts), 0, -1):
@@ -152,10 +145,9 @@ NOWHERE = -1        # the depth of a row of tiles that are all empty
 
 
 class Tiles(NamedTuple):
-    """Tiles of a sparse matrix, (n,) int64 each.
+    """Tiles of a sparse matrix, (n,) int64 each: place along rows and depth, number of values, and of values before.
 
-    Place along rows and depth, number of values, and number of values before the tile. A row of tiles without values
-    has one tile, at depth NOWHERE.
+    A row of tiles without values has one tile, at depth NOWHERE.
     """
 
     m: np.ndarray
@@ -265,7 +257,6 @@ def _ordered(m: np.ndarray, k: np.ndarray, count: np.ndarray, before: int, tilin
 
 
 def with_panels(runs: list[Tiles] | ArcTiles, tiling: Tiling, num_panels: int) -> Iterator[tuple[Tiles, np.ndarray]]:
-    """Yield tiles, each with the panel (n) it is multiplied with, (num,) int64, in the order of all three loops."""
     place = tiling.order.index("n")
     for outermost in range(num_panels if place == 0 else 1):
         for tiles in runs:
@@ -290,8 +281,6 @@ def _expanded(tiles: Tiles, tiling: Tiling, place: int, num_panels: int) -> tupl
 
 @dataclass(frozen=True)
 class Panels:
-    """A matrix in DRAM, by panels of columns."""
-
     num_rows: int
     row_bytes: np.ndarray    # (num_panels,) int64, bytes of a row of a panel
     address: np.ndarray      # (num_panels,) int64
@@ -303,19 +292,15 @@ class Panels:
         return cls(num_rows, row_bytes, space.reserve(start[-1]) + start[:-1])
 
     def cut(self, first: int, last: int) -> Panels:
-        """Panels first to last - 1."""
         return Panels(self.num_rows, self.row_bytes[first:last], self.address[first:last])
 
     def tile(self, row_tile: np.ndarray, rows_a_tile: int, panel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Addresses and bytes of tiles: the rows from row_tile * rows_a_tile on, of a panel."""
         rows = np.minimum(rows_a_tile, self.num_rows - row_tile * rows_a_tile)
         return self.address[panel] + row_tile * rows_a_tile * self.row_bytes[panel], rows * self.row_bytes[panel]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A sparse matrix times a dense one."""
-
     design: Design
     tiling: Tiling
     columns: np.ndarray             # (num_panels,) int64, of each panel

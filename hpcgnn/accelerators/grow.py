@@ -7,7 +7,7 @@ misses overlap; a row that several of them miss is read once.
 
 assumed, where the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't
 read stay out of the cache; the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`,
-those of the list of cached rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA,
+ids in the list of cached rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA,
 §IV).
 """
 
@@ -41,9 +41,9 @@ from hpcgnn.partition.condense import ClusteredRows
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
-    """GROW's passes: a combination per product, and an aggregation where it has one.
+    """GROW's passes: a combination per product, and an aggregation if it has one.
 
-    Raises ConfigError where the design lacks something, or METIS gave up.
+    Raises ConfigError if the design lacks something, or METIS gave up.
     """
     check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
                 ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
@@ -79,11 +79,9 @@ class Layer:
         return size_in_bytes(num_values, self.design.bit_width)
 
     def vector_cycles(self, dim: int) -> int:
-        """Cycles of a value times a row of `dim` columns; the MACs take as many columns at once as there are MACs."""
         return -(-dim // self.design.units["mac"])
 
     def result_requests(self, first: int, last: int, block: np.ndarray, share: tuple[int, int] = (0, 1)) -> Requests:
-        """Writes of blocks first to last - 1, or part share[0] of share[1] equal parts of them."""
         begin = self.result_start[self.block_start[first:last + 1]]
         size = np.diff(begin)
         before, after = size * share[0] // share[1], size * (share[0] + 1) // share[1]
@@ -118,7 +116,6 @@ def combination_plan(design: Design, product: Product) -> CombinationPlan:
 
 
 def combination_blocks(layer: Layer) -> Iterator[Blocks]:
-    """Yield blocks of XW, panel after panel of W's columns."""
     plan, rows = combination_plan(layer.design, layer.product), layer.product.rows
     count = rows.row_nonzeros()
     work = np.concatenate([[0], np.cumsum(count)])[layer.block_start] + layer.block_start
@@ -203,10 +200,7 @@ def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterato
 
 
 def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
-    """First row of each block, and the number of rows. A block lies within one cluster.
-
-    `cluster_start` is (num_clusters + 1,) int64.
-    """
+    """First row of each block within its cluster, and the number of rows; cluster_start is (num_clusters + 1,)."""
     size = np.diff(cluster_start)
     num_blocks = -(-size // rows_a_block)
     within = np.arange(num_blocks.sum()) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
@@ -216,7 +210,7 @@ def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
 def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
     """Which rows are in the cache while their cluster is aggregated, (num_rows,) bool.
 
-    Per cluster, at most `capacity` rows: those that most edges within the cluster read; ties go to the first row.
+    Per cluster, at most `capacity` rows that most edges within the cluster read; ties go to the first row.
     """
     cluster, uses = graph.cluster_of_rows(), np.zeros(graph.num_rows, np.int64)
     for first, last in runs_of(graph.indptr):
@@ -230,7 +224,6 @@ def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
 
 
 def capacity_of(design: Design, dim: int) -> int:
-    """Number of rows of `dim` columns that the cache holds and the list names."""
     return min(design.buffer_bytes("cache") // int(size_in_bytes(dim, design.bit_width)),
                design.buffer_bytes("list") // design.rules["list_id_bytes"])
 

@@ -14,10 +14,7 @@ ORDERS = ("aggregation-first", "combination-first")
 
 @dataclass(frozen=True)
 class Array:
-    """A systolic array of `rows` x `columns` multipliers that accumulate in place.
-
-    It takes `rows` rows of X and `columns` columns of W at a time, one column of X per cycle.
-    """
+    """A systolic array that takes `rows` rows of X and `columns` columns of W at a time, one column of X per cycle."""
 
     rows: int
     columns: int
@@ -33,10 +30,7 @@ class Array:
 
 
 def array_of(design: Design) -> Array:
-    """The systolic array of a design: units.mac multipliers in rules.systolic_rows rows.
-
-    Raises ConfigError where they don't fill whole rows.
-    """
+    """The systolic array of a design: units.mac multipliers in rules.systolic_rows whole rows, else ConfigError."""
     rows, num_multipliers = design.rules["systolic_rows"], design.units["mac"]
     if rows < 1 or num_multipliers % rows:
         raise ConfigError(f"{design.name} has {num_multipliers} MACs in {rows} rows; expected rows of equal length")
@@ -54,7 +48,7 @@ def simd_cycles(design: Design, num_vectors: np.ndarray, dim: np.ndarray | int) 
 
 
 def checked_order(design: Design) -> str:
-    """rules.order. Raises ConfigError where it is unknown or the SIMD cores are not whole."""
+    """rules.order. Raises ConfigError if it is unknown, or the SIMD cores are not whole."""
     order, width = design.rules["order"], design.rules["simd_width"]
     if order not in ORDERS:
         raise ConfigError(f"{design.name} has the order {order!r}; choose one of {', '.join(ORDERS)}")

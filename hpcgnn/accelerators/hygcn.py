@@ -39,7 +39,7 @@ COLUMNS_A_STEP = 8      # slices begin at whole bytes, whatever the width of a v
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """HyGCN's passes: one per product, or two with A(XW).
 
-    Raises ConfigError where the design lacks something, its units don't fit together, or its order is unknown.
+    Raises ConfigError if the design lacks something, its units don't fit together, or its order is unknown.
     """
     check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
                 ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
@@ -67,8 +67,6 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 
 class Plan(NamedTuple):
-    """Blocks of a phase: an interval of rows, by slices of its columns."""
-
     rows_a_block: int
     slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, and the number of columns
     window_rows: int           # rows of a slice in half of the input buffer, at least one
@@ -78,7 +76,7 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
     """Rows of a block, and how many of their columns are aggregated at once.
 
     assumed: an interval has as many rows as half the Aggregation Buffer holds sums of, and half the Output Buffer
-    results. Where these are fewer than `fewest_rows` (those of the systolic array, which would idle), columns are taken
+    results. Where these are fewer than `fewest_rows` (the systolic array's rows, which would idle), columns are taken
     in slices, so that half the Output Buffer is full; HyGCN's paper has no rows that long.
     """
     num_sums = design.buffer_bytes("aggregation") // 2 * 8 // design.rules["sum_bits"]
@@ -94,24 +92,18 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
 
 
 class Windows(NamedTuple):
-    """Runs of rows that are loaded for intervals."""
-
     interval: np.ndarray     # (num_windows,) int64, ascending
     first_row: np.ndarray    # (num_windows,) int64, ascending within an interval
     num_rows: np.ndarray     # (num_windows,) int64, from 1 to the height of a window
 
 
 def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height: int) -> Windows:
-    """The windows that cover the sources of each interval's edges.
+    """The windows that cover the sources of each interval's edges, (num_edges,) int64 both, in any order.
 
-    A window slides down to the first uncovered source, reaches `height` rows, and shrinks from below to the last source
-    within it. Rows between the two are loaded, needed or not (HyGCN, Yan et al., HPCA 2020, data-aware sparsity
-    elimination). Example: with sources 2, 3, 9 and a height of 4, the windows are rows 2 to 3 and row 9.
-
-    Parameters
-    ----------
-    interval, source : (num_edges,) int64     of each edge, in any order
-    height : int                              rows in half of the input buffer
+    A window slides down to the first uncovered source, reaches `height` rows (half of the input buffer), and shrinks
+    from below to the last source within it. Rows between the two are loaded, needed or not (HyGCN, Yan et al., HPCA
+    2020, data-aware sparsity elimination). Example: with sources 2, 3, 9 and a height of 4, the windows are rows 2 to 3
+    and row 9.
     """
     stride = num_nodes + height
     key = distinct(interval.astype(np.int64) * stride + source)
@@ -138,11 +130,6 @@ def _first_of_windows(key: np.ndarray, stride: int, height: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Layer:
-    """A product with its addresses in DRAM.
-
-    X, W, edges and result; with A(XW) also the aggregated columns of XW (`combined_at`) and the others (`own_at`).
-    """
-
     design: Design
     workload: Workload
     product: Product
@@ -158,21 +145,18 @@ class Layer:
 
     @property
     def is_resident(self) -> bool:
-        """Whether the Weight Buffer holds all of W."""
         size = self.num_bytes(self.product.rows.dim * self.product.combined_dim)
         return size <= self.design.buffer_bytes("weight")
 
 
 def edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
                   arcs: np.ndarray) -> Requests:
-    """Reads of each block's edges, with the offsets of its rows."""
     begin = start[:-1] + layer.workload.indptr[start[:-1]]
     id_bytes = layer.design.rules["id_bytes"]
     return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
 
 
 def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
-    """Reads of the windows; with one slice, a window is one request."""
     indptr = layer.workload.indptr
     degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
     interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
@@ -184,7 +168,6 @@ def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarr
 
 
 def own_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
-    """Reads of an interval's own rows, where a product adds them: slices of X, or the other columns of XW."""
     if not own_dim(layer.product):
         return NO_REQUESTS
     rows, num_slices = np.diff(start), len(plan.slice_start) - 1

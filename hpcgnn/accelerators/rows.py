@@ -41,7 +41,6 @@ def _rows_after(workload: Workload, index: int) -> FeatureCounts | None:
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:
-    """Where things of these sizes begin, one after the other, and their total size, (n + 1,) int64."""
     start = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=start[1:])
     return start
@@ -56,10 +55,8 @@ def slice_bounds(rows: FeatureCounts) -> np.ndarray:
 
 
 def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarray | int) -> np.ndarray:
-    """Number of nonzeros before columns if those of a slice are spread evenly, rounded down, (..., n) int64.
+    """Number of nonzeros before each column, (..., n) int64, if a slice's are spread evenly; rounded down.
 
-    Parameters
-    ----------
     nonzeros : (..., NUM_SLICES) int         of a row, or of several rows together
     column : (n,) int64                      from 0 to dim
     """
@@ -71,14 +68,10 @@ def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarra
 
 
 def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Place the nonzeros of rows first to last - 1 in columns.
+    """Return row and distinct columns of the nonzeros of rows first to last - 1, (num_values,) int64, rows ascending.
 
     They are evenly spaced in their slice, from a column that a hash of row and slice draws. assumed: since the true
     columns are unknown, no column is needed by more rows than another.
-
-    Returns
-    -------
-    row, column : (num_values,) int64         row ascending; the columns of a row are distinct
     """
     bounds = slice_bounds(rows)
     width = np.tile(np.diff(bounds), last - first)
@@ -92,16 +85,10 @@ def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarr
 
 
 class RowCache:
-    """A fully associative cache of the rows that were used last, empty at first.
+    """A fully associative cache, empty at first, that keeps the rows used last within `capacity` bytes.
 
-    Parameters
-    ----------
-    num_bytes : (num_rows,) int64      of each row; a row larger than the cache passes by
-    capacity : int                     bytes
-
-    Raises
-    ------
-    ConfigError                        more rows than 32-bit ids can name
+    num_bytes, (num_rows,) int64, is per row; a row larger than the cache passes by. Raises ConfigError for more rows
+    than 32-bit ids can name.
     """
 
     def __init__(self, num_bytes: np.ndarray, capacity: int) -> None:
@@ -113,7 +100,6 @@ class RowCache:
         self._newer[-1] = self._older[-1] = len(num_bytes)
 
     def missed(self, row: np.ndarray) -> np.ndarray:
-        """Use rows one after the other; return which were not held, (num_uses,) bool. Ids are not checked."""
         missed = np.zeros(len(row), np.uint8)
         self.held_bytes = kernels.use_rows(np.ascontiguousarray(row, np.int32), self.num_bytes, self.capacity,
                                            self.held_bytes, self._newer, self._older, missed)
@@ -129,20 +115,16 @@ def size_in_bytes(num_values: np.ndarray | int, bit_width: int) -> np.ndarray | 
 
 
 def result_dim(product: Product) -> int:
-    """Columns of a product's result: the aggregated ones, or all without aggregation.
-
-    GraphSage's other columns are added to the aggregated ones.
-    """
+    """Columns of a product's result: the aggregated ones, which take GraphSage's others, or all without aggregation."""
     return product.aggregated_dim or product.combined_dim
 
 
 def own_dim(product: Product) -> int:
-    """Number of combined columns that are added to the row they came from."""
     return product.combined_dim - product.aggregated_dim if product.aggregated_dim else 0
 
 
 def requests_of(kind: str, block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray | int) -> Requests:
-    """Requests of one kind without empty ones; those of a block that follow each other in DRAM are joined.
+    """Requests of one kind without empty ones; requests of a block that follow each other in DRAM are joined.
 
     `block`, `address` and `num_bytes` are (n,) int or broadcast to it; `block` does not descend.
     """
@@ -159,29 +141,21 @@ def requests_of(kind: str, block: np.ndarray, address: np.ndarray, num_bytes: np
 
 
 def in_order(*requests: Requests) -> Requests:
-    """All requests by block; within a block in the order of the arguments."""
     joined = [np.concatenate(arrays) for arrays in zip(*requests, strict=True)]
     order = np.argsort(joined[0], kind="stable")
     return Requests(*(array[order] for array in joined))
 
 
 def by_address(*requests: Requests) -> Requests:
-    """All requests by block; within a block by address."""
     joined = [np.concatenate(arrays) for arrays in zip(*requests, strict=True)]
     order = np.lexsort((joined[1], joined[0]))
     return Requests(*(array[order] for array in joined))
 
 
 def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, int]]:
-    """Cut blocks into runs of at most `limit` work, or of one block.
+    """Yield (first, last) of runs of blocks first to last - 1, of at most `limit` work or one block each.
 
-    Parameters
-    ----------
-    work : (num_blocks + 1,) int64       before each block, and in all
-
-    Yields
-    ------
-    first, last : int                    blocks first to last - 1
+    work, (num_blocks + 1,) int64, is the work before each block, and in all.
     """
     first = 0
     while first < len(work) - 1:
@@ -199,5 +173,4 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def block_starts(num_rows: int, rows_a_block: int) -> np.ndarray:
-    """First row of each block of `rows_a_block` rows, and the number of rows, (num_blocks + 1,) int64."""
     return np.append(np.arange(0, num_rows, rows_a_block, dtype=np.int64), num_rows)

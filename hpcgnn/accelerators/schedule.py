@@ -62,7 +62,6 @@ class AddressSpace:
         self.end = 0
 
     def reserve(self, num_bytes: int) -> int:
-        """Address of a new region."""
         address = self.end
         self.end += -(-int(num_bytes) // self.alignment) * self.alignment
         return address

@@ -45,7 +45,7 @@ LINE_BYTES = 64     # assumed: of SGCN's cache; slots begin at lines
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """SGCN's passes: one or two per product.
 
-    Raises ConfigError where the design lacks something, its units don't fit together, its order is unknown, or a
+    Raises ConfigError if the design lacks something, its units don't fit together, its order is unknown, or a
     product adds other columns than it aggregates.
     """
     check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
@@ -83,12 +83,10 @@ class SlicedRows:
         return len(self.columns)
 
     def cut(self, first: int, last: int) -> SlicedRows:
-        """Slices first to last - 1 of dense rows."""
         return SlicedRows(self.columns[first:last], self.address[first:last], self.stride[first:last], self.num_rows,
                           self.bit_width)
 
     def num_values(self, index: int, first: int, last: int) -> np.ndarray:
-        """Number of stored values of a slice of rows first to last - 1, (last - first,) int64."""
         if self.counts is None:
             return np.full(last - first, self.columns[index], np.int64)
         bounds = starts_of(self.columns)[index:index + 2]
@@ -100,7 +98,6 @@ class SlicedRows:
         return bitmap + size_in_bytes(num_values, self.bit_width)
 
     def requests(self, kind: str, index: int, block: np.ndarray, row: np.ndarray, num_bytes: np.ndarray) -> Requests:
-        """Requests for a slice of rows."""
         return requests_of(kind, block, self.address[index] + row * self.stride[index], num_bytes)
 
     def run_requests(self, kind: str, index: int, start: np.ndarray) -> Requests:
@@ -111,12 +108,10 @@ class SlicedRows:
 
 
 def slices_of(dim: int, slice_columns: int) -> np.ndarray:
-    """Columns of each slice, (num_slices,) int64; all but the last have `slice_columns`."""
     return np.diff(np.append(np.arange(0, dim, slice_columns, dtype=np.int64), dim))
 
 
 def dense_rows(space: AddressSpace, design: Design, num_rows: int, columns: np.ndarray) -> SlicedRows:
-    """New dense rows, slice after slice."""
     stride = np.asarray(size_in_bytes(columns, design.bit_width), np.int64)
     start = starts_of(num_rows * stride)
     return SlicedRows(columns, space.reserve(start[-1]) + start[:-1], stride, num_rows, design.bit_width)
@@ -143,8 +138,6 @@ class Names:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A sparse matrix times rows."""
-
     design: Design
     names: Names
     # rows, row_kind: the named rows
@@ -261,8 +254,6 @@ def _multiplied(work: Aggregation, index: int, start: np.ndarray, cycles: np.nda
 
 @dataclass(frozen=True)
 class Combination:
-    """Rows times W in the systolic array: `dim` x `columns` at address `weights_at`."""
-
     design: Design
     array: Array
     rows: SlicedRows

@@ -55,17 +55,8 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
                  kept: KeptClusters = KEPT) -> Subgraphs:
     """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `hpcgnn bench dram` does for its schemes.
 
-    Some subgraphs of METIS are larger. There is one subgraph where the graph has no more rows or no edge.
-
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) integer      edges by destination
-    indices : (num_edges,) integer
-    seed : int                             of METIS
-
-    Raises
-    ------
-    ConfigError                            a subgraph of no row, or METIS gave up
+    `indptr` and `indices` hold edges by destination. Some subgraphs of METIS are larger. There is one subgraph if the
+    graph has no more rows or no edge. Raises ConfigError for subgraphs of no row, or if METIS gave up.
 
     Reference: MEGA, §V-E; GROW, §V, cut their graphs so.
     """
@@ -77,10 +68,7 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
 
 
 def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> Subgraphs:
-    """Cut a graph into blocks of consecutive ids; parameters and errors as in `subgraphs_of`.
-
-    Reference: MEGA, §VII-2, the form without partition.
-    """
+    """Cut a graph into blocks of consecutive ids; errors as in `subgraphs_of`. Reference: MEGA, §VII-2."""
     if rows_a_subgraph < 1:
         raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected one at least: choose larger buffers")
     num_nodes = len(indptr) - 1

@@ -21,15 +21,13 @@ CAUSES = ("dram reads", "upstream", "downstream", "dram writes", "drain")
 
 
 def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
-    """Time passes one after the other, beginning with closed banks.
+    """Time passes one after the other, beginning with closed banks; `clock_ghz`, at least 0.001, is the accelerator's.
 
     Each buffer has two halves. The reads of block b are made when block b - 2 has left the stage `buffered_until`; a
     stage starts when its input is there and the next stage has taken block b - 2; the last stage waits for the writes
     of block b - 2. Requests are made in the order reads(0), reads(1), writes(0), reads(2), writes(1), ..., none before
-    those in front of it; the channels of DRAM work on them independently. `clock_ghz` is the accelerator's, at least
-    0.001.
-
-    Raises ConfigError where a pass, its blocks or its requests break the contract of `hpcgnn.accelerators.schedule`.
+    those in front of it; the channels of DRAM work on them independently. Raises ConfigError if a pass, its blocks or
+    its requests break the contract of `hpcgnn.accelerators.schedule`.
     """
     if not 0.001 <= clock_ghz <= 100:
         raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
@@ -54,8 +52,6 @@ class StageTiming:
 
 @dataclass(frozen=True)
 class PassTiming:
-    """One pass."""
-
     name: str
     num_blocks: int
     cycles: int                     # from the first request to the last byte written
@@ -78,7 +74,6 @@ class PassTiming:
 
     @property
     def activations(self) -> int:
-        """Number of rows that DRAM opened."""
         return sum(traffic.row_misses for traffic in (*self.reads.values(), *self.writes.values()))
 
 
@@ -103,7 +98,6 @@ class Timing:
         return sum(each.dram_bytes for each in self.passes)
 
     def events(self) -> dict[str, int]:
-        """Events of all passes, summed."""
         total: Counter[str] = Counter()
         for each in self.passes:
             total.update(each.events)

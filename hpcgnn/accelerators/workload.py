@@ -16,8 +16,6 @@ NUM_SLICES = 4          # of a row's columns, as MEGA's four Combination Tiles t
 
 @dataclass(frozen=True)
 class FeatureCounts:
-    """A matrix of features, as counts."""
-
     # (num_rows, NUM_SLICES) int32, per slice; slice s has the columns s * slice_dim to min((s + 1) * slice_dim, dim) -
     # 1
     nonzeros: np.ndarray
@@ -44,7 +42,6 @@ class FeatureCounts:
         return -(-self.dim // NUM_SLICES)
 
     def row_nonzeros(self) -> np.ndarray:
-        """Nonzeros of each row, (num_rows,) int64."""
         return self.nonzeros.sum(axis=1, dtype=np.int64)
 
     def at_width(self, bit_width: int) -> FeatureCounts:
@@ -54,8 +51,6 @@ class FeatureCounts:
 
 @dataclass(frozen=True)
 class Product:
-    """One combination X W, and the aggregation of its first columns."""
-
     name: str
     rows: FeatureCounts    # X
     combined_dim: int      # columns of W
@@ -70,8 +65,6 @@ class Product:
 
 @dataclass(frozen=True)
 class Workload:
-    """An inference."""
-
     name: str                        # of the graph and the model
     indptr: np.ndarray               # (num_nodes + 1,) int64, edges by destination
     # (num_edges,) int32, sources, ascending within a row; with self-loops where the model has them (GCN, GIN)

@@ -88,7 +88,6 @@ def _output_events(layer: Layer, first: int, last: int, from_sums: bool) -> dict
 
 
 def added(events: dict[str, int], others: dict[str, int]) -> dict[str, int]:
-    """Sums of events by name."""
     return {name: events.get(name, 0) + others.get(name, 0) for name in events | others}
 
 

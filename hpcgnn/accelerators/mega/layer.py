@@ -38,8 +38,6 @@ class PlacedRows:
 
 @dataclass(frozen=True)
 class Layer:
-    """A product, in the order of the layout."""
-
     rules: Rules
     product: Product
     stored: StoredRows              # X
@@ -58,12 +56,11 @@ class Layer:
         return self.following is not None
 
     def output_end(self, row: int) -> int:
-        """Bytes of the rows of the next X before `row`."""
         return int(self.following.value_end[row] + self.following.position_end[row])
 
     @property
     def output_dim(self) -> int:
-        """Columns that the layer leaves: those of the sums, or of XW where nothing is summed."""
+        """Columns that the layer leaves: the sums', or XW's if nothing is summed."""
         return self.product.aggregated_dim or self.product.combined_dim
 
     @property
@@ -73,12 +70,10 @@ class Layer:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the aggregated columns of a row of XW."""
         return bytes_of(self.product.aggregated_dim, self.rules["combined_bits"])
 
     @property
     def own_row_bytes(self) -> int:
-        """Bytes of the other columns of a row of XW, if it is aggregated at all."""
         own_dim = self.product.combined_dim - self.product.aggregated_dim if self.has_own_half else 0
         return bytes_of(own_dim, self.rules["combined_bits"])
 
@@ -90,8 +85,8 @@ class Layer:
     def is_kept(self) -> bool:
         """Whether XW stays on the chip, so that no subgraph reads rows of others from DRAM.
 
-        It does where half of the Combination Buffer holds it, or where only the first subgraph needs it, which is
-        aggregated at once.
+        It does if half of the Combination Buffer holds it, or if only the first subgraph, which is aggregated at once,
+        needs it.
         """
         fits = self.num_rows * (self.row_bytes + self.own_row_bytes) <= self.rules.half("combination")
         return not self.product.aggregated_dim or fits or not self.has_later
@@ -107,7 +102,6 @@ class Layer:
 
     @cached_property
     def weights(self) -> WeightLoads:
-        """How W is loaded. An X that is on the chip is one window."""
         in_buffer = self.stored.value_end + self.stored.position_end
         return weight_loads(in_buffer if self.source else np.zeros_like(in_buffer), self.product.rows.row_nonzeros(),
                             self.product.rows.dim, self.product.combined_dim, self.rules)
@@ -127,8 +121,6 @@ class Layer:
 
 
 class Places(NamedTuple):
-    """Addresses of the regions of a layer."""
-
     weights: int
     combined: int
     own: int

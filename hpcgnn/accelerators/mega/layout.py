@@ -22,7 +22,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
 
-# Whether subgraphs are those of METIS, else blocks of ids; and how what they need of each other is read.
+# Whether subgraphs come from METIS, else from blocks of ids; and how what they need of each other is read.
 SCHEDULES = {"condense": (True, "condense"), "condense-ids": (False, "condense"), "metis": (True, "source"),
              "metis-arcs": (True, "arc"), "gcod": (True, "gather"), "naive": (False, "gather")}
 STORAGES = ("package", "bitmap")
@@ -36,10 +36,7 @@ OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a MEGA design, in the units that its parts compute in.
-
-    Raises ConfigError where a unit, buffer or rule is missing or impossible.
-    """
+    """The rules of a MEGA design in the units of its parts; ConfigError for a missing or impossible number."""
 
     design: Design
 
@@ -80,7 +77,6 @@ class Rules:
         return int(self.design.units[name])
 
     def half(self, buffer: str) -> int:
-        """Bytes of one of the two halves of a buffer (§V-A: all buffers are ping-pong)."""
         return self.design.buffer_bytes(buffer) // 2
 
     @property
@@ -99,7 +95,6 @@ class Rules:
 
     @cached_property
     def row_buffer(self) -> Buffer:
-        """Halves of the Combination and the Sparse Buffer, as the buffer in front of DRAM."""
         combination, sparse = self.half("combination"), self.half("sparse")
         return Buffer(combination + sparse, self["line_bytes"], self["policy"], sparse / (combination + sparse)).check()
 
@@ -112,7 +107,6 @@ class Rules:
         return -(-self.pes_per_tile // self["crossbar_columns"])
 
     def column_passes(self, combined_dim: int) -> int:
-        """Number of times that a row passes the C-PEs."""
         return -(-combined_dim // self.pes_per_tile)
 
 
@@ -123,7 +117,7 @@ def bytes_of(num_values: int, bits: int) -> int:
 def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
     """Number of rows with sums in half of the Aggregation Buffer and XW in half of the Combination Buffer.
 
-    Raises ConfigError where that is none.
+    Raises ConfigError if that is none.
     """
     sums = rules.half("aggregation") // bytes_of(aggregated_dim, rules["sum_bits"])
     combined = rules.row_buffer.dense().num_bytes // bytes_of(aggregated_dim, rules["combined_bits"])
@@ -135,8 +129,6 @@ def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of rows, cut for the widest aggregation of a workload."""
-
     subgraphs: Subgraphs    # without the edges that gcod prunes
     num_rows: int           # that a subgraph was asked to have
 
@@ -162,9 +154,8 @@ class Layout:
 def layout_of(workload: Workload, rules: Rules) -> Layout:
     """Cut a workload's graph as the schedule says: METIS as in `hpcgnn bench dram`, or blocks of ids.
 
-    Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless.
-
-    Raises ConfigError where the buffers hold no row, or METIS gave up.
+    Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless. Raises ConfigError if the
+    buffers hold no row, or METIS gave up.
     """
     num_rows = min((rows_a_subgraph(product.aggregated_dim, rules) for product in workload.products
                     if product.aggregated_dim), default=max(workload.num_nodes, 1))
@@ -179,20 +170,13 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
 
 
 def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind: str) -> Requests:
-    """Requests of one kind, in the order given, without empty ones."""
     is_made = num_bytes > 0
     return Requests(block[is_made].astype(np.int32), address[is_made].astype(np.int64),
                     num_bytes[is_made].astype(np.int64), np.full(int(is_made.sum()), KIND[kind], np.uint8))
 
 
 def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
-    """One request per block: rows bounds[i] to bounds[i + 1] of a region.
-
-    Parameters
-    ----------
-    end : (num_rows + 1,) int64        first byte of each row within the region
-    bounds : (num_blocks + 1,) int64   rows
-    """
+    """One request per block: rows bounds[i] to bounds[i + 1] of a region; `end` are the rows' first bytes in it."""
     begin = end[bounds]
     return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
 
@@ -209,7 +193,6 @@ def lines(block: np.ndarray, line: np.ndarray, line_bytes: int, address: int, ki
 
 
 def joined(parts: list[Requests]) -> Requests:
-    """All requests block by block; within a block, part after part."""
     whole = Requests(*(np.concatenate(fields) for fields in zip(NO_REQUESTS, *parts, strict=True)))
     order = np.argsort(whole.block, kind="stable")
     return Requests(*(field[order] for field in whole))
@@ -231,9 +214,7 @@ class StoredRows:
 
 
 def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
-    """Store rows as the rule `storage` says.
-
-    Raises ConfigError where values have more than 8 bits or, where there are any, none.
+    """Store rows as the rule `storage` says. Raises ConfigError if nonzeros have 0 or more than 8 bits.
 
     Reference: MEGA, §V-B; Fig. 19 for the bitmap format, which stores all values at the largest width.
     """
@@ -250,7 +231,7 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
 
 
 def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Bits of the packages that each row opens, headers and padding included, and the number of these packages.
+    """Bits of the packages that each row opens, headers and padding included, and their number, (num_rows,) int64 both.
 
     A package takes the values of successive rows until it is full or the width changes; its mode is then the shortest
     that holds them. A row without values changes nothing.
@@ -259,10 +240,6 @@ def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -
     ----------
     count, width : (num_rows,) int64       nonzeros of a row, and bits of each
     lengths : three int, not descending    bits of values of a short, medium and long package
-
-    Returns
-    -------
-    bits, num_packages : (num_rows,) int64
 
     Reference: MEGA, §V-B and §V-D.
     """
@@ -297,7 +274,7 @@ def _byte_ends(bits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Connections:
-    """Edges of clustered rows, with those of the first subgraph apart where it is aggregated during combination.
+    """Edges of clustered rows, with the first subgraph's apart if it is aggregated during combination.
 
     `num_fused` (0 or 1) is the number of subgraphs that are aggregated while rows are combined.
     """
@@ -317,33 +294,28 @@ class Connections:
 
     @cached_property
     def later_dense(self) -> ClusteredRows:
-        """`later` without edges between subgraphs."""
         return self.later.without(self.later.is_sparse())
 
     @cached_property
     def regions(self) -> CondensedRegions:
-        """Rows that later subgraphs need of others: of all of them, once each and in order."""
+        """Rows of others that later subgraphs need, once each and in order."""
         return condensed_regions(self.later)
 
     @cached_property
     def fused_arcs(self) -> np.ndarray:
-        """Per row, edges into fused subgraphs, (num_rows,) int64."""
         first = int(self.rows.indptr[self.num_fused_rows])
         return np.bincount(self.rows.indices[:first], minlength=self.rows.num_rows)
 
     @cached_property
     def own_arcs(self) -> np.ndarray:
-        """Per row, edges into its own subgraph where that is not fused, (num_rows,) int64."""
         return np.bincount(self.later_dense.indices, minlength=self.rows.num_rows)
 
     @cached_property
     def copy_arcs(self) -> np.ndarray:
-        """Edges of each entry of the regions, (num_copies,) int64."""
         place = self.regions.place
         return np.bincount(place[place >= 0], minlength=self.regions.num_copies)
 
     def sums_by_subgraph(self, of_own: np.ndarray, of_copies: np.ndarray) -> np.ndarray:
-        """Sums of a number per row and a number per copy, (num_subgraphs,) int64."""
         own = np.concatenate([[0], np.cumsum(of_own)])[self.rows.start]
         copies = np.concatenate([[0], np.cumsum(of_copies)])[self.regions.start]
         return np.diff(own) + np.diff(copies)

@@ -50,10 +50,9 @@ Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and th
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """The passes of an inference.
 
-    X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer where half of it holds all of
-    X, else it is written to DRAM and read again; the sums of the last product are written as they are.
-
-    Raises ConfigError where the design lacks a number, its buffers hold no row, or values have more than 8 bits.
+    X of the first product comes from DRAM. Assumed: a further X stays in the Input Buffer if half of it holds all of
+    X, else it is written to DRAM and read again; the sums of the last product are written as they are. Raises
+    ConfigError if the design lacks a number, its buffers hold no row, or values have more than 8 bits.
 
     Reference: MEGA, section V, Table IV.
     """
@@ -198,7 +197,7 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
     """Yield blocks of at most rules.rows_a_block rows of one window.
 
     Rows of XW that a later subgraph reads are written. With Condense-Edge these are the rows of later subgraphs only,
-    since those of the first go to others as copies. The own half of GraphSage is written for later subgraphs. The sums
+    since the first one's go to others as copies. The own half of GraphSage is written for later subgraphs. The sums
     of the first subgraph leave with the last block.
     """
     bounds = block_bounds(layer.weights.window_start, layer.rules["rows_a_block"])

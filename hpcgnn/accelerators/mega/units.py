@@ -61,8 +61,6 @@ def row_cycles(nonzeros: np.ndarray, width: np.ndarray, combined_dim: int, rules
 
 
 class RowRequests(NamedTuple):
-    """Requests that are made when a row has been combined."""
-
     row: np.ndarray          # (n,) int64, not descending
     offset: np.ndarray       # (n,) int64, bytes from the begin of the region
     num_bytes: np.ndarray    # (n,) int64
@@ -104,7 +102,6 @@ def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
 
 
 def region_offsets(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> np.ndarray:
-    """First byte of each condensed region, (num_subgraphs + 1,) int64; each begins on a line."""
     num_lines = -(-np.diff(regions.start) * row_bytes // buffer.line_bytes)
     return np.concatenate([[0], np.cumsum(num_lines)]) * buffer.line_bytes
 
@@ -146,8 +143,6 @@ def _by_row(row: np.ndarray, offset: np.ndarray, num_bytes: np.ndarray) -> RowRe
 
 @dataclass(frozen=True)
 class WeightLoads:
-    """Loads of W."""
-
     name: str                   # {"resident", "streamed", "by need"}
     window_start: np.ndarray    # (num_windows + 1,) int64, rows of X that are in the Input Buffer together
     load: np.ndarray            # (num_loads,) int64, window of each request; not descending
@@ -167,11 +162,8 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     A window stays in half of the Input Buffer. Assumed: no two values of a window share a column, and the rows of W
     that it needs lie evenly apart, since counts do not say where values are.
 
-    Parameters
-    ----------
-    row_end : (num_rows + 1,) int64             bytes of rows in the Input Buffer, summed up; zeros if all are there
-                                                already
-    count : (num_rows,) int64                   nonzeros of a row
+    row_end : (num_rows + 1,) int64    bytes of rows in the Input Buffer, summed up; zeros if all are there already
+    count : (num_rows,) int64          nonzeros of a row
     """
     half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])
     num_bytes = dim * weight_row_bytes
