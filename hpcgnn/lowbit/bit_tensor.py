@@ -59,9 +59,7 @@ class BitTensor:
                    zero_point: torch.Tensor | None = None) -> BitTensor:
         """Return a BitTensor over existing words, without a copy; `BitLines` has their layout.
 
-        Raises
-        ------
-        KernelError      wrong type or shape, or ones in the padding
+        Raises KernelError for a wrong type or shape, or ones in the padding.
         """
         num_lines, length = shape if packing == "column" else shape[::-1]
         made = cls(BitLines(words, num_lines, length), packing, step, zero_point)
@@ -102,7 +100,6 @@ class BitTensor:
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Sum of each line's codes, (num_lines,) int64."""
         return sum_lines(self.lines)
 
     def to_codes(self) -> torch.Tensor:
@@ -164,7 +161,6 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
 
 
 def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
-    """Return the matrix of a BitTensor; see `BitTensor.to_val`."""
     return bits.to_val(bit_width)
 
 

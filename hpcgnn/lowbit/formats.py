@@ -56,7 +56,6 @@ class FixedWidthRows:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers below 2**width as bytes, one after the other, lowest bit first."""
     bits = (numbers.astype(np.int64).reshape(-1, 1) >> np.arange(width)) & 1
     return np.packbits(bits.astype(np.uint8), bitorder="little")
 
@@ -84,7 +83,7 @@ def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageForm
 
 
 def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dict[str, StoredSize]:
-    """Return the size of rows with `num_values` non-zero codes in each one-width format, without padding to bytes."""
+    """Size of rows with `num_values` non-zero codes in each one-width format, without padding to bytes."""
     columns, rows, ends = address_bits(dim), address_bits(num_rows), address_bits(num_values + 1)
     values = num_values * bit_width
     return {DENSE: StoredSize(num_rows * dim * bit_width, 0), BITMAP: StoredSize(values, num_rows * dim),
@@ -93,7 +92,7 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
 
 
 def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
-    """Return the size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize; KernelError for bad packages.
+    """Size of the same rows in each format (MEGA, Fig. 4), name -> StoredSize; KernelError for bad packages.
 
     "ideal" counts only non-zero values at their rows' widths. Packages count every stored bit, index and padding too.
     """

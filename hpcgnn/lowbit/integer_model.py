@@ -1,5 +1,4 @@
-"""IntegerModel: a trained network as integer weights and the scales around them; the contract of training and
-inference.
+"""IntegerModel: a trained network as integer weights and the scales around them: training makes it, inference reads it.
 
 A convolution computes, for rows h, codes X, in-neighbors N(v) and coefficients r, c of its reduction:
 
@@ -49,7 +48,6 @@ class RowScale:
 
     @property
     def max_code(self) -> np.ndarray:
-        """Largest code, (num_degrees,) int32."""
         return (np.int32(1) << (self.bit_width.astype(np.int32) - self.is_signed)) - 1
 
     def entry(self, in_degree: np.ndarray) -> np.ndarray:
@@ -58,10 +56,7 @@ class RowScale:
 
 @dataclass(frozen=True)
 class ColumnScale:
-    """Signed codes of mapped rows, a step per column: code in -(2**(b-1) - 1) .. 2**(b-1) - 1.
-
-    step is (dim,) float32 above 0; bit_width is 2 to 8, with the sign.
-    """
+    """Signed codes of mapped rows at b of 2 to 8 bits: -(2**(b-1) - 1) .. 2**(b-1) - 1; step is (dim,) float32."""
 
     step: np.ndarray
     bit_width: int
@@ -101,8 +96,6 @@ class IntegerMap:
 
 @dataclass(frozen=True)
 class Normalization:
-    """LayerNorm after a convolution: (dim,) float32 weight and bias, and epsilon."""
-
     weight: np.ndarray
     bias: np.ndarray
     eps: float

@@ -50,10 +50,7 @@ INTERVAL = 64
 
 @dataclass(frozen=True)
 class PackageFormat:
-    """How packages are cut.
-
-    Reference: MEGA, section V-B: 64, 128 and 192 bits.
-    """
+    """How packages are cut. Reference: MEGA, section V-B: 64, 128 and 192 bits."""
 
     # (3,) int, bits of values of a short, medium and long package; ascending, in 8 .. 4096
     lengths: tuple[int, int, int] = (64, 128, 192)
@@ -70,14 +67,12 @@ class PackageFormat:
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
-        """Return the largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
+        """Largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
         return 2 ** (bit_width - self.is_signed) - 1
 
 
 @dataclass(frozen=True)
 class PackagedRows:
-    """Rows as an Adaptive-Package stream."""
-
     format: PackageFormat
     num_rows: int
     dim: int
@@ -129,8 +124,7 @@ class PackagedRows:
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
-        """Decode rows [first, last) to float32, multiplied by their scales (last - first,) float32, into `out` if
-        given.
+        """Decode rows [first, last) to float32, times their scales (last - first,) float32, into `out` if given.
 
         Raises KernelError for malformed packages, or a scale or `out` that does not fit.
         """
@@ -198,7 +192,6 @@ class PackagedRows:
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
-        """Return rows [first, last), to the end where last is None; KernelError for missing rows."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")
@@ -209,7 +202,6 @@ class PackagedRows:
         self.refuse(*kernels.decode_rows(self.source, first, last, as_bytes, rows, scale, width))
 
     def refuse(self, fault: int, row: int) -> None:
-        """Raise KernelError for a fault number other than 0 at a row."""
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")
@@ -217,10 +209,7 @@ class PackagedRows:
 
 @dataclass
 class PackageWriter:
-    """Encodes rows as they come; memory: the packages, positions and index so far.
-
-    `interval` rows lie between index entries.
-    """
+    """Encodes rows as they come, `interval` rows between index entries; keeps all packages, positions and index."""
 
     dim: int
     format: PackageFormat = field(default_factory=PackageFormat)
@@ -240,8 +229,7 @@ class PackageWriter:
     def append(self, codes: np.ndarray, bit_width: np.ndarray) -> None:
         """Encode the next rows: codes (num_rows, dim), uint8 or signed int8, at bit widths (num_rows,) of 1 to 8.
 
-        Raises KernelError for shapes, types or widths that do not fit, and for a code that needs more than its row's
-        width.
+        Raises KernelError for shapes, types or widths that do not fit, and for a code that needs more than its width.
         """
         codes, width = self._checked(codes, bit_width)
         counts = np.zeros(len(codes), np.int32)
@@ -291,10 +279,7 @@ def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None 
 
 @dataclass
 class PositionWriter:
-    """Encodes positions as rows come; memory: all positions so far, and bitmaps of fewer than `interval` rows.
-
-    `interval` rows share a block, which starts where an index entry points.
-    """
+    """Encodes positions as rows come; `interval` rows share a block, which starts where an index entry points."""
 
     dim: int
     interval: int
@@ -329,7 +314,6 @@ class PositionWriter:
 
 
 def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """Return `array` with at least `size` entries, zero after its own."""
     if size <= len(array):
         return array
     larger = np.zeros(max(size, 2 * len(array)), array.dtype)

@@ -59,16 +59,9 @@ class PackageFeatures:
 
 
 def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
-    """Read the features of one part as they are stored.
+    """Read the features of one part as they are stored: packages, and scale (num_inner,) float32.
 
-    Returns
-    -------
-    packed : PackagedRows       of the part's inner rows
-    scale : (num_inner,) float32
-
-    Raises
-    ------
-    ShardError                features are no packages; otherwise as `hpcgnn.shards.reader.read_partition`
+    Raises ShardError if features are no packages; otherwise as `hpcgnn.shards.reader.read_partition`.
     """
     if info.feature_dtype != PACKAGE:
         raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
@@ -90,16 +83,9 @@ def write_packages(group: h5py.Group, packed: PackagedRows, scale: np.ndarray) -
 
 
 def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple[PackagedRows, np.ndarray]:
-    """Read the packages of a part.
+    """Return packages of a part's rows, not read yet, and scale (num_rows,) float32.
 
-    Returns
-    -------
-    packed : PackagedRows       of num_rows rows of dim columns; its packages are not read yet
-    scale : (num_rows,) float32
-
-    Raises
-    ------
-    ShardError                something is missing, or shapes do not fit
+    Raises ShardError if something is missing, or shapes do not fit.
     """
     packed, scale = read_packages_of(file[PACKAGES], PACKAGES, path, AGAIN)
     if (packed.num_rows, packed.dim) != (num_rows, dim):
@@ -111,9 +97,7 @@ def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple
 def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> tuple[PackagedRows, np.ndarray]:
     """Open what `write_packages` stored in a group called `name`; packages are not read yet.
 
-    Raises
-    ------
-    ShardError                something is missing, or shapes do not fit; ends with `advice`
+    Raises ShardError, which ends with `advice`, if something is missing, or shapes do not fit.
     """
     for one in ATTRIBUTES:
         if one not in group.attrs:

@@ -2,8 +2,8 @@
 
 Rounding "floor" is QGTC's Eq. (2): step = (high - low) / 2^b, code = floor((value - low) / step), clamped. The zero
 point is the middle of the lowest bin, low + step / 2: a value is within step / 2 of its code's value. Rounding
-"nearest" has step = (high - low) / (2^b - 1), code = round((value - low) / step) and zero point low, so that `low`
-itself, such as the zeros of a ReLU, comes back exactly.
+"nearest" has step = (high - low) / (2^b - 1), code = round((value - low) / step) and zero point low, so `low` itself,
+such as the zeros of a ReLU, comes back exactly.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float |
 
 def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: int,
             rounding: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return step and low as float32 vectors.
-
-    Raises KernelError for high below low, an infinite or undefined range, or an unknown rounding.
-    """
+    """Return step and low as float32 vectors; KernelError for a bad range or an unknown rounding."""
     if rounding not in OFFSETS:
         raise KernelError(f"rounding is {rounding!r}; expected one of {', '.join(OFFSETS)}")
     low, high = (torch.as_tensor(end, dtype=torch.float32).detach().reshape(-1) for end in (low, high))
@@ -50,7 +47,6 @@ def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: in
 
 
 def zero_point_of(codes: CodeRange) -> torch.Tensor:
-    """Return the value of code 0: low for "nearest", the middle of the lowest bin for "floor"."""
     return codes.low + (0.5 - codes.offset) * codes.step
 
 

@@ -21,8 +21,6 @@ from hpcgnn.ops.tiles import TileList, count_entries, multiply_tiles, tiles_of_c
 
 
 class TileProduct(NamedTuple):
-    """A product with tiles, and how many tiles were multiplied and jumped."""
-
     result: torch.Tensor | BitTensor
     num_multiplied: int
     num_jumped: int
@@ -88,7 +86,6 @@ class BitTiles:
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Number of entries per row, (num_rows,) int64."""
         return count_entries(self.tiles)
 
     @cached_property

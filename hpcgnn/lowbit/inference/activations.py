@@ -28,7 +28,7 @@ def activation_path(folder: Path, part: int) -> Path:
 
 
 def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Layers) -> None:
-    """Write the file of one part: node_id, (num_rows,) int64, and per layer packages with scales, (num_rows,) float32.
+    """Write one part: node_id, (num_rows,) int64, and per layer packages with scales, (num_rows,) float32.
 
     Raises ShardError if the folder can't be written, or the disk is full.
     """
@@ -45,10 +45,7 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
 
 
 def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackagedRows, np.ndarray]]]:
-    """Read the rows' global ids, and packages and scales by layer.
-
-    Raises ShardError for a missing or damaged file, or shapes that do not fit.
-    """
+    """Read the rows' global ids, and packages and scales by layer; ShardError for a missing or damaged file."""
     path = activation_path(folder, part)
     with open_sealed(path, KIND, VERSION, advice=ADVICE) as file:
         if not holds(file, "node_id"):

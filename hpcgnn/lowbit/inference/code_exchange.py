@@ -21,11 +21,7 @@ BLOCK_CODES = 1 << 20      # packed at a time, a multiple of TOGETHER
 
 
 class CodeExchange:
-    """Exchanges of one rank, one at a time.
-
-    sent_bytes : int             handed to MPI by this rank so far
-    float_bytes : int            bytes of the same rows in float32
-    """
+    """Exchanges of one rank, one at a time; counts bytes handed to MPI, and bytes of the same rows in float32."""
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan):
         self._comm, self._plan = comm, plan
@@ -50,10 +46,9 @@ class CodeExchange:
         return self._traffic.blocked_seconds
 
     def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
-        """Collective: start to fetch the codes of halo rows.
+        """Collective: start to fetch the codes of halo rows; `bit_width` holds codes (at least num_inner, dim) int8.
 
-        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1). MappedRows that fill their
-            bytes at that width are sent as they are
+        MappedRows that fill their bytes at that width are sent as they are.
         """
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]

@@ -44,8 +44,6 @@ class LayerRows(Protocol):
 
 @dataclass(frozen=True)
 class CodedRows:
-    """Rows as codes of a byte each."""
-
     codes: np.ndarray  # (n, dim) int8, or uint8 without a sign
     # (n,) float32, limit is the largest code
     step: np.ndarray
@@ -99,10 +97,7 @@ class BitRows:
 
 @dataclass(frozen=True)
 class PackedCodes:
-    """Rows as Adaptive-Packages, multiplied in place: zeros take neither memory nor products.
-
-    step : (n,) float32
-    """
+    """Rows as Adaptive-Packages, multiplied in place: zeros take neither memory nor products. step is (n,) float32."""
 
     packed: PackagedRows
     step: np.ndarray
@@ -129,7 +124,7 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
 
 
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Return codes of packages, value = package code · row_scale (n,), equal to the codes of the same floats.
+    """Codes of packages, value = package code · row_scale (n,), equal to the codes of the same floats.
 
     Raises KernelError as `code_rows`, or if a package is malformed.
     """
@@ -142,7 +137,6 @@ def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, 
 
 
 def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
-    """Return the place for codes of mapped rows that are already divided by their columns' steps."""
     return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))
 
 
@@ -156,6 +150,5 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
 
 
 def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-    """Return rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32; errors as `combine_packages`.
-    """
+    """Return rows first .. stop - 1 times weights.codes.T, int32; errors as `combine_packages`."""
     return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

@@ -1,7 +1,7 @@
 """The forward pass of an integer model, layer by layer in NumPy and small kernels: the reference for the faster passes.
 
-`hpcgnn.lowbit.integer_model` has the formulas. Each float operation is elementwise or within one row, in a fixed order.
-So the integers of a row do not depend on its rank, its batch or its place.
+`hpcgnn.lowbit.integer_model` has the formulas. Each float operation is elementwise or within one row, in a fixed order,
+so the integers of a row do not depend on its rank, its batch or its place.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
     """Collective: return logits (n, num_classes) and embeddings (n, hidden) of float rows, both float32.
 
     Embeddings are the unquantized input of the last convolution; (n, 0) if it is the only one. `in_degree`, (n,) in the
-    whole graph, chooses steps and widths.
-
-    Raises KernelError for NaN, and for negative features where the model's codes have no sign.
+    whole graph, chooses steps and widths. Raises KernelError for NaN, and for negative features if codes have no sign.
     """
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 
@@ -39,8 +37,8 @@ def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, 
                   observe_second: Callable[[int, CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Collective: run `forward` from the codes of the first convolution's rows.
 
-    observe : function or None             called with the codes that each convolution reads
-    observe_second : function or None      called with a block's first row and the codes of gin's second map
+    observe, if given, is called with the codes that each convolution reads, observe_second with a block's first row and
+    the codes of gin's second map.
     """
     embeddings, last = np.empty((len(in_degree), 0), np.float32), len(model.convolutions) - 1
     for number, convolution in enumerate(model.convolutions):
@@ -62,7 +60,7 @@ class _Layer:
     observe_second: Callable[[int, CodedRows], None] | None = None
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
-        """Collective: return the next convolution's codes, and its rows before rounding if keeps_values."""
+        """Collective: the next convolution's codes, and its rows before rounding if keeps_values."""
         norm = self.convolution.norm
         norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
         coded = CodedRows.empty(scale, self.in_degree, self._out_dim)
@@ -85,7 +83,6 @@ class _Layer:
         return len(self.convolution.bias if self.convolution.second is None else self.convolution.second_bias)
 
     def _outputs(self) -> Iterator[Block]:
-        """Collective: yield blocks of the output's rows in order."""
         if self.convolution.kind == "gat":
             return self._attended()
         return self._summed() if self.convolution.second is None else self._second(self._summed())

@@ -26,10 +26,7 @@ SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weight
 
 
 class GraphPass:
-    """Passes of one model that `is_summed` over the same rows, those of the inner nodes.
-
-    keeps_codes keeps what `observe` shows.
-    """
+    """Passes of one model that `is_summed` over the inner nodes' rows; keeps_codes keeps what `observe` shows."""
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: BitRows,
                  keeps_codes: bool = False):
@@ -41,14 +38,10 @@ class GraphPass:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of rows between convolutions."""
         return self._layers.row_bytes
 
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return the logits and embeddings of `hpcgnn.lowbit.inference.forward.forward_codes`.
-
-        `observe` is called with the codes that each convolution reads. Raises KernelError for NaN.
-        """
+        """Collective: the answers of `hpcgnn.lowbit.inference.forward.forward_codes`; KernelError for NaN."""
         num_rows, last = self._part.num_inner, self._model.convolutions[-1]
         hidden_dim = last.neighbor.codes.shape[1] if len(self._model.convolutions) > 1 else 0
         logits = empty((num_rows, len(last.bias if last.second is None else last.second_bias))).numpy()
@@ -88,10 +81,9 @@ def is_summed(model: IntegerModel) -> bool:
 
 def layers_of(model: IntegerModel, factors: Iterable[np.ndarray | None],
               takes_tiles: Iterable[np.ndarray | None] | None = None) -> list[IntegerLayer]:
-    """Return the model's convolutions as layers of `hpcgnn.ops.integer_layers`.
+    """The model's convolutions as layers of `hpcgnn.ops.integer_layers`.
 
-    factors : (n,) float32 or None      per convolution, of its reduction
-    takes_tiles : (num_batches,) uint8 per convolution, or None       see `IntegerLayer`
+    Per convolution, `factors` has (n,) float32 of its reduction or None; takes_tiles is as in `IntegerLayer`, or None.
     """
     choices = [None] * len(model.convolutions) if takes_tiles is None else takes_tiles
     return [_layer(*of_one) for of_one in zip(model.convolutions, factors, choices, strict=True)]

@@ -19,10 +19,9 @@ from hpcgnn.shards.schema import GraphInfo
 
 
 class InputRows(Protocol):
-    """Rows of one rank.
+    """Rows of one rank; `form` is such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes".
 
-    form : str                 such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
-    num_bytes : int            in memory, before a shard's own compression
+    num_bytes is in memory, before a shard's own compression.
     """
 
     form: str
@@ -50,8 +49,6 @@ class FloatRows:
 
 @dataclass(frozen=True)
 class PackageRows:
-    """Rows as packages, coded without making floats."""
-
     packed: PackagedRows
     scale: np.ndarray
 

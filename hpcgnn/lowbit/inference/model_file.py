@@ -59,12 +59,8 @@ MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
     """Replace the model at `path`; the old file stays if anything fails.
 
-    `fingerprint` is that of the shards it was made on, `cut` the clusters it was trained in (None: the whole graph).
-
-    Raises
-    ------
-    KernelError          not a valid model, see `check_model`
-    CheckpointError      the folder can't be written or the disk is full
+    `fingerprint` is of the shards it was made on, `cut` the clusters it was trained in (None: the whole graph). Raises
+    KernelError for a model that `check_model` refuses, CheckpointError if the file can't be written.
     """
     check_model(model)
 
@@ -111,7 +107,6 @@ def read_trained_cut(path: Path) -> ClusterCut | None:
 
 
 def payload_bytes(model: IntegerModel) -> int:
-    """Return the bytes of a model's arrays in its file, without names and attributes."""
     maps = [one for convolution in model.convolutions for one in convolution.maps]
     tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
     reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]
@@ -232,10 +227,7 @@ def _scalar(group: h5py.Group, name: str, kind: type):
 
 
 def check_model(model: IntegerModel) -> IntegerModel:
-    """Check shapes, parts and numbers of a model, and return it.
-
-    Raises KernelError for a missing or extra part, shapes that don't fit, or a non-finite number.
-    """
+    """Check shapes, parts and numbers of a model, and return it; KernelError for one that does not fit."""
     if not model.convolutions:
         raise KernelError("an integer model needs at least one convolution, found none")
     in_dim, last = model.num_features, len(model.convolutions) - 1

@@ -40,7 +40,7 @@ def classes_of_model(model: IntegerModel) -> dict[str, Any]:
 def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: GraphInfo, other_graph: bool) -> None:
     """Check that a model (`source` in messages) fits a graph, and was made on it unless `other_graph`.
 
-    Raises CheckpointError for another graph, other features, or, unless `other_graph`, other classes or kind of labels.
+    Raises CheckpointError for another graph, other features, or, unless `other_graph`, other classes or labels.
     """
     check_dataset(source, model.dataset, info, other_graph)
     for name, found, expected in (("features", model.num_features, info.num_features),
@@ -61,14 +61,8 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
 def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> IntegerModel:
     """Collective: make integers of the model: calibrate a float one on this graph, export one trained as integers.
 
-    Parameters
-    ----------
-    bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or what was trained
-    row_bits : int, 2 to 8, or None      of rows; None is `bits`
-
-    Raises
-    ------
-    CollectiveError      widths for a model that has its own; input rows that are not finite
+    Weights and mapped rows get `bits`, 2 to 8 (None: 8, or what was trained), rows `row_bits` (None: `bits`). Raises
+    CollectiveError for widths for a model that has its own, or input rows that are not finite.
     """
     info, model = run.session.info, run.model
     if run.is_quantized:
@@ -83,10 +77,7 @@ def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> In
 
 
 def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Return settings under which a run's model answers: float32 rows, all rows, plain messages.
-
-    Raises CheckpointError for a model that can't become integers.
-    """
+    """Settings under which a run's model answers; CheckpointError for a model that can't become integers."""
     try:
         config = TrainConfig.of(**check_keys(settings, str(folder)))
         answering = TrainConfig(**{name: getattr(config, name) for name in KEPT}, epoch_rows="all")
@@ -102,7 +93,7 @@ def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
 
 
 def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Return `integer_config` with all edges, also for a run trained in clusters."""
+    """`integer_config` with all edges, also for a run trained in clusters."""
     return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
 
 
@@ -120,17 +111,10 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
                other_graph: bool, repeat: int, device: str = "cpu", answered: ClusterCut | None = None) -> OpenedModel:
     """Collective: read a model file, or quantize the model of a run folder and time `repeat` float passes on `device`.
 
-    Parameters
-    ----------
-    bits, row_bits : see `integer_model`
-    repeat : int                     float passes to time
-    device : {"cpu", "cuda"}         where they run
-    answered : ClusterCut or None    clusters in which the model will answer; None calibrates and times it on the whole
-                                     graph, also if it was trained in clusters
+    `bits` and `row_bits` are as in `integer_model`. `answered` are the clusters in which the model will answer; None
+    calibrates and times it on the whole graph, also if it was trained in clusters.
 
-    Raises
-    ------
-    CollectiveError      no model, or one of another graph; widths for a model that has its own
+    Raises CollectiveError for no model, one of another graph, or widths for a model that has its own.
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():

@@ -34,15 +34,14 @@ class CodeNeighborhood(Protocol):
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: yield exact sums over in-neighbors, (first, (m, dim) contiguous int32).
 
-        codes : (n, dim) int8, of magnitude below 2**(bit_width - 1)
+        Codes, (n, dim) int8, have a magnitude below 2**(bit_width - 1).
         """
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) contiguous float32).
+        """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) float32).
 
-        codes, bit_width are as in `sums`; vectors, (2, dim) float64, are in units of a code. See
-        `hpcgnn.ops.integer_rows`.
+        `vectors`, (2, dim) float64, are in units of a code; see `hpcgnn.ops.integer_rows`.
         """
 
 
@@ -60,13 +59,11 @@ class RankNeighborhood:
         return degree_factor(self._part.in_degree[:self._part.num_inner], reduction)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """See `CodeNeighborhood`. Collective."""
         for first, stop, table in self._readable(codes, bit_width):
             yield first, sum_codes(self._part.indptr[first:stop + 1], self._part.indices, table)
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """See `CodeNeighborhood`. Collective."""
         part, scores = self._part, score_codes(codes, vectors, num_heads)
         for first, stop, table in self._readable(codes, bit_width):
             # Halo rows are scored here, from the same codes to the same integers as by their owners.

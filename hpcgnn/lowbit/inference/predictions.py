@@ -1,7 +1,7 @@
 """Predictions of all nodes as one sealed HDF5 file, written by rank 0 in the order of global ids, piece by piece.
 
-Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Arrays,
-whose row v belongs to the node of global id v, as the shards number it:
+Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Row v of
+each array belongs to the node of global id v, as the shards number it:
 
     prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators where labels are several
     logits         (num_nodes, num_classes) float32
@@ -35,8 +35,6 @@ ARRAYS, CLASS_NAMES = ("prediction", "logits", "embeddings"), "class_names"
 
 @dataclass(frozen=True)
 class Predictions:
-    """Holds what a file of predictions does; see the module."""
-
     dataset: str
     scheme: str
     is_multi_label: bool
@@ -117,7 +115,6 @@ def read_predictions(path: Path) -> Predictions:
 
 
 def _layout(file: h5py.File, path: Path) -> Layout:
-    """Type and shape of each array, as the attributes tell; only the width of the embeddings is taken from them."""
     num_nodes, num_classes = (integer_of(file, path, name, ADVICE) for name in ("num_nodes", "num_classes"))
     logits, hidden = (num_nodes, num_classes), file["embeddings"].shape[1]
     prediction = (np.uint8, logits) if file.attrs["is_multi_label"] else (np.int32, logits[:1])

@@ -81,12 +81,9 @@ class IntegerRun:
              packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
         """Collective: read this rank's shard, with labels in the order of the model's classes.
 
-        packs_features keeps the first convolution's codes as packages instead of bits, and multiplies from them.
-
-        Raises
-        ------
-        CollectiveError      a shard that is missing, damaged or for another number of ranks; a forced instruction set
-                             that a processor lacks; features that don't fit the first codes; labels of another task
+        packs_features keeps the first convolution's codes as packages instead of bits, and multiplies from them. Raises
+        CollectiveError for a shard that is missing, damaged or for another number of ranks, an instruction set that a
+        processor lacks, features that don't fit the first codes, or labels of another task.
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
@@ -112,7 +109,6 @@ class IntegerRun:
         return self._forward()
 
     def packed_layers(self) -> list[PackagedRows]:
-        """Collective: pack what each convolution reads, in one more pass."""
         layers: list[PackagedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers

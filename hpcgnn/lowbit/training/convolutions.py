@@ -1,7 +1,7 @@
 """Convolutions with fake-quantized rows, weights and mapped rows, computed as A (X W) like the integer model.
 
-Weights are those of the float convolutions; quantizers come from a scheme. `hpcgnn.lowbit.integer_model` has the
-formula of each kind.
+Weights are the float convolutions' own; quantizers come from a scheme. `hpcgnn.lowbit.integer_model` has the formula of
+each kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fake quantization: values rounded to those of small integers, with gradients for values, steps and widths."""
+"""Fake quantization: values rounded to multiples of a step, with gradients for values, steps and widths."""
 
 from __future__ import annotations
 
@@ -45,11 +45,9 @@ def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Ten
     Gradients are straight-through: 1 for a value if not clipped, else 0; code - x / step for its step if not clipped,
     else sign(x) * max_code; 0 for its width if not clipped, else sign(x) * step * 2**(bit_width - is_signed) * ln 2.
 
-    Parameters
-    ----------
     values : (n, dim) float32
     step : (n, 1), (1, dim) or (1, 1) float32, above 0
-    bit_width : (n, 1) or (1, 1) float32 of whole numbers; without gradient where steps are by column
+    bit_width : (n, 1) or (1, 1) float32 of whole numbers; without gradient if steps are by column
     is_signed : bool                one bit is a sign; without it no value is negative
     local_weight : float or None    steps and widths get the gradient of local_weight * sum of |quantized - x| instead
 
@@ -59,12 +57,10 @@ def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Ten
 
 
 def largest_code(bit_width: torch.Tensor, is_signed: bool) -> torch.Tensor:
-    """Return 2**(bit_width - is_signed) - 1 as float32."""
     return torch.exp2(bit_width - int(is_signed)).round_() - 1
 
 
 def codes_of(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """Return sign(x) * min(floor(|x| / step + 0.5), max_code) as float32; NaN stays NaN."""
     codes = (values.abs() / step).add_(0.5).floor_()
     return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))
 
@@ -93,5 +89,4 @@ def look_up(table: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
 
 
 def round_through(width: torch.Tensor) -> torch.Tensor:
-    """Return the nearest whole number, with the gradient of the identity."""
     return width + (width.round() - width).detach()

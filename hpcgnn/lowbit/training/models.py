@@ -44,8 +44,8 @@ from hpcgnn.training.model_hooks import ModelHooks
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
     """Set the widths of fitted quantizers so that all rows take at most `num_bits` and lose least.
 
-    A layer's loss is the energy of its errors relative to that of its rows; one more bit makes an error four times
-    smaller. A width at which fitted codes needed fewer bits is not raised.
+    A layer's loss is the energy of its errors relative to its rows; one more bit makes an error four times smaller. A
+    width at which fitted codes needed fewer bits is not raised.
     """
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
@@ -92,8 +92,6 @@ FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in
 
 
 class StoredBits(NamedTuple):
-    """Stored bits of a model: weights; steps, widths, biases, norms and attention; and all of it in float32."""
-
     weights: int
     scales: int
     floats: int
@@ -102,8 +100,6 @@ class StoredBits(NamedTuple):
 class QuantizedStack(nn.Module, ModelHooks):
     """Quantized convolution → norm → ReLU, as often as the stack has convolutions.
 
-    Parameters
-    ----------
     stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
     counts : (num_entries,) int64    see `count_in_degrees`
     comm : MPI communicator          for ranges and magnitudes, which all ranks agree on
@@ -135,9 +131,8 @@ class QuantizedStack(nn.Module, ModelHooks):
     def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm) -> QuantizedStack:
         """Collective: quantize a stack with the steps that fit its rows on this graph best.
 
-        The pass is exact in float32, whatever the training method, and counts as an evaluation.
-
-        Raises CollectiveError for non-finite input rows, a target below the least size, or a graph with edge weights.
+        The pass is exact in float32, whatever the training method, and counts as an evaluation. Raises CollectiveError
+        for non-finite input rows, a target below the least size, or a graph with edge weights.
         """
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
@@ -193,7 +188,6 @@ class QuantizedStack(nn.Module, ModelHooks):
         return list(self.convolutions[0].convolution.parameters())
 
     def scale_parameters(self) -> list[nn.Parameter]:
-        """Return logarithms of steps and ranges."""
         widths = {id(width) for width in self.width_parameters()}
         return [parameter for module in self.modules() if isinstance(module, Quantizer)
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
@@ -214,16 +208,12 @@ class QuantizedStack(nn.Module, ModelHooks):
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
-        """Return the stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
+        """Stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
         return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
 
     @torch.no_grad()
     def feature_size(self) -> dict[str, Any]:
-        """Return the stored size of rows, signs included.
-
-        It has `feature_kb`, and bits per value overall (`mean_feature_bits`) and by layer (`feature_bits`, two per gin
-        layer).
-        """
+        """Stored size of rows, signs included: `feature_kb`, and bits per value overall and by layer (two per gin)."""
         bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
         return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
                 "feature_bits": [one / max(1, self.num_nodes * quantizer.dim)
@@ -289,11 +279,12 @@ class QuantizedStack(nn.Module, ModelHooks):
         return self.convolutions[-1]
 
     def summary(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        """Sizes of the integers, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and
-        `feature_bits` as in `feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
-        `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree` has, per
-        row quantizer of this model that learns widths, the in-degrees that occur, how many nodes have each, and their
-        bits.
+        """Sizes of the integers, means over the seeds' best models.
+
+        `feature_kb`, `mean_feature_bits` and `feature_bits` are as in `feature_size`; `weight_bits` and `scale_bits`
+        count weights and all that goes with them; `stored_kb` is all of that, `float_kb` the same features and weights
+        as float32. `widths_by_degree` has, per row quantizer that learns widths, the in-degrees that occur, how many
+        nodes have each, and their bits.
         """
         columns = zip(*(result["feature_bits"] for result in results), strict=True)
         feature_kb = statistics.fmean(result["feature_kb"] for result in results)
@@ -310,7 +301,7 @@ class QuantizedStack(nn.Module, ModelHooks):
         }
 
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
-        """Return the model as integers; `dataset` and `is_multi_label` describe the graph."""
+        """The model as integers; `dataset` and `is_multi_label` describe the graph."""
         convolutions = []
         for number, convolution in enumerate(self.convolutions):
             norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
@@ -324,9 +315,8 @@ def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, r
     """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
 
     All ranks get the same model; its rows have a step per in-degree. Weights are shared with `stack`, not copied.
-    `bits` are those of weights and mapped rows, `row_bits` of rows, 2 to 8 both.
-
-    Raises CollectiveError for non-finite input rows, or a model that can't be quantized.
+    Mapped rows and weights have `bits`, rows `row_bits`, 2 to 8 both. Raises CollectiveError for non-finite input rows,
+    or a model that can't be quantized.
     """
     convolutions = getattr(stack, "convolutions", [stack])
     unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS

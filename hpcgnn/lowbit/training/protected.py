@@ -57,8 +57,6 @@ class TrackedRange(Quantizer):
 
 
 class TrackedRowQuantizer(TrackedRange):
-    """Rows of a layer at one width and step; num_nodes counts the whole graph."""
-
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_signed: bool):
         super().__init__(comm, bits, is_signed)
         self.dim, self.num_nodes = dim, num_nodes
@@ -104,7 +102,7 @@ class LargestWeightQuantizer(Quantizer):
 
 
 def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.Tensor:
-    """Return the probability of protection by in-degree, (num_entries,) float32.
+    """Probability of protection by in-degree, (num_entries,) float32.
 
     It is low + (high - low) * share of nodes with this in-degree or a lower one.
 
@@ -114,7 +112,7 @@ def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.T
 
 
 def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor:
-    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability, (num_inner,)."""
+    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability."""
     current = graph.current_pass
     key = CounterKey(current.seed, current.epoch, PROTECT, 0)
     device, num_inner = graph.x.device, graph.num_inner

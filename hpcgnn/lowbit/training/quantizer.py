@@ -53,10 +53,6 @@ class RowQuantizer(Quantizer):
     Beside the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
     changes, the step follows, and codes grow coarser instead of clipped.
 
-    Parameters
-    ----------
-    comm : MPI communicator              for magnitudes, which all ranks agree on
-    dim : int                            columns of the rows
     counts : (num_entries,) int64        nodes of the whole graph by in-degree; the last entry has all larger ones
     bits : int                           width for which steps are fitted
     is_signed : bool                     rows have negative values
@@ -115,7 +111,7 @@ class RowQuantizer(Quantizer):
             self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
 
     def num_bits(self) -> torch.Tensor:
-        """Return the stored bits of the rows of all nodes, () float64, differentiable in the widths."""
+        """Stored bits of the rows of all nodes, () float64, differentiable in the widths."""
         return (self.whole_width().double() * self.counts).sum() * self.dim
 
     @torch.no_grad()
@@ -144,7 +140,6 @@ class RowQuantizer(Quantizer):
 
     @torch.no_grad()
     def scale(self) -> RowScale:
-        """Return the integer model's tables; an in-degree without nodes takes the nearest one's entry."""
         is_known = self.counts.cpu().numpy() > 0
         step = take_nearest(self.step.cpu().numpy(), is_known, 1.0)
         width = take_nearest(self.whole_width().cpu().numpy(), is_known, MAX_BIT_WIDTH)
@@ -152,12 +147,11 @@ class RowQuantizer(Quantizer):
 
 
 class ColumnQuantizer(Quantizer):
-    """Mapped rows as signed codes of one width; a column's step is a learned multiple of its recent mean magnitude.
+    """Mapped rows as signed codes of 2 to 8 bits; a column's step is a learned multiple of its recent mean magnitude.
 
     Mapped rows grow faster than the weights that map them. With steps as multiples of the weights' magnitudes, most
-    values of the last layer were clipped from the first epochs on, and the loss kept them so.
-
-    `bits` are 2 to 8; with is_local, steps follow the mapped rows' own error, see `fake_quantize`.
+    values of the last layer were clipped from the first epochs on, and the loss kept them so. With is_local, steps
+    follow the mapped rows' own error, see `fake_quantize`.
     """
 
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
@@ -202,7 +196,7 @@ class ColumnQuantizer(Quantizer):
 
 
 class WeightQuantizer(Quantizer):
-    """Weights as signed codes of one width (2 to 8 bits); an output's step is a learned multiple of its mean magnitude.
+    """Weights as signed codes of 2 to 8 bits; an output's step is a learned multiple of its mean magnitude.
 
     Weights grow tenfold within some epochs of Adam. Anchored to their mean, steps keep up, and their rate is relative.
     """
@@ -213,7 +207,6 @@ class WeightQuantizer(Quantizer):
         self.log_step = nn.Parameter(torch.zeros(dim))
 
     def step(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return (dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
         return self.log_step.exp() * _mean_weight(weight)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
@@ -237,8 +230,6 @@ class WeightQuantizer(Quantizer):
 
 @dataclass(frozen=True)
 class SharedComm:
-    """A communicator shared by copies of a module, since most can't be copied."""
-
     comm: Any
 
     def __deepcopy__(self, memo: dict) -> SharedComm:

@@ -29,7 +29,6 @@ class QuantizationScheme:
 
     @classmethod
     def of(cls, config: TrainConfig) -> QuantizationScheme:
-        """The scheme that the settings of a run ask for."""
         row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
         return cls(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
                    config.quantize_gradient == "local", parse_protection(config.protect))
@@ -40,8 +39,6 @@ class QuantizationScheme:
 
 
 class LearnedMaker:
-    """Quantizers with learned steps, by in-degree or, with tables of one entry, by layer."""
-
     def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
         self._scheme, self._comm = scheme, comm
         self._counts = counts.sum(keepdims=True) if scheme.name in BY_LAYER else counts
@@ -74,8 +71,5 @@ class TrackedMaker:
 
 
 def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerMaker:
-    """Return the maker of a scheme's quantizers.
-
-    counts, (num_entries,) int64, has the nodes of the whole graph by in-degree; comm is for tracked values.
-    """
+    """The maker of a scheme's quantizers; counts, (num_entries,) int64, has the whole graph's nodes by in-degree."""
     return (TrackedMaker if scheme.name == "degree-quant" else LearnedMaker)(scheme, counts, comm)

@@ -25,8 +25,6 @@ SPARSE_SHARE = 0.25      # rows with at most this share of non-zero values are s
 
 @dataclass(frozen=True)
 class DenseRows:
-    """(n, dim) float32 rows on their way through a layer."""
-
     rows: torch.Tensor
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> DenseRows:
@@ -37,10 +35,9 @@ class DenseRows:
 
 
 class SparseInput:
-    """The non-zero values of (n, dim) float32 rows, and their places.
+    """The non-zero values of (n, dim) float32 rows, (num_values, 1) float32 row after row, and their places.
 
-    node_id, (n,) int64, are global ids, so that dropout does not depend on the number of ranks. `values` is
-    (num_values, 1) float32, row after row.
+    node_id, (n,) int64, are global ids, so that dropout does not depend on the number of ranks.
     """
 
     def __init__(self, rows: torch.Tensor, node_id: np.ndarray):

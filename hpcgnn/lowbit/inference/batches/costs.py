@@ -1,8 +1,7 @@
 """The choice between bit tiles and gathering for each batch, from predicted seconds.
 
 QGTC leaves open when tiles pay. Here a linear model of each method's seconds is fitted once per process: some random
-batches are timed with both, and seconds of each term (rows, entries, tiles, ..) follow by non-negative least squares.
-The choice depends only on that fit and on a batch's size and density.
+batches are timed with both, and non-negative least squares gives the seconds per row, entry, tile and so on.
 """
 
 from __future__ import annotations
@@ -43,13 +42,12 @@ class BatchShapes:
         return cls(np.diff(tiles.row_begin), np.diff(tiles.indptr[tiles.row_begin]), tiles.num_tiles)
 
     def gather_terms(self, dim: int) -> np.ndarray:
-        """Return (num_batches, 4): rows and entries, once and for each vector of columns."""
         vectors = -(-dim // GATHER_COLUMNS)
         return np.stack([self.num_rows, self.num_rows * vectors, self.num_entries, self.num_entries * vectors],
                         axis=1).astype(np.float64)
 
     def tile_terms(self, dim: int, bit_width: int) -> np.ndarray:
-        """Return (num_batches, 4): a batch, its sums, packed codes, and panels that tiles meet in each plane."""
+        """(num_batches, 4): a batch, its sums, packed codes, and panels that tiles meet in each plane."""
         sums, panels = self.num_rows * dim, -(-dim // PANEL_COLUMNS)
         return np.stack([np.ones_like(sums), sums, sums * bit_width, self.num_tiles * panels * bit_width],
                         axis=1).astype(np.float64)
@@ -63,7 +61,6 @@ class AggregationCosts:
     tiles: np.ndarray
 
     def takes_tiles(self, shapes: BatchShapes, dim: int, bit_width: int) -> np.ndarray:
-        """Whether tiles are predicted to be faster, (num_batches,) bool."""
         return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
 
 
@@ -74,10 +71,9 @@ def check_aggregation(aggregation: str) -> None:
 
 def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
            costs: AggregationCosts | None = None) -> np.ndarray:
-    """Return the batches to sum by tiles, (num_batches,) bool.
+    """Return the batches to sum by tiles, (num_batches,) bool; `costs` None is this machine's.
 
-    `aggregation` is "auto", "tiles" or "gather", else ConfigError; dim and bit_width are those of the summed codes;
-    `costs` None is this machine's.
+    `aggregation` is "auto", "tiles" or "gather", else ConfigError; the summed codes have `dim` columns of `bit_width`.
     """
     check_aggregation(aggregation)
     if aggregation != "auto":
@@ -86,16 +82,12 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
 
 
 def machine_costs() -> AggregationCosts:
-    """Return this machine's costs at the instruction set in use; measured once per process, in some milliseconds."""
+    """This machine's costs at the instruction set in use; measured once per process, in some milliseconds."""
     return _measured(simd_level())
 
 
 def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Return non-negative seconds per term, of least relative error.
-
-    terms : (num_products, num_terms) float64
-    seconds : (num_products,) float64, above 0
-    """
+    """Non-negative seconds per term, of least relative error, from terms (num_products, num_terms) and seconds."""
     scale = np.maximum(terms.max(axis=0), 1)
     return scipy.optimize.nnls(terms / scale / seconds[:, None], np.ones(len(seconds)))[0] / scale
 

@@ -35,11 +35,9 @@ class Batches:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """In-degree of each row within its batch, (num_rows,) int64."""
         return np.diff(self.indptr)
 
     def adjacency(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (indptr, indices) of one batch, with rows counted from 0."""
         first, end = self.row_begin[batch], self.row_begin[batch + 1]
         indptr = self.indptr[first:end + 1]
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
@@ -59,7 +57,7 @@ class Batches:
 
 
 def runs_of_batches(row_begin: np.ndarray, most_rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1) of consecutive batches with at most `most_rows` rows together, or of one batch."""
+    """Yield (first, last + 1) of runs of batches with at most `most_rows` rows together, or of one batch."""
     first = 0
     while first < len(row_begin) - 1:
         end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + most_rows, "right")) - 1)
@@ -71,16 +69,8 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
                 name: str = "the graph") -> Batches:
     """Cut a graph into METIS clusters of about equally many nodes, `batch_size` neighboring clusters per batch.
 
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, without duplicate edges
-    num_clusters, batch_size : int       clusters of the graph, and per batch
-    keeps_all : bool                     keep edges between clusters of one batch
-    name : str                           of the graph, for messages
-
-    Raises
-    ------
-    ConfigError      no cluster, no batch, or a graph that METIS can't cut
+    The CSR is by destination, without duplicate edges; keeps_all keeps edges between clusters of one batch; messages
+    use `name`. Raises ConfigError for no cluster, no batch, or a graph that METIS can't cut.
 
     Reference: QGTC, Section 4.1; Chiang et al., KDD 2019, Section 3.2, for `keeps_all`.
     """

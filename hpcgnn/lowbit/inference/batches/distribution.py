@@ -65,8 +65,6 @@ class DealtBatches:
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """Numbers of batches, of their edges (`num_entries` of `num_arcs`) and of bytes of their packed objects."""
-
     num_batches: int
     num_entries: int
     num_arcs: int
@@ -76,10 +74,8 @@ class BatchTotals:
 class DealtRun:
     """Collective: an integer model on the batches of all ranks, on `device` or, with None, the host.
 
-    codes, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), counts
-    the whole graph; `aggregation` is as in `BatchNeighborhood`.
-
-    Raises CollectiveError if sums over a batch could overflow, or for another word for aggregation.
+    `codes`, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), counts
+    the whole graph. Raises CollectiveError for an unknown `aggregation`, or if sums over a batch could overflow.
     """
 
     def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
@@ -101,11 +97,11 @@ class DealtRun:
         return self._run.copies, self._run.copied_bytes
 
     def counts(self) -> AggregationCounts:
-        """Collective: return the counts of all ranks' passes so far."""
+        """Collective: the counts of all ranks' passes so far."""
         return _summed(self._dealt.comm, self._run.counts)
 
     def totals(self) -> BatchTotals:
-        """Collective: return the totals over all ranks' batches."""
+        """Collective: the totals over all ranks' batches."""
         return _summed(self._dealt.comm, self._totals)
 
 

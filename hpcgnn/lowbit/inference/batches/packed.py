@@ -36,9 +36,7 @@ class PackedBatches:
     def pack(cls, batches: Batches, codes: np.ndarray, in_degree: np.ndarray, bit_width: int) -> PackedBatches:
         """Build the object from codes (num_rows, num_features), uint8 or signed int8, and in_degree (num_rows,).
 
-        `bit_width`, 1 to 8, holds every code with its sign.
-
-        Raises KernelError for codes that don't fit the width, or numbers of rows that differ.
+        Raises KernelError for codes that don't fit `bit_width` (1 to 8, with the sign), or numbers of rows that differ.
         """
         is_signed = codes.dtype == np.int8
         if codes.ndim != 2 or len(codes) != batches.num_rows or len(in_degree) != batches.num_rows:

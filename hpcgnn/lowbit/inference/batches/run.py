@@ -33,7 +33,7 @@ LEAST_BATCHES = 16      # with fewer, threads could be idle
 
 
 class BatchedRun:
-    """Passes of one model over the same batches, packed with the first convolution's codes; see `BatchNeighborhood`."""
+    """Passes of one model over the same batches, packed with the first convolution's codes."""
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
                  costs: AggregationCosts | None = None):
@@ -51,17 +51,13 @@ class BatchedRun:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the features' codes and of rows between convolutions on all threads."""
         if self._layers is not None:
             return self._packed.features.words.nbytes + self._layers.space_bytes
         dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
         return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return float32 logits (num_rows, num_classes) and embeddings (num_rows, hidden), in batch order.
-
-        Raises KernelError for NaN.
-        """
+        """Return float32 logits (num_rows, num_classes) and embeddings (num_rows, hidden), in batch order."""
         if self._layers is None:
             return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)
         for convolution in self._model.convolutions:
@@ -91,8 +87,8 @@ def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNe
 class BatchNeighborhood:
     """Sums of packed batches; see `CodeNeighborhood`.
 
-    `costs` decide for `aggregation` "auto"; None is this machine's. Raises ConfigError for another word than "auto",
-    "tiles" and "gather".
+    `costs` decide if `aggregation` is "auto"; None is this machine's. "tiles" and "gather" are other choices, any other
+    word raises ConfigError.
     """
 
     def __init__(self, packed: PackedBatches, aggregation: str = "auto", costs: AggregationCosts | None = None):
@@ -105,7 +101,6 @@ class BatchNeighborhood:
         self.counts = AggregationCounts()
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """Return (num_rows,) float32 of in-degrees within the batch, or None for sum."""
         if reduction not in self._factors:
             self._factors[reduction] = degree_factor(self._batches.in_degree, reduction)
         return self._factors[reduction]
@@ -156,11 +151,7 @@ class BatchNeighborhood:
 
 @dataclass
 class AggregationCounts:
-    """How batches were summed so far.
-
-    by_tiles, by_gather : int        batches
-    num_jumped, num_places : int     for batches by tiles, skipped tiles of zeros, and all tiles
-    """
+    """Number of batches summed by tiles and by gathering, and of skipped and all tiles (`num_places`), so far."""
 
     by_tiles: int = 0
     by_gather: int = 0

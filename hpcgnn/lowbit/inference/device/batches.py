@@ -78,12 +78,8 @@ class DeviceBatchedRun:
     """Passes of one model over the same batches.
 
     `aggregation` "auto" asks `tiles_are_faster`, and gathers for attention, which weighs rows one by one. `copies` and
-    `copied_bytes` count what crossed from pinned memory so far.
-
-    Raises
-    ------
-    ConfigError      tiles for a model that attends
-    KernelError      a layer, or a row of edges, that is too long for the kernels
+    `copied_bytes` count what crossed from pinned memory so far. Raises ConfigError for tiles if a model attends, and
+    KernelError for a layer, or a row of edges, that is too long for the kernels.
     """
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, device: torch.device, aggregation: str = "auto",
@@ -204,15 +200,12 @@ class ResidentRun:
         self._groups = groups
 
     def queue(self) -> None:
-        """Start a pass on the device without waiting."""
         for layers in self._groups:
             layers.queue()
 
     def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return logits and embeddings of each group's rows, which the next pass overwrites; KernelError for NaN."""
         return [layers.result() for layers in self._groups]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows on the device in all their forms, after a pass."""
         return sum(layers.row_bytes for layers in self._groups)

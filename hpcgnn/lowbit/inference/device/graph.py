@@ -44,15 +44,13 @@ class DeviceGraphPass:
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: return logits and embeddings as `hpcgnn.lowbit.inference.forward.forward`; KernelError for NaN.
-        """
+        """Collective: logits and embeddings as of `hpcgnn.lowbit.inference.forward.forward`; KernelError for NaN."""
         self.queue()
         results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
         self._layers.copy_results(*results)
         return tuple(rows.numpy() for rows in results)
 
     def queue(self) -> None:
-        """Collective: start a pass on the device; the host waits only for messages of other ranks."""
         part, layers = self._part, self._layers
         if self._exchange is None:
             layers.queue()
@@ -66,12 +64,10 @@ class DeviceGraphPass:
             layers.end(number)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and embeddings on the device, which the next pass overwrites; KernelError for NaN."""
         return self._layers.result()
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows on the device in all their forms, after a pass."""
         return self._layers.row_bytes
 
 
@@ -83,14 +79,12 @@ def planes_of(rows: CodedRows) -> torch.Tensor:
 
 
 def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Allocate float32 results (num_rows, dim) for each dim, in pinned memory that the device writes."""
     memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
     return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
                  for one, dim in zip(memory, dims, strict=True))
 
 
 def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
-    """Copy arrays to a device; equal arrays share a copy."""
     copies: list[tuple[np.ndarray, torch.Tensor]] = []
     found: list[torch.Tensor | None] = []
     for array in arrays:
@@ -107,10 +101,7 @@ def _copied(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 class FieldExchange:
-    """Exchanges of packed codes of one rank's rows, one at a time.
-
-    exchange : CodeExchange      has plan, communicator and counters
-    """
+    """Exchanges of packed codes of one rank's rows, one at a time; `exchange` has plan, communicator and counters."""
 
     def __init__(self, exchange: CodeExchange, num_inner: int, device: torch.device):
         self._exchange, self._num_inner, self._streams = exchange, num_inner, streams_of(device)
@@ -119,10 +110,9 @@ class FieldExchange:
         self._boundary = torch.from_numpy(boundary).to(device)
 
     def start(self, fields: torch.Tensor, dim: int) -> FieldArrival:
-        """Collective: copy the boundary rows to pinned memory, after the device has computed them.
+        """Collective: copy the boundary rows, of `dim` codes, to pinned memory, after the device has computed them.
 
-        fields : (num_inner + num_halo, field_words) int32      halo rows are written when the exchange finishes
-        dim : int                                               codes per row
+        fields, (num_inner + num_halo, field_words) int32, get their halo rows when the exchange finishes.
         """
         streams, row_bytes = self._streams, 4 * fields.shape[1]
         send = streams.pinned(len(self._boundary) * row_bytes)
