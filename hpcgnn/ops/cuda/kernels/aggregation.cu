@@ -67,7 +67,7 @@ AGGREGATE_RAGGED(aggregate_ragged_packed_f16, __half, float_arithmetic, ragged_p
 AGGREGATE_RAGGED(aggregate_ragged_packed_half_bf16, __nv_bfloat16, half_arithmetic, ragged_packed_source, 2)
 AGGREGATE_RAGGED(aggregate_ragged_packed_half_f16, __half, half_arithmetic, ragged_packed_source, 2)
 
-/* Rows that several blocks share. After half arithmetic, whose parts are scaled already, row_scale is null. */
+/* Rows that several blocks share. Half arithmetic has scaled their parts already: row_scale is null. */
 #define AGGREGATE_SPILLED(T, suffix) \
     extern "C" __global__ void aggregate_spilled_##suffix( \
         int num_spilled, const int32_t *row, const int32_t *first, const int32_t *last, int64_t dim, \

@@ -5,11 +5,11 @@
  * near[u] below `split`, else far[u - split], or decoded from a message of 1, 2, 4 or 8 bits a value (zero_point + step *
  * code).
  *
- * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or those of 16 bytes, where heads have a multiple
- * of so many or there is one, whose rows may begin at any address (ragged_rows.cuh); blockIdx.y counts blocks of a
- * warp's columns. Columns of all heads lie side by side, so that heads share one pass over the entries. With pairs alone
- * the instructions around each load were the limit: an H200 issued one in 79 % of its cycles, at 7 % of its memory's
- * rate.
+ * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one pair, or as many as 16 bytes hold. The latter needs
+ * heads with a multiple of so many pairs, or a single head: its rows may begin at any address (ragged_rows.cuh).
+ * blockIdx.y counts blocks of a warp's columns. Columns of all heads lie side by side, so that heads share one pass over
+ * the entries. With pairs alone the instructions around each load were the limit: an H200 issued one in 79 % of its
+ * cycles, at 7 % of its memory's rate.
  *
  * Determinism: segments.cuh; sums: arithmetic.cuh. */
 #ifndef HPCGNN_AGGREGATION_CUH

@@ -29,8 +29,8 @@ DEVICE uint32_t code_of(float value, float low, float step, float offset, float 
     return (uint32_t)(int32_t)code;
 }
 
-/* All lanes of a warp: lane k holds code number k of 32, whose word of plane p goes to words[p * plane_words]. The
- * votes are the words, and lane p keeps the one that it stores. */
+/* All lanes of a warp: lane k holds code number k of 32. The word of plane p goes to words[p * plane_words]. The votes
+ * are the words, and lane p keeps the one that it stores. */
 DEVICE void store_planes(uint32_t code, int32_t num_planes, uint32_t *words, int64_t plane_words) {
     const int32_t lane = lane_number();
     uint32_t own = 0;

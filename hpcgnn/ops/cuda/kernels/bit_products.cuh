@@ -5,13 +5,13 @@
  * Forms: mma16 is m16n8k256 on tensor cores, AND and count, sm_80 and later; mma8 is m8n8k128 likewise, with half the
  * rows: those of small products keep twice as many warps busy; popcount takes words of 32 bits on the common cores, on
  * every chip. The tensor cores of sm_75 have XOR only: AND made of it, (popc(a) + popc(b) - popc(a XOR b)) / 2, takes
- * six shuffles a tile, so popcount is taken there too; and from sm_100 on, whose tensor cores have no bits: a sequence of
- * common instructions stands for the products.
+ * six shuffles a tile, so popcount is taken there too. From sm_100 on tensor cores have no products of bits, only
+ * a sequence of common instructions in their place, and popcount is taken as well.
  * Threads: a warp has 8 or 16 rows times 32 columns. Of a block's warps num_shares have the same ones and other chunks
  * of four steps of 128 bits, and their sums meet in shared memory; so a product of few rows keeps more warps busy. Words
  * go from memory, those of columns mostly from the first-level cache, to the registers of the lanes that multiply them;
  * those of several planes of the rows are asked for before the first is multiplied.
- * Determinism: integers, whose sums have no order. */
+ * Determinism: sums of integers do not depend on their order. */
 #ifndef HPCGNN_BIT_PRODUCTS_CUH
 #define HPCGNN_BIT_PRODUCTS_CUH
 #include "product_end.cuh"
@@ -24,8 +24,8 @@
 #define MOST_ROWS 16
 #define BLOCK_SUMS (WARPS * MOST_ROWS * END_COLUMNS)
 
-/* Of the 16 words of a line's chunk number 4 * w + e is word w of step e: any order serves a product whose sides have
- * the same one, and so a lane loads the words that it has of four steps as 16 bytes. */
+/* Word number 4 * w + e of a line's chunk of 16 is word w of step e. Any order serves a product if both sides have the
+ * same one; in this one a lane loads its words of four steps as 16 bytes. */
 struct Quad {
     uint32_t step[CHUNK_STEPS];
 };

@@ -76,7 +76,7 @@ DEVICE float largest_of_lanes(float x, int width, uint32_t mask = FULL_WARP) {
 #ifndef HPCGNN_EMULATED
 #include "bit_mma.cuh"
 
-/* Whose sum depends on the order of threads: for benchmarks of what this costs. */
+/* The sum depends on the order of threads: for benchmarks of what this costs. */
 DEVICE void add_in_any_order(float2 *place, float2 x) {
     atomicAdd(&place->x, x.x);
     atomicAdd(&place->y, x.y);

@@ -1,9 +1,9 @@
 /* What becomes of the sums of a block of rows: scales, the rows' own part, bias, LayerNorm and ReLU, then values, codes as
  * planes, or both. The steps and their order are those of ext/src/integer_rows_body.h, so the bits are.
  *
- * Threads: 16 lanes a row, whose columns are those of the lane and every 16th behind it: these are the sixteen running
- * sums of LayerNorm's moments, folded in the host's order. A row's values wait in shared memory for the moments, its
- * words of codes to be stored together. Determinism: one lane an element; flags of faults are or-ed. */
+ * Threads: 16 lanes per row; lane k has column k and every 16th column behind it. These are the sixteen running sums of
+ * LayerNorm's moments, folded in the host's order. A row's values wait in shared memory for the moments, its words of
+ * codes to be stored together. Determinism: one lane per element; flags of faults are or-ed. */
 #ifndef HPCGNN_INTEGER_FINISH_CUH
 #define HPCGNN_INTEGER_FINISH_CUH
 #include "integer_codes.cuh"
@@ -100,8 +100,8 @@ DEVICE uint32_t finish_column(const RowEnd &end, int64_t row, int32_t j, const f
     return (uint32_t)(signed_code(x, scales.step, scales.limit) + scales.offset);
 }
 
-/* All lanes of a warp: finishes two rows, whose values before scaling lie in `cells`, each lane's own columns. A row of
- * -1 is none. `words` has room for the words of all planes of the row. */
+/* All lanes of a warp: finishes two rows. `cells` holds their values before scaling, each lane its own columns. A row
+ * of -1 is none. `words` has room for the words of all planes of the row. */
 DEVICE void end_rows(const RowEnd &end, int64_t row, float *cells, uint32_t *words) {
     const int32_t lane = lane_number() % ROW_LANES;
     const bool is_inside = row >= 0;

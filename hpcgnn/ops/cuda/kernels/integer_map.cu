@@ -25,7 +25,7 @@ struct RowPlanes {
         if (slot >= num_slots) return -1;
         return slot_row ? slot_row[slot] : slot;
     }
-    /* Quads lie on 16 bytes, and so a row has room for its last one, whose words beyond row_words meet zeros. */
+    /* Quads lie on 16 bytes, so a row has room for its last one; words of it beyond row_words meet zeros. */
     DEVICE bool is_whole() const {
         return ((plane_stride | row_stride) % STEP_WORDS | reinterpret_cast<uintptr_t>(words) % 16) == 0;
     }

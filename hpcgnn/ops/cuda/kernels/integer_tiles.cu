@@ -1,4 +1,4 @@
-/* Rows whose neighbors a list of tiles of bits names, summed from planes of mapped codes and finished in one kernel.
+/* Rows with their neighbors in a list of tiles of bits, summed from planes of mapped codes and finished in one kernel.
  *
  * Maths: sum[v, j] = sum over planes p of 2^p popcount(tiles[v] AND planes_p[j]) (tile_products.cuh), then as
  * integer_finish.cuh says. A list holds no tile of zeros, so all are jumped; a tile meets all planes (QGTC, Sections 4.3

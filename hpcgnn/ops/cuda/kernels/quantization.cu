@@ -30,7 +30,7 @@ template <bool is_nearest, bool is_tiny> DEVICE uint32_t code_of(float x, row_sc
     return static_cast<uint32_t>(code < top ? code : top);
 }
 
-/* A group of codes as b bytes; steps whose reciprocal is too large divide, which costs more than all the rest. */
+/* A group of codes as b bytes. A step with too large a reciprocal divides, which costs more than all the rest. */
 template <bool is_nearest, bool is_tiny>
 DEVICE void code_group(const uint32_t (&bits)[GROUP], int num, int bit_width, row_scale scale, uint4 draws,
                        uint8_t *out) {
@@ -38,7 +38,7 @@ DEVICE void code_group(const uint32_t (&bits)[GROUP], int num, int bit_width, ro
     uint32_t words[2] = {0, 0}; /* of four codes each, the last one first */
 #pragma unroll
     for (int i = GROUP - 1; i >= 0; i--) {
-        const float x = i < num ? __uint_as_float(bits[i]) : scale.zero_point; /* whose code is 0 */
+        const float x = i < num ? __uint_as_float(bits[i]) : scale.zero_point; /* its code is 0 */
         words[i / 4] = words[i / 4] << bit_width |
                        code_of<is_nearest, is_tiny>(x, scale, top, philox_draw(draws, i));
     }

@@ -13,7 +13,7 @@
 constexpr int WORD_BYTES = 16, RAGGED_WORDS = 2 * WORD_BYTES / 4;
 constexpr uintptr_t OWN_LOADS = 1; /* a bit of a row's address, which is even: columns are loaded one by one */
 
-/* Words of a lane, of which its columns begin `shift` bytes behind the first. */
+/* Words of a lane; its columns begin `shift` bytes behind the start of the first word. */
 struct ragged_words {
     uint32_t word[RAGGED_WORDS];
     uint32_t shift;

@@ -11,7 +11,7 @@ constexpr int SUMMING_LANES = 16, NUM_SPLITS = 3;
 constexpr float LARGEST_MAGNITUDE = 1.6e38f; /* its range, and its zero point rounded down, stay finite in bf16 */
 constexpr float LARGEST_SUMMED = 1e28f;      /* ranges above it are summed over columns in units of 1 / SUMMING_UNIT */
 constexpr float SUMMING_UNIT = 0x1p-32f;
-constexpr float LARGEST_INVERSE = 1e37f;     /* steps whose reciprocal is larger divide instead */
+constexpr float LARGEST_INVERSE = 1e37f;     /* steps with a larger reciprocal divide instead */
 
 /* The lanes that hold one row, and this one's number among them. */
 struct row_lanes {

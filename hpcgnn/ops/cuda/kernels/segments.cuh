@@ -39,7 +39,7 @@ DEVICE auto &shared_bounds() {
     return bound;
 }
 
-/* An array of a block with an element an item. Sub-warps read items whose distance is a power of two: one place after
+/* An array of a block with one element per item. Sub-warps read items at distances of a power of two: one place after
  * every 128 bytes is left out, so that they meet at different banks. */
 constexpr int RUN_BYTES = 128, ITEM_PLACES = MAX_ITEMS + MAX_ITEMS / (RUN_BYTES / 8);
 

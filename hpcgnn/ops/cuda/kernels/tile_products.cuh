@@ -136,7 +136,7 @@ DEVICE int32_t add_with_reuse(const TileRow &row, const Lines &right, int64_t fi
     return num_multiplied;
 }
 
-/* All tiles a plane, from the highest plane down, whose sums double on the way to the next. */
+/* All tiles for each plane, from the highest plane down; sums double on the way to the next plane. */
 template <typename Form>
 DEVICE int32_t add_by_plane(const TileRow &row, const Lines &right, int64_t first_column, Form &form) {
     int32_t num_multiplied = 0;
