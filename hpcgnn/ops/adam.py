@@ -21,9 +21,9 @@ LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class StepCheck:
-    """What one step found in the gradients and left in the weights; magnitudes are infinite or NaN where a value is.
+    """Largest magnitudes of one step's gradients and weights, infinite or NaN if a value is, and a hash of the weights.
 
-    `hash` is of the weights' bits, below 2**64, independent of threads and SIMD level.
+    `hash` is below 2**64, and independent of threads and SIMD level.
     """
 
     largest_gradient: float = 0.0
@@ -47,8 +47,6 @@ def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
 
 @dataclass(frozen=True)
 class AdamFactors:
-    """Numbers of one step, named as in the formulas of `adam_step`."""
-
     mean_weight: float
     square_decay: float
     square_weight: float
@@ -58,7 +56,6 @@ class AdamFactors:
 
     @classmethod
     def of_step(cls, number: int) -> AdamFactors:
-        """Numbers of step `number`, counted from 1."""
         return cls(1 - MEAN_DECAY, SQUARE_DECAY, 1 - SQUARE_DECAY, math.sqrt(1 - SQUARE_DECAY ** number), EPSILON,
                    -1 / (1 - MEAN_DECAY ** number))
 

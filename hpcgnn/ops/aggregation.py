@@ -30,8 +30,6 @@ ENTRIES_A_ROW = 8         # what a row costs beside its entries
 class SparseRows:
     """A sparse matrix by rows, scaled on both sides: row_scale[v] * A[v, u] * column_scale[u].
 
-    Attributes
-    ----------
     begin, end : (num_rows,) int64              row v has the entries begin[v] .. end[v] - 1
     indices : (num_entries,) int32, columns in [0, num_columns)
     num_columns : int
@@ -126,8 +124,6 @@ class SparseRows:
 class PackedRows:
     """Far rows as messages left them, decoded while they are gathered: fewer bytes are read, and no dense copy is kept.
 
-    Attributes
-    ----------
     message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; on the rows' device
     bit_width : (num_far,) uint8, of 1, 2, 4, 8
     payload_offset, parameter_offset : (num_far,) int64       bytes from the start of `message`
@@ -172,10 +168,8 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> tor
 
     Each row is summed in the order of its entries, for any number of threads.
 
-    Parameters
-    ----------
     near : (n, dim) float32, bfloat16 or float16
-    far : (m, dim) as near, PackedRows of m rows, or None, where m is 0. n + m = matrix.num_columns, or
+    far : (m, dim) as near, PackedRows of m rows, or None if m is 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
@@ -192,10 +186,7 @@ def add_product(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch
 
 def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor,
                   span: tuple[int, int]) -> None:
-    """Store rows start .. stop - 1 of matrix @ [near; far] in `out` (matrix.num_rows, dim); see `multiply`.
-
-    Only far rows that these rows sum are read, so the others may still be on their way.
-    """
+    """Store rows start .. stop - 1 of `multiply` in `out`. Far rows that they do not sum may still be on their way."""
     _check_tables(matrix, near, far, out)
     if not 0 <= span[0] <= span[1] <= matrix.num_rows:
         raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}], found {span}")

@@ -30,20 +30,13 @@ FIXED_SHARE = 1 / 4              # of the addresses: where nothing moves
 
 
 class Move(NamedTuple):
-    """Memory that goes from one address to another."""
-
     source: int
     target: int
     num_bytes: int
 
 
 class Pieces:
-    """Free parts of a range of addresses; adjacent free parts are joined.
-
-    Attributes
-    ----------
-    top : int      one more than the highest address ever taken
-    """
+    """Free parts of a range of addresses, adjacent ones joined; `top` is one more than the highest one ever taken."""
 
     def __init__(self, start: int, num_bytes: int):
         self._free = [(start, num_bytes)] if num_bytes else []    # (start, size), ascending
@@ -74,7 +67,6 @@ class Pieces:
         return self.take(size), size
 
     def give_back(self, start: int, size: int) -> None:
-        """Free a piece."""
         # Join with the free part behind, then with the one before.
         i = bisect.bisect(self._free, (start, size))
         if i < len(self._free) and start + size == self._free[i][0]:
@@ -87,23 +79,16 @@ class Pieces:
 
 
 class MovingPieces:
-    """Pieces that get memory from several smaller free ones.
-
-    Attributes
-    ----------
-    num_filled : int      bytes that have memory, taken or free
-    """
+    """Pieces that get memory from several smaller free ones; `num_filled` bytes have memory, taken or free."""
 
     def __init__(self, start: int, num_bytes: int):
         self._free, self._bare = Pieces(start, 0), Pieces(start, num_bytes)     # with memory, and without
         self.num_filled = 0
 
     def take(self, num_bytes: int) -> tuple[int, list[Move]]:
-        """Start of a piece and the moves that fill it; the rest gets memory when it is first written.
+        """Start of a piece, and the moves that fill it; the rest gets memory when it is first written.
 
-        Raises
-        ------
-        MemoryError      no addresses are left
+        Raises MemoryError if no addresses are left.
         """
         start = self._free.take_or_none(num_bytes)
         if start is not None:
@@ -158,8 +143,6 @@ logger = logging.getLogger(__name__)
 
 
 class _Block:
-    """Owns a piece of the arena; NumPy keeps it as the base of the array that lies there."""
-
     def __init__(self, arena: Arena, start: int, num_bytes: int):
         self._returned, self._piece = arena.returned, (start, num_bytes)
         self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1",
@@ -183,7 +166,6 @@ class Arena:
 
     @property
     def num_filled(self) -> int:
-        """Bytes that have been used at least once."""
         return self._places.num_filled
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

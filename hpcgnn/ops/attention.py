@@ -1,9 +1,8 @@
 """Attention over a row's entries: scores, edge softmax and products sampled at the entries (SDDMM), with backwards.
 
 Each node has a score as destination and one as source, per head. An edge's score is their sum; a softmax over the edges
-of a destination makes it a weight, and the weighted rows are summed by `multiply_weighted`. Scores and sums are
-float32. Values of edges are float32 on the host and of the rows' type on a device:
-`hpcgnn.ops.aggregation.entry_dtype`.
+of a destination makes it a weight, and `multiply_weighted` sums the weighted rows. Scores and sums are float32; values
+of edges have the type that `hpcgnn.ops.aggregation.entry_dtype` states.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
     """score[k, u, head] = <row u, vector k> over the columns of a head; heads share the columns evenly.
 
-    Takes rows (num_rows, dim) and vectors (num_vectors, dim) float32.
-    Returns (num_vectors, num_rows, num_heads) float32.
+    Takes float32 rows and vectors (num_vectors, dim), returns (num_vectors, num_rows, num_heads) float32.
     """
     _check_heads(rows, len(rows), num_heads)
     check_rows(vectors, len(vectors), "attention", torch.float32)
@@ -37,9 +35,7 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
                  dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """alpha[e, head] = softmax over the entries e = (v, u) of row v of LeakyReLU(target[v, head] + source[u, head]).
 
-    Parameters
-    ----------
-    matrix : SparseRows                      scales are ignored; self-loops are stored entries
+    matrix : SparseRows                      scales are ignored; self-loops must be stored entries, else KernelError
     target : (matrix.num_rows, num_heads) float32
     source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column, which gets alpha 0
     slope : float                            of LeakyReLU below 0
@@ -47,8 +43,6 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
 
     Returns (num_entries, num_heads) of dtype, rounded once: off by 2^-11 of itself in float16 (2^-25 below 2^-14), by
     2^-8 in bfloat16; zeros in a row with absent columns only.
-
-    Raises KernelError for self-loops that are not stored.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
     overflows (HalfGNN, Section 3.1.2), and alpha stays in the range of 16 bits (Section 4.4).
@@ -59,11 +53,7 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
 
 def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
                           alpha: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Backward of `edge_softmax`: replaces `gradient` of alpha by the gradient of target[v] + source[u] at each entry.
-
-    Parameters
-    ----------
-    alpha, gradient : (num_entries, num_heads) float32, on a device also bfloat16 or float16, both alike
+    """Replace `gradient` of alpha by the gradient of target[v] + source[u] at each entry; both have one type.
 
     Returns the gradient of target, its sum over each row: (matrix.num_rows, num_heads) float32.
     """
@@ -76,10 +66,7 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
 
 
 def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """out[v] = sum of value[entry_index[e]] over the entries e of row v, in their order, (num_rows, num_heads) float32.
-
-    value is (num_values, num_heads) float32, on a device also of 16 bits; entry_index is (num_entries,) int64.
-    """
+    """out[v] = sum of value[entry_index[e]] over the entries e of row v, in order, (num_rows, num_heads) float32."""
     check_rows(value, len(value), "attention", *_entry_dtypes(value))
     _check_index(matrix, entry_index)
     return _sum_entries.on(value.device)(matrix, value, entry_index)
@@ -88,11 +75,8 @@ def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray
 def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
     """SDDMM: out[e, head] = <left[v], right[u]> over the columns of a head, for each entry e = (v, u).
 
-    Parameters
-    ----------
-    left : (matrix.num_rows, dim), right : (matrix.num_columns, dim)     float32, bfloat16 or float16, both alike
-
-    Returns (num_entries, num_heads) float32, on a device of the rows' type; summed in float32 and rounded once.
+    left has a row per row of the matrix, right one per column, both of one storage type. Returns (num_entries,
+    num_heads) float32, on a device of the rows' type; summed in float32 and rounded once.
 
     Reference: HalfGNN, Sections 4.2 and 4.4. Deviation: sums are float32.
     """
@@ -104,8 +88,6 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
 
 
 class _Attend(torch.autograd.Function):
-    """Keeps alpha, which backward needs twice, and the scores, which give each entry's slope."""
-
     @staticmethod
     def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight):
         z = z.contiguous()
@@ -150,8 +132,6 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
 
     alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors.
 
-    Parameters
-    ----------
     z : (matrix.num_columns, dim) float32, bfloat16 or float16     heads share the columns evenly
     vectors : (2, dim) float32                                     for the destination, for the source
     matrix, transposed : SparseRows                                the same entries by rows and by columns

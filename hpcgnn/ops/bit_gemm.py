@@ -29,8 +29,6 @@ LARGEST_SUM = 2**31 - 1
 class BitLines:
     """Lines of codes as planes of bits: rows of a left matrix, or columns of a right one.
 
-    Attributes
-    ----------
     words : (bit_width, padded lines, 4 * ceil(length / 128)) int32      bit k % 32 of word k / 32 of plane p is bit p
                                      of the line's code k; lines are padded to a multiple of 8, all with zeros
     num_lines, length : int          without padding
@@ -78,10 +76,7 @@ class LineValues:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """Turns sums of products of codes into values: gain * product + bias, then max(0, .) if has_relu.
-
-    gain and bias are float32 per column, or per row if is_by_row; None means 1 and 0.
-    """
+    """Turns sums of products into values: gain * product + bias, per column or row, then max(0, .) if has_relu."""
 
     rows: LineValues
     columns: LineValues
@@ -96,7 +91,6 @@ def padded(number: int, multiple: int) -> int:
 
 
 def words_of(length: int) -> int:
-    """32-bit words of a line of `length` bits."""
     return padded(length, STEP_BITS) // WORD_BITS
 
 
@@ -131,7 +125,6 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
 
 
 def sum_lines(lines: BitLines) -> torch.Tensor:
-    """Sum of the codes of each line, (num_lines,) int64."""
     return _sum_lines.on(lines.words.device)(lines)
 
 
@@ -141,12 +134,8 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
 
     It is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
 
-    Returns
-    -------
-    (left.num_lines, right.num_lines) int32; with a rescaling float32 values; with a code range too, BitLines of the
-    values' codes along the columns, one per row
-
-    Raises KernelError for sums that could pass 2^31 - 1.
+    Returns (left.num_lines, right.num_lines) int32; with a rescaling float32 values; with a code range too, BitLines of
+    the values' codes along the columns, one per row. Raises KernelError for sums that could pass 2^31 - 1.
 
     Reference: QGTC, Eq. (5)-(7).
     """
@@ -155,7 +144,7 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
 
 
 def check_product(length: int, left_width: int, right: BitLines) -> None:
-    """Raises KernelError if the contracted sides disagree, or an int32 sum of products could overflow."""
+    """Raise KernelError if the contracted sides disagree, or an int32 sum of products could overflow."""
     if length != right.length:
         raise KernelError(f"a product contracts {length} columns of its left side with {right.length} rows of its "
                           "right side; they must be as many")

@@ -28,8 +28,6 @@ ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # by the 
 class CounterKey(NamedTuple):
     """Address of a family of draws.
 
-    Attributes
-    ----------
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL}
     layer : int in [0, 4096)     for SUM a step of the epoch
@@ -60,12 +58,7 @@ class CounterKey(NamedTuple):
 
 
 def words_of(node_id: np.ndarray, num_words: int, key: CounterKey) -> np.ndarray:
-    """Return the random 32-bit words of nodes, (n, num_words) uint64; four a Philox block, as in ext/src/philox.h.
-
-    Parameters
-    ----------
-    node_id : (n,) int64
-    """
+    """Random 32-bit words of nodes, (n, num_words) uint64; four per Philox block, as in ext/src/philox.h."""
     shape, keys = (len(node_id), -(-num_words // 4)), [key.seed, key.epoch]
     number = node_id.astype(np.uint64)[:, None]
     words = [np.broadcast_to(part, shape) for part in (np.arange(shape[1], dtype=np.uint64), np.uint64(key.stream),

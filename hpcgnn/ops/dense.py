@@ -23,7 +23,6 @@ def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None 
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """gradient @ weight, the gradient of the rows of `map_rows`; added to `out` if given."""
     return _map_back.on(gradient.device)(gradient, weight, out)
 
 
@@ -43,7 +42,7 @@ def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
     return _column_magnitudes.on(rows.device)(rows)
 
 
-# oneDNN spends 0.6 ms on a number of rows that it has not met, as those of steps are: it gets multiples of these.
+# oneDNN spends 0.6 ms on a number of rows that it has not met, as steps have: it gets multiples of these.
 ROWS_ALIKE = 64
 
 

@@ -30,8 +30,6 @@ LARGEST_ENTRY = 255        # of a field, with what is added to it
 class RowPlanes:
     """Rows of codes as strided planes on the device.
 
-    Attributes
-    ----------
     words : int32     word k of plane p of row i is words.flatten()[p * plane_stride + i * row_stride + k]
     is_signed : bool                 2**(bit_width - 1) was added to every code
     """
@@ -46,13 +44,11 @@ class RowPlanes:
 
     @classmethod
     def of_lines(cls, words: torch.Tensor, num_rows: int, length: int, is_signed: bool) -> RowPlanes:
-        """Rows from planes (bit_width, at least num_rows, words per line) as of `hpcgnn.ops.bit_gemm.BitLines`."""
         bit_width, num_padded, line_words = words.shape
         return cls(words, num_rows, length, bit_width, num_padded * line_words, line_words, is_signed)
 
     @classmethod
     def empty(cls, num_rows: int, length: int, bit_width: int, is_signed: bool, device: torch.device) -> RowPlanes:
-        """Uninitialized rows; the planes of a row lie together."""
         line_words = words_a_plane(length)
         words = torch.empty(num_rows, bit_width, line_words, dtype=torch.int32, device=device)
         return cls(words, num_rows, length, bit_width, line_words, bit_width * line_words, is_signed)
@@ -66,8 +62,6 @@ class RowPlanes:
 class Entries:
     """Rows that each row sums, as CSR; rows from num_rows on are others', for which the caller brings mapped codes.
 
-    Attributes
-    ----------
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32      on the device
     hub : (num_rows,) int32 or None         place of each long row among hubs, or -1
     chunk_hub : (num_chunks,) int32 or None         hub of each chunk of entries
@@ -108,10 +102,8 @@ class Entries:
 class SlotTiles:
     """Rows that each row sums, as tiles over slots; batches begin at multiples of 128, so no tile has edges of two.
 
-    Attributes
-    ----------
-    slot_row : (num_slots,) int32        row in each slot, or -1
-    begin, column, words                 see `hpcgnn.ops.tiles.TileList`; over slots, on the device
+    slot_row, (num_slots,) int32, is the row in each slot, or -1; begin, column and words are as in
+    `hpcgnn.ops.tiles.TileList`, over slots, on the device.
     """
 
     slot_row: torch.Tensor
@@ -126,8 +118,6 @@ class SlotTiles:
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    """In-degrees in the whole graph and numbers of summed entries, (num_rows,) int32; row factors of each layer."""
-
     degree: torch.Tensor
     count: torch.Tensor
     factors: list[torch.Tensor | None]
@@ -138,7 +128,6 @@ def words_a_plane(length: int) -> int:
 
 
 def hub_chunks(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(first, end) of chunks of the entries of long rows, (num_chunks, 2) int64, and these rows."""
     counts = np.diff(indptr)
     hubs = np.flatnonzero(counts > HUB_ENTRIES)
     bounds = [np.stack([starts, np.minimum(starts + HUB_ENTRIES, indptr[row + 1])], axis=1)
@@ -199,8 +188,6 @@ class DeviceScales:
 
 
 class DeviceLayer:
-    """One `hpcgnn.ops.integer_layers.IntegerLayer` with all its numbers on the device."""
-
     def __init__(self, layer: IntegerLayer, device: torch.device):
         def column(array: np.ndarray | None, num_columns: int) -> torch.Tensor | None:
             return None if array is None else torch.from_numpy(np.ascontiguousarray(array[:num_columns])).to(device)
@@ -237,17 +224,9 @@ class DeviceLayer:
 class DeviceLayers:
     """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
 
-    Parameters
-    ----------
-    rows : RowPlanes                     of the first one
-    sums : Entries or SlotTiles          tiles only if no layer attends
-    num_others : int                     rows for which the caller brings mapped codes
-
-    Attributes
-    ----------
-    result_dims : (int, int)             columns of the results
-    fields : list of (num_rows + num_others, field_words) int32
-        mapped codes of each layer, once it has been mapped; every second one has the same memory
+    `sums` are Entries or, if no layer attends, SlotTiles; the caller brings mapped codes for num_others rows.
+    result_dims are the columns of both results. `fields`, (num_rows + num_others, field_words) int32, are a layer's
+    mapped codes, once it has been mapped; every second one has the same memory.
     """
 
     def __init__(self, layers: list[DeviceLayer], rows: RowPlanes, nodes: DeviceNodes, sums: Entries | SlotTiles,
@@ -274,12 +253,10 @@ class DeviceLayers:
 
     @property
     def dims(self) -> list[int]:
-        """Codes per row of each layer's fields."""
         return [one.dim for one in self._layers]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the first layer's rows and, after the first pass, of everything computed from them."""
         return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
@@ -290,7 +267,6 @@ class DeviceLayers:
         self._again((number, first, stop), lambda: self._convolve(number, first, stop))
 
     def end(self, number: int) -> None:
-        """Map the rows that a convolution computed for the next one, if there is one."""
         self._again((number,), lambda: self._end(number))
 
     def _again(self, key: tuple[int, ...] | str, work: Callable[[], None]) -> None:
@@ -349,16 +325,13 @@ class DeviceLayers:
         refuse(int(self._faults.item()))      # which waits for all that was queued before
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both results on the device, which the next pass overwrites; errors as `copy_results`."""
         refuse(int(self._faults.item()))
         return self._logits, self._hidden
 
     def queue(self) -> None:
-        """Queue all layers on rows that need no others, without waiting."""
         self._again("pass", self._pass)
 
     def forward(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
-        """Run all layers on rows that need no others; see `copy_results`."""
         self.queue()
         self.copy_results(logits, hidden)
 
@@ -398,7 +371,6 @@ class DeviceLayers:
 
 
 def result_dims(layers: list[DeviceLayer]) -> tuple[int, int]:
-    """Columns of logits and of what the last layer reads, 0 if that is the input."""
     return layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
 
 

@@ -25,7 +25,7 @@ _device_types = {"cuda"}      # of tensors that ops/cuda computes
 
 
 class Operation:
-    """One operation: the host's function, and where a device has the other one; see `by_device`."""
+    """One operation: the host's function, and the file that has the device's; see `by_device`."""
 
     def __init__(self, host: Callable, file: str):
         self.host, self._file, self._name = host, file, host.__name__.lstrip("_")
@@ -34,12 +34,6 @@ class Operation:
         _operations.append(self)
 
     def on(self, device: torch.device) -> Callable:
-        """Function that computes the operation for tensors on `device`.
-
-        Raises
-        ------
-        KernelError      the device has no kernel for the operation
-        """
         return self._found.get(device) or self._find(device)
 
     def forget(self) -> None:
@@ -60,9 +54,7 @@ def by_device(file: str) -> Callable[[Callable], Operation]:
 def device_kernels(file: str, device: torch.device, asker: str = "") -> ModuleType:
     """Module ops/cuda/`file`.py, which computes for tensors on `device`.
 
-    Raises
-    ------
-    KernelError      ops/cuda has no such file, or does not compute for such a device
+    Raises KernelError if ops/cuda has no such file, or does not compute for such a device.
     """
     if device.type in _device_types:
         name = f"hpcgnn.ops.cuda.{file}"

@@ -18,8 +18,6 @@ LARGEST_CODE = 255
 class CodeGradients(NamedTuple):
     """Gradients of quantized values.
 
-    Attributes
-    ----------
     of_values : (n, dim) float32 or None      the upstream gradient where a value is not clipped, else 0
     of_step : float32, of the step's shape    sum of gradient * (signed code - x / step where x is not clipped)
     clipped : (n, 1) float32 or None          sum of gradient * sign(x) where x is clipped; None for steps of columns

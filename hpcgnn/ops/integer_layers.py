@@ -36,10 +36,7 @@ class DegreeScales:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention of a layer, on devices: vectors (2, outputs of map) float64 score destinations and sources.
-
-    Its result is the heads' mean or their concatenation.
-    """
+    """Attention of a layer, on devices: vectors (2, outputs of map) float64 score destinations and sources."""
 
     vectors: np.ndarray
     heads: int
@@ -50,8 +47,6 @@ class AttentionHeads:
 class IntegerLayer:
     """One convolution, with or without a second map, or one of the row itself; see ext/src/integer_layers.h.
 
-    Attributes
-    ----------
     map : (num_outputs, in_dim) int8     weight codes of the rows that are summed
     own, second : int8 of this form, or None      map of the row itself; map of the result
     ratio, mapped_step, bias, own_scale : (padded outputs of map,) float32
@@ -104,7 +99,7 @@ class IntegerLayer:
 class BatchedLayers:
     """Passes of the same layers over the same batches.
 
-    indices are those of tiles.indptr, (num_entries,) int32, each in its batch; in_degree, (num_rows,) int32, counts in
+    indices belong to tiles.indptr, (num_entries,) int32, each in its batch; in_degree, (num_rows,) int32, counts in
     the whole graph; rows are BitLines of num_rows lines, and if is_signed half their range was added to the codes.
 
     Raises KernelError for no row, feature or layer at all.
@@ -142,17 +137,12 @@ class BatchedLayers:
 class GraphLayers:
     """Passes of the same layers over one graph, convolution by convolution, some rows at a time.
 
-    Parameters
-    ----------
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32
         rows to sum: of this graph, and from num_rows on of others, for which the caller writes `mapped`
     in_degree : (num_rows,) int32      in the whole graph
     rows : RowBits of num_rows rows of num_features codes
-    keeps_codes : bool      keep the codes that each convolution reads, for `codes`
-
-    Attributes
-    ----------
-    mapped : list of MappedRows      of each convolution; every second one has the same memory
+    keeps_codes : bool                 keep the codes that each convolution reads, for `codes`
+    mapped : list of MappedRows        of each convolution; every second one has the same memory
 
     Raises KernelError for an entry without a row, or no feature or layer at all.
     """
@@ -181,12 +171,10 @@ class GraphLayers:
         return sum(table.nbytes for table in self._tables) + (0 if self._codes is None else self._codes.nbytes)
 
     def codes(self, number: int) -> np.ndarray:
-        """Codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8."""
         bits, row_bytes = self._kernel.code_form(number)
         return _fields(self._codes[:, :row_bytes], bits)[:, :self._layers[number].in_dim]
 
     def begin(self) -> None:
-        """Map the rows for the first convolution. Raises KernelError for NaN."""
         self._forward(-1, 0, self._num_rows, None, None)
 
     def convolve(self, number: int, first: int, stop: int, logits: np.ndarray, hidden: np.ndarray) -> None:
@@ -205,12 +193,7 @@ class GraphLayers:
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Rows of signed codes as the kernel sums them, 8, 4 or 2 bits per code; see ext/src/packed_fields_body.h.
-
-    Attributes
-    ----------
-    table : (num_rows, row_bytes) uint8
-    """
+    """Rows of signed codes as the kernel sums them, 8, 4 or 2 bits per code; see ext/src/packed_fields_body.h."""
 
     table: np.ndarray
     num_columns: int
@@ -221,7 +204,6 @@ class MappedRows:
         return len(self.table), self.num_columns
 
     def fills(self, bit_width: int) -> bool:
-        """Whether a row's bytes are exactly its codes at that width."""
         return self.bits == bit_width and 8 * self.table.shape[1] == bit_width * self.num_columns
 
     def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
@@ -229,7 +211,6 @@ class MappedRows:
         return (codes if self.bits == 8 else codes - np.uint8(1 << self.bits >> 1)).view(np.int8)
 
     def put(self, first: int, codes: np.ndarray) -> None:
-        """Write codes (n, num_columns) int8 to the rows from `first` on."""
         rows = self.table[first:first + len(codes)]
         if self.bits == 8:
             rows[:, :self.num_columns] = codes.view(np.uint8)

@@ -22,8 +22,6 @@ HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # of ext/src/integer_rows.h
 
 @dataclass(frozen=True)
 class OwnPart:
-    """A second product to add: sums (n, dim) int32, row_scale (n,) and column_scale (dim,) float32."""
-
     sums: np.ndarray
     row_scale: np.ndarray
     column_scale: np.ndarray
@@ -40,8 +38,6 @@ class LayerNorm:
 class Epilogue:
     """max(0, LayerNorm(source · row_scale · column_scale + own + bias)); parts that are None or False are left out.
 
-    Attributes
-    ----------
     row_scale : (n,) float32 or None
     column_scale, bias : (dim,) float32 or None
     near : (n, dim) int8 or None       int32 sources are then float(sums + near) + epsilon float(near)
@@ -93,7 +89,6 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
 
 
 def refuse(faults: int) -> None:
-    """Raise the error for a kernel's fault bits, if any is set."""
     if faults & NO_SCRATCH:
         raise MemoryError("no memory for a row of values")
     if faults & HAS_NAN:
@@ -170,8 +165,6 @@ ATTENTION_FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise w
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of rows as destinations and as sources, (n, num_heads) int64, in units of 2**-36."""
-
     target: np.ndarray
     source: np.ndarray
 
@@ -211,16 +204,11 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
     alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Weights are integers of 23
     bits, each within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
 
-    Parameters
-    ----------
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32, in [0, len(codes))
     codes : (n, dim) int8
-    scores : Scores of all rows of codes
-    first : int                      row v is row first + v of codes
+    first : int                      row v is row first + v of codes and of scores
 
-    Returns (num_rows, dim) float32.
-
-    Raises KernelError for an entry without a row, or an indptr that does not rise.
+    Returns (num_rows, dim) float32. Raises KernelError for an entry without a row, or an indptr that does not rise.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
     """

@@ -15,11 +15,9 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """out[v, j] = largest h[u, j] over the entries u of row v, and which u.
 
-    `matrix` is unscaled with stored self-loops; h is (matrix.num_columns, dim) float32, bfloat16 or float16. Returns
-    out (matrix.num_rows, dim), 0 without entries and NaN if an entry is, and argmax in int32: the first largest entry,
-    or -1.
-
-    Raises KernelError for a matrix with scales or implied self-loops.
+    `matrix` is unscaled with stored self-loops, else KernelError; h is (matrix.num_columns, dim) float32, bfloat16 or
+    float16. Returns out (matrix.num_rows, dim), 0 without entries and NaN if an entry is, and argmax in int32: the
+    first largest entry, or -1.
     """
     check_rows(h, matrix.num_columns, "maximum")
     scales = matrix.row_scale, matrix.column_scale, matrix.entry_scale

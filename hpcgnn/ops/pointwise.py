@@ -38,14 +38,12 @@ class _Dropout(torch.autograd.Function):
 def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey) -> torch.Tensor:
     """Zero each element with `probability` and scale the rest, so that the expectation is the input.
 
-    Parameters
-    ----------
     rows : (n, dim) float32, bfloat16 or float16
     probability : float in [0, 1), rounded to a multiple of 2**-16; at 0 `rows` itself is returned
     node_id : (n,) int64            global ids of the rows
     key : CounterKey                purpose DROPOUT
 
-    Raises KernelError for another probability; rows of another type; ids and rows that disagree in number.
+    Raises KernelError for another probability, rows of another type, or ids and rows that disagree in number.
     """
     threshold = _threshold_of(probability)
     contiguous = rows.contiguous()
@@ -66,10 +64,7 @@ def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, k
 class Activation:
     """`activate` as two steps, for a layer that stores rows before their activation and activates them again backward.
 
-    Attributes
-    ----------
-    weight, bias, eps, num_back : see `activate`
-    node_id : (n,) int64 or None, key : CounterKey or None, threshold : int      of the dropout; 0 drops nothing
+    weight, bias, eps and num_back are as in `activate`; a threshold of 0 drops nothing.
     """
 
     weight: torch.Tensor | None
@@ -84,7 +79,6 @@ class Activation:
     def of(cls, rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
            weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
            num_back: int | None = None) -> Activation:
-        """Activation of (n, dim) rows; arguments and errors as of `activate`."""
         threshold = _threshold_of(probability)
         if threshold:
             _check_node_id(node_id, len(rows))
@@ -105,9 +99,9 @@ class Activation:
 
     def backward(self, gradient: torch.Tensor, kept: tuple,
                  out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Write the gradient of rows to `out` and return the gradients of weight and bias.
+        """Write the gradient of rows to `out`, which may be `gradient`, and return the gradients of weight and bias.
 
-        `out` may be `gradient` or, on the host, the stored rows.
+        On the host `out` may also be the stored rows.
         """
         (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0
@@ -200,7 +194,6 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
 
 
 def apply_activation(rows: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """The activated rows, differentiable in rows, weight and bias; see `activate`."""
     return _Activation.apply(rows, activation.weight, activation.bias, activation)
 
 

@@ -36,8 +36,6 @@ class MessageLayout:
 
     Parameters of all rows come first, then the rows' payload, in the order of the rows.
 
-    Attributes
-    ----------
     dim : int                                     columns of a row
     bit_width : (num_rows,) uint8, of BIT_WIDTHS
     payload_offset, parameter_offset : (num_rows,) int64, bytes from the start of the message
@@ -82,7 +80,6 @@ class MessageLayout:
 
     @property
     def is_rotated(self) -> bool:
-        """Whether a row has to be rotated back: codes are rotated, and a row has 8 bits or less."""
         return self.code == "rotated" and self.parameter_bytes > 0
 
     @property
@@ -100,7 +97,6 @@ class MessageLayout:
                        parameter_offset=on_device(self.parameter_offset, message))
 
     def at(self, index: np.ndarray | torch.Tensor) -> MessageLayout:
-        """Layout of the rows at `index` (n,), where they lie in the whole message."""
         return replace(self, bit_width=self.bit_width[index], payload_offset=self.payload_offset[index],
                        parameter_offset=self.parameter_offset[index])
 
@@ -161,7 +157,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 
 def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
-    """Raises KernelError if `found` is a position in node_id (num_rows,) int64: that row can't be quantized."""
+    """Raise KernelError if `found` is a position in node_id (num_rows,) int64: that row can't be quantized."""
     if 0 <= found < len(node_id):
         raise KernelError(f"message row of node {int(node_id[found])} (layer {key.layer}, epoch {key.epoch}) "
                           "holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
@@ -186,12 +182,10 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Parameters of the rows of a message on the host, or of its first layout.parameter_bytes.
+    """zero_point and step of the rows of a message on the host, (layout.num_rows,) float32 each.
 
     The codes of a row of b <= 8 bits span step * (2**b - 1) from zero_point on; for a rotated row this is the span
     after the rotation, and zero_point is -step * (2**b - 1) / 2. A row of 16 or 32 bits has 0 and 0.
-
-    Returns zero_point and step, (layout.num_rows,) float32 each.
     """
     if len(message) != layout.parameter_bytes:
         _check_bytes(layout, message)

@@ -26,8 +26,6 @@ from hpcgnn.widths import PACKED_WIDTHS
 class RowBits:
     """Rows as planes of bits: bit k % 32 of word k / 32 of a row's plane p is bit p of its code k.
 
-    Attributes
-    ----------
     words : (num_planes, words per plane) int32      planes of all rows, row after row
     begin : (num_rows + 1,) int32                    row i has the planes begin[i] .. begin[i + 1] - 1
     length : int                                     codes per row
@@ -74,12 +72,10 @@ class RowBits:
         return np.diff(self.begin)
 
     def some(self, first: int, stop: int) -> RowBits:
-        """Rows first .. stop - 1, without copying their bits."""
         begin = self.begin[first:stop + 1]
         return RowBits(self.words[begin[0]:begin[-1]], begin - begin[0], self.length, self.is_signed)
 
     def codes(self) -> np.ndarray:
-        """Codes of all rows, (num_rows, length) uint8, or int8 if signed."""
         codes = np.empty((self.num_rows, self.length), np.uint8)
         for width, rows in self._rows_by_width():
             words = np.zeros((width, padded(len(rows), PAD8), self.words.shape[1]), np.int32)
@@ -103,8 +99,6 @@ ROWS_A_BLOCK = 1 << 14      # rows that share a layout: its 21 bytes a row are h
 class RowStore:
     """Stochastic codes of (len(node_id), dim) rows: they decode to the rows without bias.
 
-    Attributes
-    ----------
     bit_width : {1, 2, 4, 8}        KernelError for another one
     key : CounterKey                purpose STORE, of the layer
     node_id : (num_rows,) int64     global ids, which key the rounding
@@ -133,10 +127,7 @@ class RowStore:
         return codes
 
     def decode(self, codes: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield blocks of rows as (span, rows); each block overwrites the memory of the one before.
-
-        A decoded value is off by less than a step.
-        """
+        """Yield blocks of rows as (span, rows), off by less than a step; each block overwrites the one before."""
         room = empty((min(len(self.node_id), ROWS_A_BLOCK), self.dim), self.dtype, codes.device)
         for span, index, layout, message in self._cut(codes):
             rows = room[:layout.num_rows]

@@ -16,20 +16,15 @@ ONEDNN_LEVELS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_COR
 
 
 def best_level() -> str:
-    """Highest level that this processor and build have."""
     return LEVELS[kernels.supported_level()]
 
 
 def processor_level() -> str:
-    """Name of the highest level that this processor has, whether or not this build has it."""
     return LEVELS[kernels.processor_level()]
 
 
 def simd_level() -> str:
-    """Level in use.
-
-    Raises KernelError if HPCGNN_SIMD names no level, or one that this processor or build does not have.
-    """
+    """Level in use; KernelError if HPCGNN_SIMD names no level, or one that this processor or build does not have."""
     best = kernels.supported_level()
     forced = os.environ.get("HPCGNN_SIMD")
     if forced is None:
@@ -48,7 +43,6 @@ def multiplies_bfloat16() -> bool:
 
 
 def allows_tiles() -> bool:
-    """Whether ONEDNN_MAX_CPU_ISA lets torch use AMX."""
     return _onednn_may_use("AVX512_CORE_AMX")
 
 
@@ -58,7 +52,6 @@ def _onednn_may_use(level: str) -> bool:
 
 
 def least_seconds(work: Callable[[], object], repetitions: int) -> float:
-    """Least seconds of some repetitions, after one that is not timed."""
     work()
     seconds = []
     for _ in range(repetitions):

@@ -43,5 +43,4 @@ def blocks(start: int, stop: int, device: str = "cpu") -> list[tuple[int, int]]:
 
 
 def short_blocks(num_rows: int) -> list[tuple[int, int]]:
-    """The range 0 .. num_rows in at least one block, for rows that never exist all at once."""
     return [(first, min(first + ROWS_AT_ONCE, num_rows)) for first in range(0, max(num_rows, 1), ROWS_AT_ONCE)]

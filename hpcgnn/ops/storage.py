@@ -11,7 +11,7 @@ STORAGES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_rows(rows: torch.Tensor, num_rows: int, operation: str, *dtypes: torch.dtype) -> None:
-    """Raises KernelError unless `rows` is a contiguous (num_rows, dim) matrix of a storage type, or of `dtypes`."""
+    """Raise KernelError unless `rows` is a contiguous (num_rows, dim) matrix of a storage type, or of `dtypes`."""
     allowed = dtypes or STORAGES
     if rows.dtype not in allowed or rows.ndim != 2 or len(rows) != num_rows or not rows.is_contiguous():
         names = " or ".join(str(allowed_type).removeprefix("torch.") for allowed_type in allowed)
@@ -23,7 +23,6 @@ STORAGE_NUMBER = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def as_bytes(rows: torch.Tensor) -> np.ndarray:
-    """(n, dim) contiguous rows as (n, dim * itemsize) uint8 on the same memory."""
     if rows.numel() == 0:
         # torch gives an empty matrix strides that its own view refuses.
         return np.empty((len(rows), rows.shape[1] * rows.itemsize), np.uint8)

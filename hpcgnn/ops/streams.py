@@ -15,8 +15,6 @@ import torch
 
 
 class Mark(Protocol):
-    """An event on a stream, as torch.cuda.Event."""
-
     def query(self) -> bool:
         ...
 
@@ -25,8 +23,6 @@ class Mark(Protocol):
 
 
 class SideStream(Protocol):
-    """A stream beside the computing one."""
-
     def after_computing(self) -> AbstractContextManager[None]:
         """Queue the block's kernels and copies here, behind everything queued on the computing stream."""
 
@@ -44,8 +40,6 @@ class SideStream(Protocol):
 
 
 class Streams(Protocol):
-    """Side streams of a device: one for message kernels and copies, one for sums of central rows."""
-
     message: SideStream
     central: SideStream
 
@@ -135,7 +129,6 @@ _of_device: Callable[[torch.device], Streams] = _streams_of
 
 
 def streams_of(device: torch.device) -> Streams:
-    """Side streams of a device, created once."""
     return _of_device(device)
 
 

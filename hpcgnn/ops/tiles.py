@@ -29,8 +29,6 @@ TILE_ROWS, TILE_COLUMNS = 8, 128
 class TileList:
     """Tiles of a 0/1 matrix by rows of tiles: in the dense form all of them, otherwise those with an entry.
 
-    Attributes
-    ----------
     num_rows, num_columns : int
     begin : (ceil(num_rows / 8) + 1,) int64      row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
     column : (num_tiles,) int32                  of each tile, in tiles, ascending within a row
@@ -54,7 +52,6 @@ class TileList:
 
     @property
     def num_places(self) -> int:
-        """Number of tiles of the whole matrix, empty ones included."""
         return (len(self.begin) - 1) * -(-self.num_columns // TILE_COLUMNS)
 
 
@@ -80,7 +77,6 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """Number of entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
     return _count_entries.on(tiles.words.device)(tiles)
 
 
@@ -89,11 +85,7 @@ def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: b
                    codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
     """The 0/1 matrix times lines of codes, finished as in `bit_gemm.multiply_bits`, and the number of tiles multiplied.
 
-    Parameters
-    ----------
-    jump : bool      skip tiles of zeros; must be True for a list, which has none
-    reuse : bool     load a tile once for all planes of the right side; otherwise once per plane
-
+    `jump` skips tiles of zeros; `reuse` loads a tile once for all planes of the right side, otherwise once per plane.
     Raises KernelError for sums that could overflow, or jump=False for a list of tiles.
 
     Reference: QGTC, Sections 4.3 and 4.4.
@@ -135,8 +127,6 @@ def _multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, r
 class BatchTiles:
     """Square adjacencies of batches as lists of tiles, one after the other.
 
-    Attributes
-    ----------
     row_begin : (num_batches + 1,) int64          batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
     tile_row_begin : (num_batches + 1,) int64     the same for rows of tiles
     begin : (num_tile_rows + 1,) int64            row r of tiles has the tiles begin[r] .. begin[r + 1] - 1

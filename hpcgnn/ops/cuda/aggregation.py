@@ -41,10 +41,7 @@ def _is_half(matrix, near: torch.Tensor) -> bool:
 def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
            entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None,
            columns: int | None = None) -> None:
-    """Fold all blocks of at least one row, then the rows that several blocks share, in float32 or half arithmetic.
-
-    `columns` is per lane, by default `lane_columns`; other arguments are as in `hpcgnn.ops.aggregation`.
-    """
+    """Fold all blocks of at least one row, then the rows that several blocks share, in float32 or half arithmetic."""
     dim = near.shape[1]
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
@@ -74,8 +71,6 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
 
 
 class _Form(NamedTuple):
-    """What two products of the same rows of a matrix may differ in, beside their tensors."""
-
     kind: str
     dim: int
     columns: int
@@ -144,7 +139,6 @@ def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like:
 
 def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, matrix: SparseRows, like: torch.Tensor,
                  *arguments) -> None:
-    """Start a kernel whose first parameters are the items and the matrix."""
     kernel(file, name)(grid, (cut.threads,), *entry_arguments(cut, matrix, like), *arguments)
 
 

@@ -61,7 +61,6 @@ def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, sl
 
 
 def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, slope: float, *arguments) -> None:
-    """Short rows share a warp, long ones take a block."""
     num_heads, bound = target.shape[1], matrix.geometry.bound
     if num_heads == 0:
         return
@@ -103,7 +102,6 @@ def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int,
                      vector: int | None = None) -> torch.Tensor:
-    """`vector` columns per load, by default as many as possible."""
     out = torch.empty((len(matrix.indices), num_heads), dtype=left.dtype, device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
@@ -118,7 +116,6 @@ def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads:
 
 
 def _vector(head_dim: int, *rows: torch.Tensor) -> int:
-    """Columns that one load may take of every head."""
     vector = alignment(*rows)
     while head_dim % vector:
         vector //= 2

@@ -34,12 +34,7 @@ _product = partial(kernel, "bit_gemm", is_exact=True)
 
 @dataclass(frozen=True)
 class ProductEnd:
-    """Room for a product's result, and the kernel's arguments from num_rows on.
-
-    Attributes
-    ----------
-    num_column_groups : warps that share a row, 32 columns each
-    """
+    """Room for a product's result, and the kernel's arguments from num_rows on; a row's warps take 32 columns each."""
 
     result: torch.Tensor | BitLines
     arguments: tuple
@@ -47,7 +42,6 @@ class ProductEnd:
 
 
 def form_of(capability: tuple[int, int], is_small: bool) -> str:
-    """Form of the 1-bit product that a chip of this compute capability runs."""
     if not AND_CAPABILITY <= capability < SOFTWARE_CAPABILITY:
         return "popcount"
     return "mma8" if is_small else "mma16"
@@ -68,7 +62,6 @@ def blocks_of(num_warps: int, warps_a_block: int) -> int:
 
 
 def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
-    """Warps that pack a matrix: one per word of 32 columns of a row, or per 32 rows and columns."""
     lines, length = (-(-num_columns // WARP), num_rows) if is_by_column else (num_rows, num_columns)
     return lines * -(-length // WORD_BITS)
 
@@ -80,7 +73,6 @@ def product_blocks(num_rows: int, num_column_groups: int, form: str, num_shares:
 
 @cache
 def processors_of(device: torch.device) -> int:
-    """Number of multiprocessors."""
     if device.type != "cuda":
         return EMULATED_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -90,8 +82,7 @@ def shares_of(num_rows: int, num_column_groups: int, num_steps: int, form: str, 
               least_rows: int = 1) -> int:
     """How many warps of a block divide the steps of its rows: 1, 2 or 4.
 
-    Shares double until each multiprocessor has two blocks; each share has a chunk of steps, and a block at least
-    `least_rows` rows.
+    Shares double until each multiprocessor has two blocks; each share has a chunk of steps, a block `least_rows` rows.
     """
     num_shares = 1
     while (2 * num_shares <= min(PRODUCT_WARPS, blocks_of(num_steps, CHUNK_STEPS))
@@ -145,13 +136,11 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, 
 
 
 def right_arguments(right: BitLines) -> tuple:
-    """Words, padded lines, planes and steps of a product's right side."""
     num_planes, num_padded, line_words = right.words.shape
     return right.words, num_padded, num_planes, line_words // STEP_WORDS
 
 
 def product_end(num_rows: int, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None) -> ProductEnd:
-    """Make room for the result of a product with `right`."""
     num_columns, device = right.num_lines, right.words.device
     num_groups = blocks_of(num_columns, END_COLUMNS)
     sums = values = planes = None
@@ -231,5 +220,4 @@ def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, re
 
 
 def tile_blocks(num_tile_rows: int, num_column_groups: int) -> int:
-    """Blocks of a product of tiles: one warp per row of tiles and group of columns."""
     return blocks_of(num_tile_rows * num_column_groups, PRODUCT_WARPS)

@@ -52,8 +52,6 @@ _tables = [resident(np.ascontiguousarray(table)) for table in WEIGHT_TABLES]
 class RowEnd:
     """What becomes of a layer's sums.
 
-    Attributes
-    ----------
     factor : (num_rows,) float32 or None      of the layer's reduction
     fields : (n, field_words) int32           mapped codes, the rows' own first
     own : (num_rows, dim) int32 or None       sums of the map of the row itself
@@ -108,7 +106,6 @@ def empty_columns(layer: DeviceLayer, tiles: SlotTiles) -> BitLines:
 def map_codes(layer: DeviceLayer, rows: RowPlanes, degree: torch.Tensor, factor: torch.Tensor | None,
               fields: torch.Tensor | None, tiles: SlotTiles | None, columns: BitLines | None,
               faults: torch.Tensor) -> None:
-    """Write the mapped codes of all rows as fields, by column, or both."""
     found: dict[str, Any] = {
         "degree": degree, "step": layer.rows.step, "num_entries": len(layer.rows.step), "row_factor": factor,
         "ratio": layer.ratio, "limit": layer.settings.mapped_limit, "fields": fields, "field_bits": layer.field_bits,
@@ -121,7 +118,6 @@ def map_codes(layer: DeviceLayer, rows: RowPlanes, degree: torch.Tensor, factor:
 
 
 def map_sums(rows: RowPlanes, weights: WeightPlanes, first: int = 0, stop: int | None = None) -> torch.Tensor:
-    """Rows first .. stop - 1 times weights.codes.T, (num_rows, num_outputs) int32; others are not set."""
     stop = rows.num_rows if stop is None else stop
     sums = torch.empty(rows.num_rows, weights.num_outputs, dtype=torch.int32, device=rows.words.device)
     some = RowPlanes(rows.words.flatten()[first * rows.row_stride:] if first else rows.words, stop - first, rows.length,
@@ -131,7 +127,6 @@ def map_sums(rows: RowPlanes, weights: WeightPlanes, first: int = 0, stop: int |
 
 
 def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
-    """Sum fields of neighbors and finish the rows first .. stop - 1."""
     layer = end.layer
     hub_sums = None
     if entries.num_hubs:
@@ -149,7 +144,6 @@ def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> No
 
 
 def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines) -> None:
-    """Sum columns of neighbors by tiles and finish all rows."""
     found = end.arguments()
     is_small = len(tiles.column) < 2 * (len(tiles.begin) - 1)
     form = checked_form(None, tiles.words.device, is_small)
@@ -160,7 +154,6 @@ def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines) -> None:
 
 
 def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
-    """Attend to neighbors and the rows themselves, and finish the rows first .. stop - 1."""
     layer, heads, device = end.layer, end.layer.settings.attention, end.fields.device
     # Rows of others have come when the last ones are attended to, and are neighbors of none before.
     num_codes = len(end.fields) if stop == len(end.nodes.degree) else len(end.nodes.degree)

@@ -150,8 +150,8 @@ class ArgumentList:
     def packed(self, arguments: Sequence) -> tuple[bytes, torch.device | None]:
         """Bytes of all parameters, and the device of the tensors, None without any.
 
-        Raises KernelError for a wrong number of arguments; one that is not of its parameter's type, out of its range,
-        not contiguous or on another device.
+        Raises KernelError for a wrong number of arguments, or one of another type, out of range, not contiguous or on
+        another device.
         """
         types = tuple(map(type, arguments))
         if types not in self._known_types:
@@ -183,7 +183,6 @@ class ArgumentList:
         return device
 
     def check(self, arguments: Sequence) -> list:
-        """The arguments as `argument_of` makes them; errors as `packed`."""
         if len(arguments) != len(self.parameters):
             raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
         checked = [self._checked(*both) for both in zip(self.parameters, arguments, strict=True)]
@@ -371,8 +370,6 @@ class Backend(Protocol):
 
 
 class _Ready:
-    """A kernel on one device, and the memory from which the driver reads its arguments."""
-
     def __init__(self, function, index: int, offset: tuple[int, ...], num_bytes: int) -> None:
         self.function, self.index, self.pointer = function, index, function.kernel.ptr
         self.bytes = bytearray(num_bytes)
@@ -395,7 +392,6 @@ class CupyBackend:
         self._is_packing = Lock()      # the driver has read the arguments when it returns
 
     def launch(self, launch: Launch) -> None:
-        """Start the kernel on torch's current stream of the tensors' device; returns at once."""
         import cupy
 
         device = launch.device
@@ -418,7 +414,6 @@ class CupyBackend:
                 runtime.setDevice(before)
 
     def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """The actions as one CUDA graph: launches and torch's operations on the device, on the same memory."""
         graph, computing, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(computing)
         with torch.cuda.stream(aside):
@@ -447,7 +442,6 @@ class CupyBackend:
 
 
 def current_stream(device: int) -> int:
-    """Pointer of torch's current stream of a device, if possible without creating a Stream object."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device)
 
@@ -457,7 +451,6 @@ _backend: Backend = CupyBackend()
 
 @contextmanager
 def use_backend(backend: Backend) -> Iterator[Backend]:
-    """Launch kernels by `backend` in the block."""
     global _backend
     before, _backend = _backend, backend
     try:
@@ -495,7 +488,6 @@ def recording() -> Iterator[Tape]:
 
 
 def act(action: Callable[[], object]) -> None:
-    """Do something between launches, and record it with them."""
     action()
     if _tape is not None:
         _tape.actions.append(action)
@@ -525,12 +517,10 @@ class Kernel:
             _start(Launch(self, grid, block, operator.index(shared_bytes), arguments, packed, device))
 
     def bind(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> BoundKernel:
-        """The kernel with all arguments except those given as LATER, which stand for pointers; errors as a call."""
         shape = *self._shape(grid, block), operator.index(shared_bytes)
         return BoundKernel(self, _backend.device_type, shape, arguments)
 
     def arguments_on(self, device_type: str) -> ArgumentList:
-        """How arguments are checked for tensors on devices of one type."""
         if device_type not in self._arguments_on:
             self._arguments_on[device_type] = ArgumentList(self.name, self.parameters, device_type)
         return self._arguments_on[device_type]
@@ -551,7 +541,7 @@ class Kernel:
 
 
 class BoundKernel:
-    """A kernel whose launches differ only in some tensors: everything else is checked once."""
+    """A kernel with launches that differ only in some tensors: everything else is checked once."""
 
     def __init__(self, kernel: Kernel, device_type: str, shape: tuple, arguments: Sequence) -> None:
         listed = kernel.arguments_on(device_type)
@@ -583,11 +573,9 @@ def _signatures(source: Path) -> dict[str, tuple[Parameter, ...]]:
 
 @cache
 def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
-    """The kernel `name` of kernels/`file`.cu, or of the path `file`.
+    """The kernel `name` of kernels/`file`.cu, or of the path `file`; KernelError if there is none.
 
     `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
-
-    Raises KernelError for no such file, or no such kernel in it.
     """
     source = file if isinstance(file, Path) else KERNELS / f"{file}.cu"
     if not source.is_file():

@@ -75,7 +75,6 @@ def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
 
 
 def mask_blocks(num_rows: int, dim: int) -> int:
-    """Blocks of threads with eight columns each."""
     return -(-num_rows * -(-dim // LANE_COLUMNS) // BLOCK_THREADS)
 
 

@@ -20,7 +20,6 @@ NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
 
 
 def num_blocks(num_rows: int, lanes: int) -> int:
-    """Blocks that hold `lanes` threads per row."""
     return -(-num_rows * lanes // BLOCK_THREADS)
 
 

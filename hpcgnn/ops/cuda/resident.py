@@ -29,7 +29,6 @@ def resident(array: np.ndarray | torch.Tensor) -> ResidentArray | torch.Tensor:
 
 
 def make_resident(owner: object, *names: str) -> None:
-    """Make the named arrays of a frozen dataclass resident; None stays None."""
     for name in names:
         array = getattr(owner, name)
         if array is not None:

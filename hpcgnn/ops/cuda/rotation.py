@@ -27,12 +27,9 @@ FLOAT_BYTES = 4
 class RotationShape:
     """How a device holds rotated rows of one number of columns.
 
-    Attributes
-    ----------
     block : int              columns of a pass, a power of two
     scale : float            of a pass, 1 / sqrt(block) in float32
-    lanes : int              of a warp that hold a row
-    stride : int             floats between two adjacent rows
+    lanes, stride : int      lanes of a warp that hold a row; floats between two adjacent rows
     threads, shared_bytes : int      of a block; shared_bytes is 0 if rows lie in global memory
     """
 
@@ -68,7 +65,6 @@ class RotationShape:
         return -(-rows * self.lanes // self.threads)
 
     def scratch(self, num_rows: int, device: torch.device) -> torch.Tensor | None:
-        """Global memory for the rows held at a time; None if they lie in shared memory."""
         if self.shared_bytes:
             return None
         num_floats = self.num_blocks(num_rows) * (self.threads // self.lanes) * self.stride
@@ -78,7 +74,6 @@ class RotationShape:
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                      rotation_key: CounterKey, message: torch.Tensor, is_nearest: bool,
                      first_bad: torch.Tensor) -> None:
-    """See `quantization.start_quantizing`; at least one row."""
     shape = RotationShape.of_rows(layout.dim)
     _start("quantize_rotated", rows, shape, layout)(
         rows, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows), key.seed,
@@ -87,7 +82,6 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout,
                     rotation_key: CounterKey, rows: torch.Tensor, accumulate: bool) -> None:
-    """See `quantization.dequantize_rows`; at least one row."""
     shape = RotationShape.of_rows(layout.dim)
     _start("dequantize_rotated", rows, shape, layout)(
         message, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows),

@@ -31,8 +31,6 @@ class Segments:
     The items of a row are its implied self-loop, then its entries. A row without either has one item that adds nothing,
     so that every row is stored by a thread that meets it.
 
-    Attributes
-    ----------
     offset : (num_rows + 1,) int64              row v of the matrix has the items offset[v] .. offset[v + 1] - 1
     block_row : (num_blocks + 1,) int32         row of each block's first item; then the row of the last item of all
     spilled_row, spilled_first, spilled_last : (num_spilled,) int32     rows that lie in more than one block, and the
@@ -58,20 +56,16 @@ class Segments:
 
     @property
     def num_slots(self) -> int:
-        """Number of partial results that blocks hand on: two per block, of its first and its last row."""
         return 2 * self.num_blocks if len(self.spilled_row) else 0
 
 
 class Rows(Protocol):
-    """What decides how the rows of a sparse matrix are cut; see `hpcgnn.ops.aggregation.SparseRows`."""
-
     begin: np.ndarray
     end: np.ndarray
     num_self: int
 
 
 def item_offsets(matrix: Rows) -> np.ndarray:
-    """Where the items of each row begin, (num_rows + 1,) int64."""
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
     return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
@@ -101,8 +95,6 @@ def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_w
 class Geometry:
     """How a device works through one matrix: segments of each span of rows, and rows by length, computed at first use.
 
-    Attributes
-    ----------
     bound : dict      launches over this matrix with checked arguments, by what they differ in; see `Kernel.bind`
     """
 
@@ -113,7 +105,6 @@ class Geometry:
         self.bound: dict[tuple, tuple] = {}
 
     def segments(self, first_row: int, last_row: int) -> Segments:
-        """Segments of the rows first_row .. last_row - 1, at least one."""
         span = first_row, last_row
         if span not in self._segments:
             num_items = int(self.offset[last_row] - self.offset[first_row])
@@ -129,17 +120,14 @@ class Geometry:
 
 
 def sub_warp(num_loads: int) -> int:
-    """Lanes that share a product of `num_loads` loads."""
     return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
 
 
 def lanes_a_row(dim: int) -> int:
-    """Lanes of the sub-warp that shares a row of `dim` columns."""
     return sub_warp(-(-dim // LANE_COLUMNS))
 
 
 def column_blocks(dim: int, lane_columns: int = PAIR) -> int:
-    """Blocks of columns of a grid: each has a warp's columns."""
     return -(-dim // (lane_columns * WARP))
 
 
