@@ -28,9 +28,7 @@ SOURCE_BITS = 32
 class RowsOfEntries:
     """The row of every entry of a CSR matrix, as an array that is read in slices.
 
-    Raises
-    ------
-    DatasetError      indptr that does not rise from 0 to num_entries
+    Raises DatasetError for an indptr that does not rise from 0 to num_entries.
     """
 
     def __init__(self, indptr: np.ndarray, num_entries: int, name: str) -> None:
@@ -69,8 +67,6 @@ def chunks(source: Ends, target: Ends) -> Iterator[tuple[np.ndarray, np.ndarray]
 class SortedArcs:
     """A CSR graph without loops and duplicates.
 
-    Attributes
-    ----------
     indptr : (num_nodes + 1,) int64          by destination
     indices : (num_edges,) int32             sources, ascending within a row
     num_loops : int                          edges from a node to itself that were left out
@@ -94,9 +90,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
     scratch : Path or None                   folder for the buckets of a large graph; None keeps them in memory
     task : ProgressTask                      advances by source edges, read once and sorted once
 
-    Raises
-    ------
-    DatasetError              the scratch folder is full
+    Raises DatasetError if the scratch folder is full.
     """
     cut = _cut_rows(source, target, num_nodes, with_reverse)
     given, reverse = (Buckets(cut, scratch) for _ in range(2))
@@ -135,8 +129,6 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
 class RowCut:
     """Assigns rows to buckets, by groups of 2**group_bits consecutive rows.
 
-    Attributes
-    ----------
     bucket_of : (num_groups,) uint16, ascending
     """
 

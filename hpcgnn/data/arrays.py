@@ -27,9 +27,7 @@ LOCAL_HEADER_BYTES, NAME_LENGTH_AT = 30, 26
 class Archive:
     """A .npz file opened for reading, without pickle.
 
-    Raises
-    ------
-    DatasetError      a file that is missing or no archive; later, a member that is missing or damaged
+    Raises DatasetError for a file that is missing or no archive; later, a member that is missing or damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,9 +148,7 @@ class Archive:
 def load_array(path: Path) -> np.ndarray:
     """A .npy array, memory-mapped copy-on-write.
 
-    Raises
-    ------
-    DatasetError      a file that is missing, damaged, or holds Python objects
+    Raises DatasetError for a file that is missing, damaged, or holds Python objects.
     """
     check_file(path)
     try:
@@ -198,9 +194,7 @@ class RowFile:
     offset : int                  bytes before the first row
     shape : (num_rows, ...)
 
-    Raises
-    ------
-    DatasetError                  the file is too short for the array
+    Raises DatasetError if the file is too short for the array.
     """
 
     def __init__(self, file: BinaryIO, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -301,9 +295,7 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
 
     `blocks` are (num_rows, ...) arrays, at least one, equal but for their first dimension.
 
-    Raises
-    ------
-    DatasetError                  the folder is full
+    Raises DatasetError if the folder is full.
     """
     if scratch is None:
         return np.concatenate(list(blocks))

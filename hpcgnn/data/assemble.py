@@ -72,11 +72,9 @@ def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, Cleani
     """Join a cleaned graph with labels made from its in-degrees and a random split.
 
     The name of the dataset says so, and with it every run and report: no such score is a benchmark. Parameters are
-    those of `assemble_dataset`; options.made_classes is given.
+    as of `assemble_dataset`; options.made_classes is given.
 
-    Raises
-    ------
-    DatasetError              more classes than nodes, or what assemble_dataset refuses
+    Raises DatasetError for more classes than nodes, or what assemble_dataset refuses.
     """
     num_classes = options.made_classes
     labels = made_labels(graph[0], graph[1], num_classes, name)
@@ -205,9 +203,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     origins : Origins                        where the source holds what was read
     unlabeled : (num_nodes,) bool            nodes that no split may hold, or None
 
-    Raises
-    ------
-    DatasetError                             whatever `GraphDataset.check` refuses
+    Raises DatasetError for whatever `GraphDataset.check` refuses.
     """
     if not is_plain_name(name):
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "

@@ -27,9 +27,7 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     is_weighted : bool        False without weights, or if all are 1
     remarks : tuple of str    for the cleaning report
 
-    Raises
-    ------
-    DatasetError              a weight that is no number, or not positive and finite as float32
+    Raises DatasetError for a weight that is no number, or not positive and finite as float32.
     """
     if weight is None:
         return False, ()
@@ -72,9 +70,7 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
     indices : (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
     report : CleaningReport                         is_symmetric describes the returned graph
 
-    Raises
-    ------
-    DatasetError                                    an edge from or to a node that does not exist
+    Raises DatasetError for an edge from or to a node that does not exist.
     """
     return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress, scratch)[0]
 
@@ -150,7 +146,7 @@ def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
             num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
-    # Returns arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops.
+    # Returns edges without loops, each once, as CSR of weights by destination, of ones without any; and the loops.
     source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))
@@ -158,7 +154,7 @@ def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
         source, target = source[keep], target[keep]
         weight = None if weight is None else weight[keep]
     values = np.ones(len(source), np.int8) if weight is None else weight.astype(np.float64)
-    # scipy chooses 32- or 64-bit indices by num_nodes and the number of arcs, and sorts and merges row by row.
+    # scipy chooses 32- or 64-bit indices by num_nodes and the number of edges, and sorts and merges row by row.
     matrix = scipy.sparse.coo_matrix((values, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
     matrix.sum_duplicates()
     if weight is None:
@@ -167,14 +163,14 @@ def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
 
 
 def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[scipy.sparse.csr_matrix, bool]:
-    # Returns the matrix with the reverse of each arc that lacks it, if asked, and whether all arcs then hold both
-    # ways. An arc that is there keeps its weight, so weights of the two directions may differ.
+    # Returns the matrix with the reverse of each edge that lacks it, if asked, and whether all edges then hold
+    # both ways. An edge that is there keeps its weight, so weights of the two directions may differ.
     reverse = matrix.transpose().tocsr()
     is_symmetric = (np.array_equal(reverse.indptr, matrix.indptr) and np.array_equal(reverse.indices, matrix.indices))
     if is_symmetric or not symmetrize:
         return matrix, is_symmetric
     if matrix.dtype != np.int8:
-        # The difference is an exact zero where an arc is there already, and scipy drops zeros.
+        # The difference is an exact zero where an edge is there already, and scipy drops zeros.
         reverse = reverse - reverse.multiply(matrix.astype(bool))
     both = (matrix + reverse).tocsr()
     both.sort_indices()

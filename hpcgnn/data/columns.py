@@ -81,9 +81,7 @@ def as_ids(values: Any, what: str) -> Ids:
 
     `values` is a column of any library; `what` names it in the plural, to start a sentence: "g: the ends of edges".
 
-    Raises
-    ------
-    DatasetError             an id that is missing, numbers with a fraction or with lost digits, or what is no id
+    Raises DatasetError for an id that is missing, numbers with a fraction or with lost digits, or what is no id.
     """
     if (type(values) is np.ndarray and values.dtype == np.int64 and values.dtype.isnative and values.ndim == 1) or (
             isinstance(values, pa.LargeStringArray) and not values.null_count and _first_empty(values) is None):
@@ -112,9 +110,7 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
     -------
     numbers : (n, ...) bool, integer or float, in this machine's byte order; bfloat16 becomes float32
 
-    Raises
-    ------
-    DatasetError             what are no numbers
+    Raises DatasetError for values that are no numbers.
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.texts is None:
@@ -131,9 +127,7 @@ def as_labels(values: Any, what: str) -> np.ndarray | Words:
 
     `values` is a column or matrix of any library, (num_nodes,) or (num_nodes, num_columns).
 
-    Raises
-    ------
-    DatasetError             labels of several types, or of a type that no label has
+    Raises DatasetError for labels of several types, or of a type that no label has.
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.is_mixed:
@@ -142,7 +136,7 @@ def as_labels(values: Any, what: str) -> np.ndarray | Words:
 
 
 def as_words(values: Any, what: str) -> Words:
-    """Return a word a node, such as the name of a split. Raises DatasetError for what are no texts."""
+    """Return one word per node, such as the name of a split. Raises DatasetError for values that are no texts."""
     column = _taken(values.texts if isinstance(values, Cells) else values, what)
     if column.texts is None and column.unknown is not None and column.unknown.all():
         return Words(np.full(column.shape, -1, np.int32), ())
@@ -157,9 +151,7 @@ def is_mask(values: Any, num_nodes: int, what: str) -> bool:
     True and False mark. So do 0 and 1, of any type of numbers, where there is one for each of more than two nodes: as
     ids they would name a node twice.
 
-    Raises
-    ------
-    DatasetError             0 and 1 for a graph of one or two nodes, which can be read both ways
+    Raises DatasetError for 0 and 1 on a graph of one or two nodes, which can be read both ways.
     """
     column = _taken(values.texts if isinstance(values, Cells) else values, what)
     if column.texts is not None:
@@ -177,9 +169,7 @@ def is_mask(values: Any, num_nodes: int, what: str) -> bool:
 def as_mask(values: Any, what: str) -> np.ndarray:
     """Return marks of nodes, (num_nodes,) bool, or of several splits (num_nodes, num_splits), from bool or 0 and 1.
 
-    Raises
-    ------
-    DatasetError             a value that is unknown, or neither 0 nor 1
+    Raises DatasetError for a value that is unknown, or neither 0 nor 1.
     """
     column = _taken(values.texts if isinstance(values, Cells) else values, what)
     if column.unknown is not None:
@@ -201,9 +191,7 @@ def as_mask(values: Any, what: str) -> np.ndarray:
 def as_ends(values: Any, what: str) -> tuple[Any, Any]:
     """Return the columns of sources and of targets in an array of edges, (2, num_edges) or (num_edges, 2).
 
-    Raises
-    ------
-    DatasetError             an array of another shape, or of shape (2, 2), which can be read both ways
+    Raises DatasetError for an array of another shape, or of shape (2, 2), which can be read both ways.
     """
     column = _taken(values, what)
     shape = column.shape
@@ -223,9 +211,7 @@ def as_ends(values: Any, what: str) -> tuple[Any, Any]:
 def as_features(values: Any, what: str = "features") -> np.ndarray | scipy.sparse.csr_matrix | RowFile:
     """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR where they are sparse, or in a file.
 
-    Raises
-    ------
-    DatasetError             no numbers, or neither a vector nor a matrix
+    Raises DatasetError for values that are no numbers, or neither a vector nor a matrix.
     """
     if isinstance(values, RowFile):
         return values

@@ -42,12 +42,10 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,labels=FILE][,features=FILE][,splits=FILE][,ids=true|false][,header=true|false][,weight=none]
     [,ignore=LABEL;LABEL]".
 
-    The dataset is named after the edge file. The nodes are those of the features with ids, else of the labels with ids;
-    where no file has ids, row k belongs to node k; where there are no rows either, nodes are those that have edges.
+    The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids;
+    where no file has ids, row k belongs to node k; where there are no rows either, the nodes are the ends of edges.
 
-    Raises
-    ------
-    DatasetError      a file that is missing or malformed, an edge to a node that has no row
+    Raises DatasetError for a file that is missing or malformed, or an edge to a node that has no row.
     """
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, "an edges: source")
@@ -94,8 +92,6 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
 class EdgeFile:
     """The content of a file of edges.
 
-    Attributes
-    ----------
     source, target : (num_edges,) int64, possibly read in slices, or both texts
     weight : (num_edges,) float64, or None
     num_nodes : int or None          if the file states it: its ids 1 to num_nodes are then rows already
@@ -122,9 +118,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     are_rows : bool                  no other file has ids, so a file that counts nodes from 1 tells how many there are
     has_weights : bool               take a third column as weights
 
-    Raises
-    ------
-    DatasetError                     a file that is missing or malformed, or with columns of another meaning
+    Raises DatasetError for a file that is missing or malformed, or with columns of another meaning.
     """
     table = TextTable(path, has_header, options.progress)
     known = _known_form(table)

@@ -59,8 +59,6 @@ class ScaledColumns:
 class FeatureRows:
     """Features as their source has them, and the treatments of rows that are read; treated rows are not kept.
 
-    Attributes
-    ----------
     source : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile; never changed
     treatments : tuple of Treatment, applied in this order
     """
@@ -123,9 +121,7 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
     features : (num_nodes, num_features) float32: the given ndarray, scipy CSR, or FeatureRows
     remarks : tuple of str         what was done, for the cleaning report
 
-    Raises
-    ------
-    DatasetError                   no features given and none asked to be made
+    Raises DatasetError if no features are given and none are to be made.
     """
     if options.features == "structural" or (options.features == "auto" and given is None):
         features = structural_features(indptr, indices)
@@ -223,7 +219,7 @@ def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
 def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
     """Divide each row by the sum of its absolute values; a zero row stays zero. `task` advances by rows.
 
-    Reference: Kipf and Welling, ICLR 2017, section 5.2 (row-normalized bags of words, whose entries are non-negative).
+    Reference: Kipf and Welling, ICLR 2017, section 5.2 (row-normalized bags of words, with non-negative entries).
     """
     if scipy.sparse.issparse(features):
         total = np.asarray(abs(features).sum(axis=1), dtype=np.float64).ravel()

@@ -42,9 +42,7 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
     column : int or None      which of several splits, counted from 0; masks of one split hold for all of them
     rows : NodeRows           finds nodes by id; None if ids are row numbers
 
-    Raises
-    ------
-    DatasetError          another form, an unknown word, an id that no node has
+    Raises DatasetError for another form, an unknown word, or an id that no node has.
     """
     if isinstance(splits, dict):
         members = [None, None, None]
@@ -64,9 +62,7 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
 def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
     """Masks of one word per node, see `read_splits`.
 
-    Raises
-    ------
-    DatasetError          a word that names no split, or another number of words than nodes
+    Raises DatasetError for a word that names no split, or another number of words than nodes.
     """
     try:
         found = as_words(words, f"{name}: the splits")
@@ -124,8 +120,6 @@ def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, co
 class GivenGraph:
     """What a user's object or files say, before anything is decided.
 
-    Attributes
-    ----------
     source, target : (num_edges,) ids of the ends of edges: columns of any library, or numbers read in slices
     weight : (num_edges,) column of numbers, or None
     node_id : (num_nodes,) column with the id of each row, or None if ends are row numbers
@@ -166,10 +160,8 @@ class GivenGraph:
 def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     """Number the nodes, clean the edges, decide what labels mean, and check the whole.
 
-    Raises
-    ------
-    DatasetError       arrays that disagree, an unknown id, weights that are not positive, or what `assemble_dataset`
-                       refuses
+    Raises DatasetError for arrays that disagree, an unknown id, weights that are not positive, or what
+    `assemble_dataset` refuses.
     """
     labels = _labels(given, options)
     if given.weight is not None:
@@ -215,7 +207,7 @@ def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
 
 
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
-    # Returns the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed.
+    # Returns the rows of both ends of each edge, the number of nodes, and what tells a row from an id, if needed.
     source, target = given.source, given.target
     if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
         source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")

@@ -25,9 +25,7 @@ ROLES = ("tr", "va", "te")
 def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
     """Load the folder `rest`; the dataset is named after the folder, in lower case.
 
-    Raises
-    ------
-    DatasetError      a file that is missing or damaged, a node without a label, arrays that disagree
+    Raises DatasetError for a file that is missing or damaged, a node without a label, or arrays that disagree.
     """
     folder = Path(rest)
     if not folder.is_dir():

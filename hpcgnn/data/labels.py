@@ -25,9 +25,7 @@ LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
     """Class ids as int64, UNKNOWN for NaN; `values` are (num_nodes,) or (num_nodes, 1), integer or floating point.
 
-    Raises
-    ------
-    DatasetError      a value that is no whole number, or too large for a class
+    Raises DatasetError for a value that is no whole number, or too large for a class.
     """
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
@@ -71,9 +69,7 @@ def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name:
     Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id. So the graph alone can
     teach the task.
 
-    Raises
-    ------
-    DatasetError      more classes than nodes
+    Raises DatasetError for more classes than nodes.
     """
     degree = np.diff(indptr)
     if num_classes > len(degree):
@@ -86,7 +82,7 @@ def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name:
 
 
 def _sums_of_neighbors(indptr: np.ndarray, indices: np.ndarray, value: np.ndarray) -> np.ndarray:
-    # Sum a whole number of each node over the in-neighbors, (num_nodes,) int64, some arcs at a time.
+    # Sum a whole number of each node over the in-neighbors, (num_nodes,) int64, some edges at a time.
     sums, first = np.empty(len(value), np.int64), 0
     while first < len(value):
         last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + ARCS_A_CHUNK, side="right")) - 1)
@@ -117,8 +113,6 @@ FAR = 5.0      # deviations of targets from 0, from which a training begins far 
 class Labels:
     """Labels as a GraphDataset has them.
 
-    Attributes
-    ----------
     values : (num_nodes,) int64, (num_nodes, num_classes) uint8, or (num_nodes, num_classes) float32
     class_names : tuple of str      empty if classes are numbers
     remarks : tuple of str          what was decided, for the cleaning report
@@ -151,10 +145,8 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     column_names : tuple of str     of several columns of 0 and 1
     ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
 
-    Raises
-    ------
-    DatasetError                    labels that do not fit `task`, or no task; a class for nearly every node; an ignored
-                                    label that no node has
+    Raises DatasetError for labels that do not fit `task`, or no task, a class for nearly every node, or an ignored
+    label that no node has.
     """
     sets = _of_sets(values, ignore)
     if sets is not None and task in ("auto", "multi-label"):
@@ -181,8 +173,8 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 
 
 def _of_sets(values: Any, ignore: tuple | None) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    # Returns rows of 0 and 1, and the names of their columns, of sets or lists of classes a node; None for other
-    # forms. A node whose set is missing has a row of NaN.
+    # Returns rows of 0 and 1, and the names of their columns, of sets or lists of classes per node; None for other
+    # forms. A node without a set has a row of NaN.
     items = values.tolist() if str(getattr(values, "dtype", "")) == "object" else values
     if not isinstance(items, list | tuple) or not all(
             isinstance(item, SETS) or item is None or (isinstance(item, float) and math.isnan(item)) for item in items):

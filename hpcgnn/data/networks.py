@@ -33,9 +33,7 @@ PLAIN_NODES = str | bytes | int | float | np.generic
 def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
     """The graph of a square sparse matrix of SciPy or torch; stored non-zero values are weights.
 
-    Raises
-    ------
-    DatasetError       a matrix that is not square or has damaged index arrays
+    Raises DatasetError for a matrix that is not square or has damaged index arrays.
     """
     matrix = as_sparse(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -70,9 +68,7 @@ def _arrays(choices: Choices, name: str) -> dict[str, Any]:
 def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of an array of edges: (2, num_edges) or (num_edges, 2), or a pair of sources and targets.
 
-    Raises
-    ------
-    DatasetError       an array of another shape, or of shape (2, 2), which can be read both ways
+    Raises DatasetError for an array of another shape, or of shape (2, 2), which can be read both ways.
     """
     if isinstance(ends, tuple) and len(ends) == 2 and np.ndim(ends[0]) == 1:
         source, target = ends
@@ -88,9 +84,7 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
 
     Attributes of nodes and edges are found by the names that are given, or by usual ones.
 
-    Raises
-    ------
-    DatasetError       an attribute that some nodes lack, or nodes that are neither texts nor integers
+    Raises DatasetError for an attribute that some nodes lack, or nodes that are neither texts nor integers.
     """
     ids = list(graph.nodes())
     odd = next((node for node in ids if not isinstance(node, PLAIN_NODES) and np.ndim(node)), None)

@@ -35,8 +35,6 @@ FEATURES = np.float32    # the type of numbers in a file of features, and of no 
 class NodeFile:
     """The content of one file of values per node.
 
-    Attributes
-    ----------
     ids : (num_rows,) int64 or texts, or None if row k belongs to node k
     values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
     skipped : tuple of str           lines and columns that were left out
@@ -65,9 +63,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     dtype : type              of numbers: np.float64 or np.float32
     has_ids, has_header : bool or None      None finds out
 
-    Raises
-    ------
-    DatasetError              a file that is missing or malformed, texts among several columns of values
+    Raises DatasetError for a file that is missing or malformed, or texts among several columns of values.
     """
     if path.suffix == ".npy":
         return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
@@ -149,9 +145,7 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
     """A file's values in the order of the nodes; missing for nodes that it does not name.
 
-    Raises
-    ------
-    DatasetError              an unknown id, one twice, or a node without a row if all must have one
+    Raises DatasetError for an unknown id, one twice, or a node without a row if all must have one.
     """
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice

@@ -36,9 +36,7 @@ def is_matrix(archive: Archive) -> bool:
 def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) -> GivenGraph:
     """Read the matrix and the files of labels, features and splits that `settings` name, row k for node k.
 
-    Raises
-    ------
-    DatasetError       a matrix that is damaged or not square; one that is not symmetric, without rows=
+    Raises DatasetError for a matrix that is damaged or not square, or not symmetric if `rows=` is not given.
     """
     try:
         matrix = scipy.sparse.load_npz(path)
@@ -78,10 +76,8 @@ SETTINGS = ("label", "weight", "split", "ignore")     # of an archive of arrays
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
     """Load the archive at the path that `rest` starts with; the dataset is named after the file.
 
-    Raises
-    ------
-    DatasetError      a file that is missing, damaged, without labels and none are to be made, or with arrays that
-                      disagree; a SciPy matrix without `rows=`
+    Raises DatasetError for a file that is missing, damaged, or without labels if none are to be made, arrays that
+    disagree, or a SciPy matrix without `rows=`.
     """
     file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
     path = Path(file)
@@ -145,7 +141,7 @@ def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:
 
 def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
     indptr, indices = archive.integers("indptr"), archive.integer_rows("indices")
-    # Row v lists the sources of the arcs into v.
+    # Row v lists the sources of the edges into v.
     return indices, RowsOfEntries(indptr, len(indices), name), len(indptr) - 1
 
 

@@ -27,9 +27,7 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
     data : PyG Data or dict of its tensors, a list or dataset of these, DGL graph, SciPy or torch sparse matrix,
         NetworkX graph, table of edges, (2, E) or (E, 2) array, or a pair of arrays
 
-    Raises
-    ------
-    DatasetError       an object of another kind, or one that lacks what a graph needs
+    Raises DatasetError for an object of another kind, or one that lacks what a graph needs.
     """
     name = choices.name or _name_of(data)
     for takes, refused, kind, take in KINDS:

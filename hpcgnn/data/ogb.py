@@ -50,12 +50,10 @@ REFUSED = {
 def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
     """Load the dataset named `rest` from options.root, downloading it if it is missing and `ogb` is installed.
 
-    An arc u -> v (u cites v) carries messages from u to v unless options.symmetrize adds the reverse; ogbn-products is
+    An edge u -> v (u cites v) carries messages from u to v unless options.symmetrize adds the reverse; ogbn-products is
     undirected and always gets both directions.
 
-    Raises
-    ------
-    DatasetError      a dataset that is unknown, not supported, missing, or has damaged or disagreeing files
+    Raises DatasetError for a dataset that is unknown, not supported, missing, or has damaged or disagreeing files.
     """
     if rest in REFUSED:
         raise DatasetError(f"ogb:{rest} is not supported: {REFUSED[rest]}; supported are {', '.join(ENTRIES)}")

@@ -47,9 +47,7 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, str]:
     """Split "a=1,b=2" into {"a": "1", "b": "2"}.
 
-    Raises
-    ------
-    DatasetError      a setting without "=", given twice, or not in `valid`
+    Raises DatasetError for a setting without "=", given twice, or not in `valid`.
     """
     settings: dict[str, str] = {}
     for item in filter(None, text.split(",")):
@@ -88,9 +86,7 @@ def split_of(text: str | None) -> str | int | bool | None:
 def convert_setting(key: str, text: str, kind: type, source: str) -> int | float | bool:
     """Convert one value to `kind`: int (1e6 is accepted), float or bool.
 
-    Raises
-    ------
-    DatasetError      text that is not such a value
+    Raises DatasetError for text that is not such a value.
     """
     try:
         if kind is bool:
@@ -141,8 +137,6 @@ Progress = Callable[[str, "float | None"], ProgressTask]
 class SourceOptions:
     """How to read a source.
 
-    Attributes
-    ----------
     seed : int                  of a random split, and of a synthetic graph that names none
     symmetrize : bool           add the reverse of every edge; otherwise edge u -> v only carries messages from u to v
     root : Path or None         folder of OGB datasets, "dataset" if None
@@ -156,9 +150,7 @@ class SourceOptions:
     task : {"auto", "classes", "multi-label", "regression"}     auto takes numbers with a fraction for targets
     scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
 
-    Raises
-    ------
-    DatasetError                a value outside those named above
+    Raises DatasetError for a value outside those named above.
     """
 
     seed: int = 0

@@ -104,9 +104,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 def load_pickle(path: Path) -> Any:
     """Read one pickled array, CSR matrix or container; a CSR matrix is checked and comes back as scipy's.
 
-    Raises
-    ------
-    DatasetError      a file that is missing or damaged, or names anything but arrays and plain containers
+    Raises DatasetError for a file that is missing or damaged, or names anything but arrays and plain containers.
     """
     check_file(path)
     try:
@@ -143,8 +141,6 @@ NUM_VALIDATION = 500
 class RawFiles:
     """Contents of the raw files.
 
-    Attributes
-    ----------
     allx, tx : scipy CSR               features of the nodes 0..len(allx) - 1, and of the test nodes in test_id's order
     ally, ty : (rows, num_classes)     one-hot labels of the same
     num_train : int                    rows of y
@@ -167,9 +163,7 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
     Every edge carries messages both ways, as in all uses of these files. Test ids that test.index leaves out
     (15 of CiteSeer's) get zero features and no label.
 
-    Raises
-    ------
-    DatasetError      a file that is missing or damaged, files that disagree
+    Raises DatasetError for a file that is missing or damaged, or files that disagree.
     """
     folder, name = _find(Path(rest))
     raw = _read(folder, name)

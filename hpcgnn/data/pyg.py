@@ -33,9 +33,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
     train_mask, val_mask and test_mask are read where they are.
 
-    Raises
-    ------
-    DatasetError       no edge_index, a graph of several types of nodes, or an attribute that is not there
+    Raises DatasetError for a missing edge_index, a graph of several types of nodes, or a missing attribute.
     """
     named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
                   if isinstance(choice, str))
@@ -133,9 +131,7 @@ def _splits(held: dict[str, Any], choice: Any, name: str) -> Any:
 def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata.
 
-    Raises
-    ------
-    DatasetError       a graph of several types of nodes or edges, or a name that is not there
+    Raises DatasetError for a graph of several types of nodes or edges, or a name that is not there.
     """
     if not getattr(graph, "is_homogeneous", True):
         raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
@@ -184,12 +180,7 @@ def is_graph(data: Any) -> bool:
 
 
 def held_of(data: Any, name: str) -> Held:
-    """Attributes of one graph by name, except None.
-
-    Raises
-    ------
-    DatasetError       a graph of several types of nodes
-    """
+    """Attributes of one graph by name, except None. Raises DatasetError for a graph of several types of nodes."""
     if hasattr(data, "node_types") or "HeteroData" in type(data).__name__:
         raise DatasetError(f"{name} has nodes of several types (HeteroData), and hpcgnn trains on one; convert it by "
                            "data.to_homogeneous()")
@@ -200,9 +191,7 @@ def held_of(data: Any, name: str) -> Held:
 def graphs_in(data: Any, name: str) -> list[Held]:
     """Return the graphs of a list, of (tensors, slices) or of a dataset.
 
-    Raises
-    ------
-    DatasetError       slices that don't say where each graph begins, or items that are no graphs
+    Raises DatasetError for slices that don't say where each graph begins, or items that are no graphs.
     """
     if isinstance(data, tuple) and len(data) in (2, 3) and (data[1] is None or _are_slices(data[1])):
         held = held_of(data[0], name)
@@ -255,9 +244,7 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
     edges_of : callable(held, name) -> (source, target, weight or None)
     named : tuple of str       attributes that are read beside the usual ones
 
-    Raises
-    ------
-    DatasetError       no graph, one that doesn't say how many nodes it has, or attributes that only some have
+    Raises DatasetError for no graph, one that doesn't say how many nodes it has, or attributes that only some have.
     """
     if not graphs:
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
@@ -343,9 +330,7 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
     Data.to_dict(); the dataset is named after the file.
 
-    Raises
-    ------
-    DatasetError      a file that is missing, damaged, holds objects, or no graph
+    Raises DatasetError for a file that is missing, damaged, holds objects, or no graph.
     """
     file, settings = split_path(rest, SETTINGS, "a pyg: source")
     path = Path(file)

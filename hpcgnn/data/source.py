@@ -30,7 +30,7 @@ LOADERS = {
     "pyg": load_pyg,
 }
 
-# Sources of the user's own making, whose labels may be missing or of any kind; the others say what theirs are.
+# Sources of the user's own making: labels may be missing or of any kind. The others say what theirs are.
 OWN = ("npz", "edges", "csv", "parquet", "pyg")
 # Sources that are what their name says. A file of the user's own may have any name.
 PUBLIC = ("planetoid", "ogb", "graphsaint")

@@ -24,10 +24,8 @@ from hpcgnn.errors import DatasetError
 class BlockModel:
     """Settings of a synthetic graph. On the default one, models of two layers reach a test accuracy of 0.75 to 0.9.
 
-    Attributes
-    ----------
     nodes : int
-    mean_degree : float      neighbors of a node; the graph has round(nodes * mean_degree / 2) undirected edges
+    mean_degree : float      neighbors per node; the graph has round(nodes * mean_degree / 2) undirected edges
     classes, features : int
     homophily : float        share of the edges that join two nodes of the same class
     exponent : float         of the power law of the degrees, P(degree) ~ degree**-exponent, above 2
@@ -35,9 +33,7 @@ class BlockModel:
     multi_label : bool       indicator rows: the node's class, often a companion class, seldom others
     seed : int
 
-    Raises
-    ------
-    DatasetError             a value out of range, or more edges than the classes have room for
+    Raises DatasetError for a value out of range, or more edges than the classes have room for.
     """
 
     nodes: int = 20_000
@@ -72,9 +68,7 @@ class BlockModel:
 def parse_block_model(text: str, seed: int) -> BlockModel:
     """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none.
 
-    Raises
-    ------
-    DatasetError      an unknown setting, a value of the wrong type or out of range
+    Raises DatasetError for an unknown setting, a value of the wrong type or out of range.
     """
     kinds = {field.name: type(field.default) for field in fields(BlockModel)}
     settings = split_settings(text, tuple(kinds), "synthetic:")
@@ -95,8 +89,6 @@ MIN_COPIES = 4
 class Stubs:
     """Nodes repeated in proportion to their weight and grouped by block, so that one random index draws a node.
 
-    Attributes
-    ----------
     node : (num_stubs,) int64 or int32
     block : (num_nodes,) int64
     start, length : (num_blocks,) int64     stubs of block b are node[start[b]:start[b] + length[b]]
@@ -121,9 +113,7 @@ def draw_edges(model: BlockModel, block: np.ndarray, rng: np.random.Generator,
     -------
     source, target : (num_undirected_edges,) int32, int64 from 2**31 nodes on; source < target
 
-    Raises
-    ------
-    DatasetError                      more edges inside or between classes than there is room for
+    Raises DatasetError for more edges inside or between classes than there is room for.
     """
     num_within = round(model.homophily * model.num_undirected_edges)
     num_between = model.num_undirected_edges - num_within
@@ -226,9 +216,7 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     numbers of edges inside and between classes are fixed rather than Poisson, and no pair is drawn twice, so mean
     degree and homophily are met exactly.
 
-    Raises
-    ------
-    DatasetError      settings that are unknown, out of range or too dense
+    Raises DatasetError for settings that are unknown, out of range or too dense.
     """
     model = parse_block_model(rest, options.seed)
     feature_bytes = 4 * model.features if options.scratch is None else 0

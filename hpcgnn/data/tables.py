@@ -21,8 +21,6 @@ ROWS = ("sources", "destinations")
 class Choices:
     """Where in an object things are, or the things themselves as arrays.
 
-    Attributes
-    ----------
     ignore : None, False, or labels or columns to leave out
                              labels become unknown, columns are no features; False takes each label but NaN for a class
     features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of names;
@@ -109,9 +107,7 @@ def _has_fields(data: Any) -> bool:
 def columns_of(data: Any, what: str) -> Table:
     """Columns of a table by name, each with num_rows values, as their library holds them.
 
-    Raises
-    ------
-    DatasetError       no such table, or a column name twice
+    Raises DatasetError for no such table, or a column name twice.
     """
     if hasattr(data, "to_arrow"):
         data = data.to_arrow()
@@ -143,9 +139,7 @@ def columns_of(data: Any, what: str) -> Table:
 def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes.
 
-    Raises
-    ------
-    DatasetError       a column that is not there, or columns that have to be named
+    Raises DatasetError for a column that is not there, or columns that have to be named.
     """
     index = index_columns(edges)
     named = {column: values for column, values in edges.items() if column not in index}
@@ -240,9 +234,7 @@ def given_arrays(choices: Choices) -> dict[str, Any]:
 def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[Any, str | None]:
     """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself.
 
-    Raises
-    ------
-    DatasetError       a column that is not there
+    Raises DatasetError for a column that is not there.
     """
     if choice is None:
         choice = first_of(usual, table)

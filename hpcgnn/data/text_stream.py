@@ -56,16 +56,14 @@ BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
 def parts_of(path: Path, kinds: str) -> list[Path]:
     """The files that a path stands for, sorted by name.
 
-    Hidden files, and those that begin with _ or end with .crc, are skipped: Spark and Dask write them beside the data.
+    Hidden files, and files that begin with _ or end with .crc, are skipped: Spark and Dask write them beside the data.
 
     Parameters
     ----------
     path : Path            a file, a folder, or a pattern with *, ? or [
     kinds : str            what is expected, for a sentence
 
-    Raises
-    ------
-    DatasetError           nothing there, or no files in the folder
+    Raises DatasetError if nothing is there, or the folder has no files.
     """
     if not path.exists() and any(mark in str(path) for mark in "*?["):
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
@@ -116,15 +114,11 @@ class TextStream:
     ----------
     task : ProgressTask            advances by bytes of the file as it is stored
 
-    Attributes
-    ----------
     num_comments : int             comment lines skipped so far
     comments : list of str         the first of them
     head : list of bytes           lines before the data that begin with # or % and a letter: comments, or data
 
-    Raises
-    ------
-    DatasetError                   while reading: a file that is missing, damaged, no text, or has an endless line
+    Raises DatasetError while reading for a file that is missing, damaged, no text, or has an endless line.
     """
 
     def __init__(self, path: Path, task: ProgressTask | None = None) -> None:
@@ -260,7 +254,7 @@ class TextStream:
         return b"".join(kept)
 
     def _without_head(self, lines: bytes) -> bytes:
-        # Skip comments and empty lines before the data; those that may be data are kept in `head`.
+        # Skip comments and empty lines before the data; lines that may be data are kept in `head`.
         start = 0
         while start < len(lines):
             if lines[start] in b" \t\n" and (empty := EMPTY_LINES.match(lines, start)):

@@ -61,11 +61,9 @@ class CellError(DatasetError):
 class Layout:
     """How a file is laid out, as its first lines show.
 
-    Attributes
-    ----------
     separator : str                one character; a blank stands for any run of blanks
     header : tuple of str or None  names of the columns, None if the first line is data
-    num_columns : int              cells of a row, also a last one that is empty in all rows
+    num_columns : int              cells per row, also a last one that is empty in all rows
     has_tail : bool                each row ends in a separator
     size : tuple of int or None    rows, columns and entries that a Matrix Market file states before its entries
     """
@@ -87,17 +85,13 @@ class TextTable:
     has_header : bool or None      None: a first line of texts is a header if it stands above a column of numbers, or
                                    holds a usual name such as id, source or label
 
-    Attributes
-    ----------
     num_columns : int              0 for a file without rows or header
     first : tuple of str           cells of the first row of data
     size : tuple of int or None    of a Matrix Market file
     comments : list of str         the first skipped lines
     keys : tuple of str            columns in the names of folders, as in year=2020/part-0.csv
 
-    Raises
-    ------
-    DatasetError                   a file that is missing, damaged, or no text table
+    Raises DatasetError for a file that is missing, damaged, or no text table.
     """
 
     def __init__(self, path: Path, has_header: bool | None = None,
@@ -530,9 +524,7 @@ def ids_of(column: pa.ChunkedArray) -> Ids:
 def checked_ids(ids: Ids, path: Path) -> Ids:
     """The ids, unchanged.
 
-    Raises
-    ------
-    DatasetError      an id of several lines, from a quotation mark that is not closed; one missing among numbers
+    Raises DatasetError for an id of several lines, from a quotation mark that is not closed; one missing among numbers.
     """
     if not isinstance(ids, pa.Array):
         return ids
@@ -606,9 +598,7 @@ def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, firs
     -------
     matrix : (num_rows, num_columns - first) dtype; (0, 0) for a file without rows
 
-    Raises
-    ------
-    CellError                 a cell that is no number
+    Raises CellError for a cell that is no number.
     """
     kind = INTEGER if np.issubdtype(dtype, np.integer) else NUMBER
     kinds = [None] * first + [kind] * (table.num_columns - first)

@@ -20,8 +20,6 @@ class Origins:
     """Where a source holds what was read, in words such as "column field of papers.csv"; empty if there is nothing to
     say.
 
-    Attributes
-    ----------
     feature_names : tuple of str       of the columns of features, in order
     skipped : tuple of str             lines or rows left out and why, as "3 lines of a.csv that start with #"
     unused : tuple of str              columns, attributes and arrays that were not used
