@@ -121,7 +121,7 @@ class Arrival:
         self.traffic.staleness = max(self.traffic.staleness, self.age)
 
     def packed(self) -> PackedRows | None:
-        """Return the quantized rows, valid until the next exchange; None where `finish` must write them."""
+        """The quantized rows, valid until the next exchange; None if `finish` must write them."""
         if self.table is not None or self.after is not None or not self.messages.is_packed:
             return None
         self.wait()
@@ -130,7 +130,7 @@ class Arrival:
         return PackedRows(self.received, *self.messages.halo_rows)
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the rows as a view of the receive buffer; None where `finish` must write them."""
+        """The rows as a view of the receive buffer; None if `finish` must write them."""
         messages = self.messages
         if (not self.is_read_once or self.table is not None or self.after is not None
                 or not messages.is_table_of(8 * dtype.itemsize)):
@@ -162,7 +162,6 @@ class Arrival:
             self.after(rows)
 
     def apply(self) -> None:
-        """Let the table learn what arrived, once."""
         if not self.is_applied:
             self.table.apply(self)
             self.is_applied = True
@@ -182,10 +181,7 @@ class Arrival:
 
 
 def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...]) -> Messages:
-    """Rebuild the received messages that `Arrival.state` describes.
-
-    incoming : tuple of RowList, one per peer      all rows that can arrive; the messages held some of them
-    """
+    """Rebuild the received messages that `Arrival.state` describes, from `incoming`, all rows that can arrive."""
     dim = int(state["dim"])
     receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
     layouts = tuple(MessageLayout.build(widths, dim, str(state["code"])) for widths in split(state["bit_width"]))

@@ -44,7 +44,6 @@ class EpochPlan:
 
     @property
     def in_clusters(self) -> bool:
-        """Whether the epoch has several steps of whole clusters."""
         return self.num_steps > 1 and not self.by_row
 
     def reads_stale(self, layer: int, purpose: int) -> bool:

@@ -182,11 +182,10 @@ class _Incoming:
 
 
 class Carrier:
-    """Move the messages of one rank's asynchronous exchanges on a communicator of its own.
+    """Moves the messages of one rank's asynchronous exchanges on a communicator of its own; making one is collective.
 
-    comm : MPI communicator, which is duplicated (collective)
-    pipeline : {"thread", "polling"}
-        who moves pieces while the main thread computes: a thread, if MPI allows it, or only `poll`
+    While the main thread computes, a thread moves pieces if `pipeline` is "thread" and MPI allows it; with "polling"
+    only `poll` does.
     """
 
     def __init__(self, comm: MPI.Comm, pipeline: str):
@@ -215,7 +214,6 @@ class Carrier:
         return flight
 
     def poll(self) -> None:
-        """Move what can be moved, unless the thread does."""
         if not self.has_thread:
             with self._lock:
                 self._advance()
@@ -295,14 +293,12 @@ class Carrier:
 
 
 def next_most(most: int, seconds: float) -> int:
-    """Return how many pieces may be unanswered after one was answered in `seconds`."""
     if seconds < BRISK_SECONDS:
         return min(most + 1, MOST_SENT)
     return max(most - 1, LEAST_SENT) if seconds > SLOW_SECONDS else most
 
 
 def next_piece(message: Message, first: int) -> tuple[np.ndarray, bool]:
-    """Return the piece that begins at byte `first`, and whether it is the last."""
     piece = message.content[first:first + PIECE_BYTES]
     return piece, first + len(piece) == len(message.content)
 

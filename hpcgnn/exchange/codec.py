@@ -147,7 +147,6 @@ class Messages:
 
     @cached_property
     def send_index(self) -> np.ndarray:
-        """(num_sent,) int32, the rows of all messages to send, one message after another."""
         return resident(np.concatenate([rows.index for rows in self.send_rows]))
 
     @cached_property
@@ -181,10 +180,7 @@ def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: lis
     """Quantize and pack the rows of every message to send into its buffer.
 
     Scaled float16 gradients may overflow. Then all values are sent as NaN, and all ranks skip the optimizer step.
-
-    Returns
-    -------
-    None, or a device's notes on bad rows, to be read through `RowChecks`
+    Returns None, or a device's notes on bad rows, to be read through `RowChecks`.
     """
     if isinstance(buffers[0], torch.Tensor):
         return _encode_on_device(messages, rows, key, buffers)
@@ -218,16 +214,12 @@ def _may_overflow(rows: torch.Tensor, key: CounterKey) -> bool:
 
 
 def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
-    """Return (num_peers,) int32 beside the rows, one note per message for `start_quantizing`."""
     return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
 
 
 def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey], rows: torch.Tensor,
            accumulate: bool) -> None:
-    """Unpack every received message into its rows, in rank order, so that sums are reproducible.
-
-    keys : key of each peer's message
-    """
+    """Unpack every received message, by its peer's key, into its rows, in rank order, so that sums are reproducible."""
     for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
         if len(listed):
             dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate, key)
@@ -242,7 +234,7 @@ def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
 
 
 class Codecs:
-    """The codecs of a run; those of the last PLANS_KEPT bit plans are kept."""
+    """The codecs of a run; it keeps the codecs of the last PLANS_KEPT bit plans."""
 
     def __init__(self, coding: Coding):
         self._coding = coding
@@ -250,10 +242,10 @@ class Codecs:
 
     def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
              plan_of: Callable[[], ExchangePlan]) -> Codec:
-        """Return the codec of some rows under a bit plan, made on the first call.
+        """Return the codec of some rows under a bit plan, made on the first call by `plan_of`.
 
-        drawn, reach : hashable      what the travelling rows depend on: an epoch's sample, hops to the loss
-        plan_of : function           builds the plan of those rows
+        `drawn` and `reach`, both hashable, are what the travelling rows depend on: an epoch's sample, and hops to the
+        loss.
         """
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
         self._codecs.move_to_end((bit_plan, drawn))
@@ -265,12 +257,10 @@ class Codecs:
 
 
 class MessageArena:
-    """One send and one receive buffer, reused by exchanges and grown for larger ones.
+    """One send and one receive buffer in a transport, reused by exchanges and grown for larger ones.
 
-    transport : Transport      where the buffers lie
-    is_passing : bool          on the host: take new buffers for each exchange from the arena of large tensors, so that
-                               rows reuse the memory of messages that were read. A device keeps its buffers, since
-                               queued kernels may still read them.
+    With `is_passing`, on the host, each exchange takes new buffers from the arena of large tensors, so that rows reuse
+    the memory of messages that were read. A device keeps its buffers, since queued kernels may still read them.
     """
 
     def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
@@ -310,7 +300,6 @@ class MessageArena:
 
 
 def starts(sizes: list[int]) -> list[int]:
-    """Return the byte at which each message begins in its buffer."""
     return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
 
 

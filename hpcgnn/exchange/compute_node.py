@@ -8,7 +8,7 @@ once to gateway 0, and rank 1 reads it from the table. Backward, the gateway sum
 Each owner has its own gateway, so the work spreads over the ranks. Messages between nodes form an ordinary
 ExchangePlan.
 
-Reference: SuperGCN (arXiv 2411.16025) has a leader a node; a gateway for each owner spreads its work over the ranks.
+Reference: SuperGCN (arXiv 2411.16025) has one leader per node; a gateway per owner spreads its work over the ranks.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Table:
 def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
     """Collective: return the communicator of the ranks that share memory with this one, in rank order.
 
-    ranks_per_node : int      count so many consecutive ranks as a node, such as those of a socket; 0: all
+    `ranks_per_node` consecutive ranks count as a node, such as the ranks of a socket; 0: all.
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if not ranks_per_node:
@@ -212,9 +212,9 @@ class SharedRows:
         self._memory.release()
 
     def own_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """Return a copy, (num_own, dim), of the rows that the node's ranks read; `h` may change afterwards.
+        """Copy the rows of `h`, (n, dim), that the node's ranks read, (num_own, dim); `h` may change afterwards.
 
-        h : (n, dim)      the first inner rows; a pass that leaves out the others never reads their values here
+        `h` has the first inner rows; a pass that leaves out the others never reads their values here.
         """
         own = empty((len(self._own_index), h.shape[1]), h.dtype)
         if not len(h):
@@ -233,16 +233,10 @@ class SharedRows:
             torch.index_select(table, 0, self._place, out=rows)
 
     def sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective in the node: sum each row's gradients over the ranks, in rank order.
+        """Collective in the node: sum each row's gradients, (num_halo, dim), over the ranks, in rank order.
 
-        Parameters
-        ----------
-        gradient : (num_halo, dim)
-
-        Returns
-        -------
-        (num_own, dim)              of this rank's rows that other ranks of the node read
-        (plan.num_halo, dim)        to be sent home to other nodes
+        Returns the sums for this rank's rows that other ranks of the node read, (num_own, dim), and those to be sent
+        home to other nodes, (plan.num_halo, dim).
         """
         node = self.node
         with _counted(traffic):
@@ -271,7 +265,6 @@ class SharedFetch(PassedOn):
     arrival: Arrival   # of the rows with this rank as gateway
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
         self.shared.fetch(self.own, self.arrival, rows)
 
 
@@ -309,9 +302,7 @@ class SharedMemory:
     def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Collective in the node: return the same memory on all ranks, at the start of half 0 or 1; growth discards it.
 
-        Raises
-        ------
-        KernelError      on all ranks: the system gives no memory, or ranks can't reach each other's
+        Raises KernelError on all ranks if the system gives no memory, or ranks can't reach each other's.
         """
         num_bytes = shape[0] * shape[1] * dtype.itemsize
         if num_bytes > self.num_bytes // HALVES:
@@ -320,7 +311,6 @@ class SharedMemory:
         return self._bytes[start:start + num_bytes].view(dtype).view(shape)
 
     def release(self) -> None:
-        """Free the memory once all ranks of the node have released it."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def _grow(self, half_bytes: int) -> None:

@@ -26,7 +26,7 @@ MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 
 class RowChecks:
     """Bring to the host which rows a device could not quantize. Made on the message stream, behind the kernels.
 
-    found : (num_messages,) int32 tensor on the device      see `start_quantizing`
+    `found`, (num_messages,) int32 on the device, is written by `start_quantizing`.
     """
 
     def __init__(self, found: torch.Tensor, rows: tuple[RowList, ...], key: CounterKey, streams: Streams):
@@ -137,7 +137,6 @@ class DirectDelivery:
 
 
 def pieces(message: np.ndarray | MPI.buffer) -> list:
-    """Cut a message into pieces of at most MAX_MESSAGE_BYTES."""
     return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
 
 
@@ -180,6 +179,5 @@ def _device_block(messages: list[torch.Tensor]) -> Block:
 
 
 def placed(buffer, messages: list, first: list[int]) -> Block:
-    """Describe messages that begin at bytes `first` of a buffer; an empty message is placed at 0."""
     counts = [len(message) for message in messages]
     return Block((buffer, counts, [start if count else 0 for start, count in zip(first, counts, strict=True)]))

@@ -71,8 +71,6 @@ NO_SAVINGS = Savings()
 class HaloExchange:
     """All exchanges of one rank.
 
-    Parameters
-    ----------
     comm : MPI communicator with one rank per part
     plan : ExchangePlan                which rows go where
     bit_plan : BitPlan                 widths of training messages until the first `begin_epoch`
@@ -80,10 +78,6 @@ class HaloExchange:
     coding : Coding                    bits and codes beside the bit plan
     reach : Reach or None              rows that training passes may leave out
     kind : ExchangeKind or None        None: fresh rows
-
-    Attributes
-    ----------
-    training, evaluation, setup : Traffic
     last_sent : dict                   rank -> bytes sent to it in the last training epoch
     last_costs : dict                  seconds and bytes of that epoch on this rank, by name
     """
@@ -161,7 +155,6 @@ class HaloExchange:
         self._step_plan, self._step_codecs, self._is_first_step = plan_of_step, {}, is_first
 
     def end_steps(self) -> None:
-        """Exchange all rows from here on."""
         self._step_plan, self._step_codecs, self._is_first_step = None, {}, True
 
     def plan_within(self, hops: int | None) -> ExchangePlan:
@@ -233,7 +226,7 @@ class HaloExchange:
         return rows
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
-        """Collective: send a number per row, (plan.num_inner,) float32; return them with those that arrive behind."""
+        """Collective: send a number per row, (plan.num_inner,) float32; return them, then the ones that arrive."""
         found = torch.empty(self._plan.num_halo, 1)
         self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)
         return np.concatenate([values, found[:, 0].numpy()])
@@ -262,7 +255,7 @@ class HaloExchange:
     def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
         """Collective: replace gradients (n,) float32 by their sums over all ranks, in `sum_bits` bits.
 
-        key : CounterKey      randomness of the rounding, purpose SUM
+        `key` has the purpose SUM and rounds stochastically.
         """
         if self._sums is None or self._comm.size == 1:
             self.sum_over_ranks(values)

@@ -105,29 +105,17 @@ class ExchangePlan:
                    ring_rounds(part.part, part.num_parts, peers))
 
     def restricted(self, sent: tuple[np.ndarray, ...], received: np.ndarray) -> ExchangePlan:
-        """Return the plan with fewer rows. Both sides of a message must agree.
-
-        sent : per peer, (len(boundary list),) bool
-        received : (num_halo,) bool
-        """
+        """The plan with the rows in `sent`, bool per peer, and `received`, (num_halo,) bool; both sides must agree."""
         boundary = tuple(rows.where(is_kept) for rows, is_kept in zip(self.boundary, sent, strict=True))
         return replace(self, boundary=boundary, halo=tuple(rows.where(received[rows.index]) for rows in self.halo))
 
 
 def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
-    """List the rounds of the ring in which a rank meets a peer.
+    """List the rounds of the ring in which a rank meets a peer, as (destination, source), places in ascending `peers`.
 
-    Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. Where one side is no peer, the
+    Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. If one side is no peer, the
     rank itself stands there, with an empty message. Rank 1 of 4 with peers [0, 1, 3] sends to nobody in round 1 and
     receives from 0; in round 2 it exchanges with 3; in round 3 it sends to 0.
-
-    Parameters
-    ----------
-    peers : ascending ranks, this one among them
-
-    Returns
-    -------
-    tuple of (destination, source)      places in `peers`
     """
     place = {peer: number for number, peer in enumerate(peers)}
     number = {(peer - rank) % num_ranks for peer in peers} | {(rank - peer) % num_ranks for peer in peers}
@@ -140,16 +128,9 @@ def check_peers(comm: MPI.Comm, part: Partition, run_id: str) -> None:
     """Collective: check that each rank needs exactly the rows that its peers send, in the same order.
 
     Lists that differ would hang an exchange or mix up rows. Each list has a 64-bit digest. Ranks sum the digests of all
-    sent lists minus those of all needed lists; the total is 0 if they agree, and otherwise only with probability 2^-64.
-    If it is not 0, all pairs compare digests to name the pair.
-
-    Parameters
-    ----------
-    run_id : str              of the shards that this rank read, so that two generations do not agree
-
-    Raises
-    ------
-    CollectiveError           on all ranks, naming the first pair that disagrees
+    sent lists minus the digests of all needed lists; the total is 0 if they agree, and otherwise only with probability
+    2^-64. If it is not 0, all pairs compare digests to name the pair. Digests contain the run_id of the shards, so two
+    generations do not agree. Raises CollectiveError on all ranks, naming the first pair that disagrees.
     """
     total = np.array([_sum_of_lists(comm, part, run_id)], np.uint64)
     comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)

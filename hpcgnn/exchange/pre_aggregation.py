@@ -135,18 +135,9 @@ class _FromPeer:
 
 
 def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Return a smallest set of rows and columns that covers every entry.
+    """Return a smallest set of rows and columns that covers every entry, as bool masks; values are ignored.
 
-    Parameters
-    ----------
-    arcs : (num_sources, num_targets)      one entry per edge; values are ignored
-
-    Returns
-    -------
-    has_source : (num_sources,) bool
-    has_target : (num_targets,) bool
-
-    Reference: König's theorem, 1931; the matching is Hopcroft and Karp's, SIAM J. Comput. 1973, in time O(arcs
+    Reference: König's theorem, 1931; the matching is Hopcroft and Karp's, SIAM J. Comput. 1973, in time O(edges
     sqrt(sources)).
     """
     if not arcs.nnz:
@@ -265,7 +256,7 @@ def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -
 class OutgoingRows:
     """Sums inner rows into the table that is sent, and takes the table's gradients back to inner rows.
 
-    degree : (num_inner,)      in-degrees, or sums of weights, in the whole graph
+    degree, (num_inner,), has in-degrees, or sums of weights, in the whole graph.
     """
 
     def __init__(self, sums: PreAggregation, degree: np.ndarray):
@@ -287,11 +278,10 @@ class OutgoingRows:
         return multiply(self._made[shape], h)
 
     def empty_gradients(self, like: torch.Tensor) -> torch.Tensor:
-        """Return zero gradients of the table's rows, (num_sent, dim)."""
         return empty((self.sums.num_sent, like.shape[1]), like.dtype, like.device).zero_()
 
     def add_gradients(self, gradients: torch.Tensor, rows: torch.Tensor, site: ExchangeSite) -> None:
-        """Add gradients of the table's rows, (num_sent, dim), to those of the first inner rows, (n, dim)."""
+        """Add gradients of the table's rows, (num_sent, dim), to the gradients of the first inner rows, (n, dim)."""
         shape = "home", site.reduction, len(rows)
         if shape not in self._made:
             _, back = self._matrices(site.reduction)

@@ -30,16 +30,9 @@ class QuantizedSums:
         self._layout: MessageLayout | None = None
 
     def sum(self, values: torch.Tensor, key: CounterKey) -> int:
-        """Collective: replace float32 host values by approximate sums over all ranks; return the bytes sent.
+        """Collective: replace (n,) float32 host values by approximate sums over all ranks; return the bytes sent.
 
-        Parameters
-        ----------
-        values : (n,) float32, contiguous
-        key : CounterKey      randomness, the same on all ranks
-
-        Raises
-        ------
-        KernelError      a value is NaN, infinite or above 1.6e38
+        `key` is the same on all ranks. Raises KernelError if a value is NaN, infinite or above 1.6e38.
         """
         comm, rank, size = self._comm, self._comm.rank, self._comm.size
         share = -(-len(values) // (COLUMNS * size))      # rows

@@ -56,7 +56,6 @@ class Reach:
         return plan.restricted(tuple(told <= hops for told in self.boundary), self.halo <= hops)
 
     def sorted(self, order: np.ndarray) -> Reach:
-        """Return the reach after the inner rows were put in `order`."""
         return replace(self, inner=self.inner[order])
 
 

@@ -65,7 +65,6 @@ class Transfer:
         self._traffic.exchange_seconds += time.perf_counter() - started
 
     def poll(self) -> bool:
-        """Let MPI make progress; whether all messages have arrived."""
         started = time.perf_counter()
         while not self._has_arrived and self._delivery.poll():
             if not self._rounds:
@@ -78,7 +77,6 @@ class Transfer:
         return self._has_arrived
 
     def wait(self) -> None:
-        """Return when all messages have arrived."""
         if self._has_arrived:
             return
         started = time.perf_counter()
@@ -123,9 +121,7 @@ def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: in
 class AlltoallvTransfer(Transfer):
     """Collective: the same messages in one MPI_Alltoallv, finished on construction; ranks without peers take part too.
 
-    Raises
-    ------
-    KernelError      a rank's messages exceed 2 GiB, the limit of Alltoallv's 32-bit counts
+    Raises KernelError if a rank's messages exceed 2 GiB, the limit of Alltoallv's 32-bit counts.
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], rounds: Rounds, *others: Any, **named: Any):
@@ -159,11 +155,7 @@ class Link:
 def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Collective: time messages of several sizes; all pairs of a round are busy at once, as in an exchange.
 
-    Returns
-    -------
-    source : (samples,) int64        sender; at most MAX_ROUNDS different ones
-    num_bytes : (samples,) int64
-    seconds : (samples,) float64     as the receiver saw them
+    Returns (samples,) source, of at most MAX_ROUNDS different senders, num_bytes, and seconds as the receiver saw them.
     """
     arena, samples = MessageArena(), []
     for number in timed_rounds(comm.size).tolist():
@@ -180,7 +172,6 @@ def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, n
 
 
 def timed_rounds(num_ranks: int) -> np.ndarray:
-    """Return the numbers of the rounds that are timed, (num_rounds,) int64: all, or MAX_ROUNDS evenly chosen ones."""
     num_rounds = num_ranks - 1
     return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
 

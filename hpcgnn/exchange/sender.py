@@ -49,7 +49,6 @@ class Outgoing:
 
     @property
     def place(self) -> Place:
-        """(layer, purpose, dim), which identifies the exchange in every epoch."""
         return self.key.layer, self.key.purpose, self.messages.dim
 
 
@@ -71,8 +70,6 @@ HOST_RING = Wire()
 class Sender:
     """Send the messages of one rank and count them.
 
-    Attributes
-    ----------
     carrier : Carrier or None                  moves asynchronous messages in pieces
     training, evaluation, setup : Traffic      only training counts for an epoch
     tracer : Tracer                            notes the ranges of training's rows
@@ -117,13 +114,11 @@ class Sender:
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:
         """Encode the rows of every message and post them.
 
-        Parameters
-        ----------
         arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
         encoding : function              see `hpcgnn.exchange.codec.encode`
         sends : (num_peers,) bool        peers that send, this rank included; None: all
-        is_open : bool                   whether nobody waits in this epoch: the carrier takes the messages, or all
-                                         rounds are posted at once
+        is_open : bool                   nobody waits in this epoch: the carrier takes the messages, or all rounds are
+                                         posted at once
         """
         messages, key, traffic, streams = outgoing.messages, outgoing.key, outgoing.traffic, self.transport.streams
         arena = arena or self._arena

@@ -29,7 +29,6 @@ class Slot:
         self.request = MPI.REQUEST_NULL
 
     def memory(self, streams: Streams, num_bytes: int) -> torch.Tensor:
-        """Return (num_bytes,) uint8."""
         if self._memory is None or len(self._memory) < num_bytes:
             self._memory = streams.pinned(num_bytes)
         return self._memory[:num_bytes]
@@ -60,7 +59,6 @@ class Staging:
         return slots[first:first + number]
 
     def mirror(self, is_received: bool) -> Slot:
-        """Return the pinned memory of a whole send or receive buffer."""
         return self._mirrors[is_received]
 
     @property
@@ -137,14 +135,8 @@ class _Incoming(_Lane):
 class StagedDelivery:
     """Device messages through pinned memory.
 
-    A message has two slots, or, in an exchange that nobody polls, one per piece, so that all are posted at once.
-
-    Parameters
-    ----------
-    peers : ranks of the tensors
-    send, receive : list of uint8 tensors on the device, one per peer
-    checks : RowChecks or None      of the rows that are sent
-    is_open : bool                  whether nobody polls this exchange
+    A message has two slots, or, in an exchange that nobody polls (`is_open`), one per piece, so that all are posted at
+    once. `send` and `receive` are uint8 tensors on the device, one per peer; `checks` are of the rows that are sent.
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],

@@ -15,8 +15,7 @@ SWAP_TAG = 32000    # no exchange has it
 def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
     """Collective: send an array to each peer and fill one from each. Empty arrays and those to oneself cost nothing.
 
-    peers : ranks, possibly with this one
-    sent, received : contiguous arrays, one per peer
+    `sent` and `received` are contiguous arrays, one per peer; this rank may be a peer.
     """
     requests = []
     for buffers, post in ((received, comm.Irecv), (sent, comm.Isend)):

@@ -53,9 +53,6 @@ class Transport(Protocol):
                 staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
         """Return the delivery of one exchange, behind the encoding kernels on the message stream.
 
-        Parameters
-        ----------
-        peers : ranks of the buffers
         send, receive : list of uint8 buffers of an arena, one per peer, not to be touched before arrival
         tag : int                  equal on all ranks for one exchange
         checks : RowChecks         of the rows that are sent
@@ -146,16 +143,8 @@ class StagedTransport(_DeviceTransport):
 def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transport:
     """Collective: return the transport of rows on a GPU, the same on all ranks.
 
-    `auto` is cuda-aware where MPI says that it takes device pointers and a small exchange proves it; otherwise staged,
-    and rank 0 logs the reason.
-
-    Parameters
-    ----------
-    name : {"auto", "cuda-aware", "staged"}
-
-    Raises
-    ------
-    CollectiveError      cuda-aware was demanded and does not work
+    "auto" is cuda-aware if MPI says that it takes device pointers and a small exchange proves it; otherwise staged,
+    and rank 0 logs the reason. Raises CollectiveError if "cuda-aware" was demanded and does not work.
     """
     if name == "staged":
         return StagedTransport(device)
@@ -190,11 +179,7 @@ class Answer(NamedTuple):
 
 
 def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, str] | None = None) -> Answer:
-    """Ask the MPI library, or else the environment variables that switch device pointers on.
-
-    library : by default the library that mpi4py is linked with
-    variables : by default the environment
-    """
+    """Ask the MPI library, by default mpi4py's, or else the environment variables that switch device pointers on."""
     library = ctypes.CDLL(MPI.__file__) if library is None else library
     variables = os.environ if variables is None else variables
     for name, ask in (("MPIX_GPU_query_support", _mpich), ("MPIX_Query_cuda_support", _open_mpi)):
@@ -220,9 +205,7 @@ def _open_mpi(query) -> bool:
 def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
     """Collective: exchange known bytes with both ring neighbors and sum known numbers, in device memory.
 
-    Returns
-    -------
-    str      the same on all ranks: what failed on the first failing rank; empty if all worked
+    Returns what failed on the first failing rank, the same on all ranks; empty if all worked.
     """
     steps = [*(partial(_why_ring_fails, comm, device, num_bytes) for num_bytes in PROOF_BYTES),
              partial(_why_sum_fails, comm, device)]

@@ -29,8 +29,7 @@ def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
                    progress: Callable[[str, float | None], ProgressTask] = silent) -> Fingerprint:
     """Hash a dataset with the form in which its features are stored, one block of rows at a time.
 
-    Features are hashed after rounding to float16. For packages, which follow from rows and bits, the original rows are
-    hashed.
+    Features are hashed after rounding to float16; if stored as packages, before rounding.
     """
     task = progress("computing the fingerprint", dataset.num_nodes)
     return Fingerprint(hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
@@ -47,7 +46,6 @@ def hash_clusters(cluster: np.ndarray) -> str:
 
 
 def hash_graph(dataset: GraphDataset) -> str:
-    """Digest of nodes, edges and weights, the first of the fingerprint."""
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
@@ -99,8 +97,6 @@ FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; t
 class FeatureStorage:
     """How features lie in a part file.
 
-    Attributes
-    ----------
     form : {"float32", "float16", "package"}
     is_compressed : bool      float values in chunks compressed with lzf, not in one piece
     bits : int                widest row of packages
@@ -116,9 +112,7 @@ class FeatureStorage:
     def choose(dataset: GraphDataset, form: str, bits: int = 8) -> FeatureStorage:
         """Choose compression or signs by the values of the dataset.
 
-        Raises
-        ------
-        ConfigError           a value beyond float16, or bits that can't hold these features
+        Raises ConfigError for a value beyond float16, or bits that can't hold these features.
         """
         return feature_format(form).choose(dataset, form, bits)
 
@@ -150,12 +144,10 @@ class FloatFeatures:
 
 
 def chunk_rows(num_features: int) -> int:
-    """Number of float32 rows that make about CHUNK_BYTES."""
     return max(1, CHUNK_BYTES // (4 * max(1, num_features)))
 
 
 def row_slices(num_rows: int, num_features: int) -> Iterator[slice]:
-    """Cut rows into blocks of whole chunks."""
     step = CHUNKS_PER_BLOCK * chunk_rows(num_features)
     for start in range(0, num_rows, step):
         yield slice(start, min(start + step, num_rows))

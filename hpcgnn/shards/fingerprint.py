@@ -15,8 +15,6 @@ class Fingerprint:
 
     They do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
 
-    Attributes
-    ----------
     graph : str               nodes, edges and edge weights
     split : str               labels or targets, the number of classes, and the three masks
     features : str            values as they are stored, and their form
@@ -27,11 +25,9 @@ class Fingerprint:
     features: str
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Names of the digests that differ."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
 
     @property
     def is_valid(self) -> bool:
-        """Whether each digest has the right number of lower-case hexadecimal digits."""
         return all(isinstance(digest, str) and DIGEST.fullmatch(digest)
                    for digest in (self.graph, self.split, self.features))

@@ -55,8 +55,6 @@ class Crew(Protocol):
 
 
 class Alone:
-    """The crew of one process."""
-
     rank, size = 0, 1
 
     def together(self, step: Callable[[], Result]) -> Result:
@@ -80,10 +78,8 @@ def by_leader(crew: Crew, step: Callable[[], Result]) -> Result:
 def check_folder(folder: Path, overwrite: bool) -> None:
     """Check that shards may be written to a folder, which need not exist; nothing is changed.
 
-    Raises
-    ------
-    ShardError                it holds shards and overwrite is off, it can't be made or written, or another preprocess
-                              writes to it
+    Raises ShardError if the folder holds shards and overwrite is off, can't be made or written, or another preprocess
+    writes to it.
     """
     folder = Path(folder)
     nearest = nearest_folder(folder)
@@ -104,7 +100,6 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists; both are on the same disk."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
@@ -112,11 +107,8 @@ def nearest_folder(folder: Path) -> Path:
 def incoming(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A folder inside `folder` to write new shards in; when the block ends well they replace the old ones.
 
-    If the block fails or the process is killed in it, the old shards stay as they were.
-
-    Raises
-    ------
-    ShardError                as `check_folder`; a file can't be moved or removed
+    If the block fails or the process is killed in it, the old shards stay. Raises ShardError as `check_folder`, or if a
+    file can't be moved or removed.
     """
     staging = folder / INCOMING_PATTERN.replace("*", f"{socket.gethostname()}-{os.getpid()}")
     try:
@@ -206,12 +198,9 @@ Made = tuple[np.ndarray, str]
 
 @dataclass(frozen=True)
 class Stages:
-    """Results of finished stages of a run of preprocess.
+    """Results of finished stages of a run of preprocess; a `folder` of None keeps nothing.
 
-    Attributes
-    ----------
-    folder : Path or None     None keeps nothing
-    key : str                 digest of the graph, the options and the versions that decide every stage
+    `key` is a digest of the graph, the options and the versions that decide every stage.
     """
 
     folder: Path | None
@@ -221,9 +210,7 @@ class Stages:
     def result(self, name: str, make: Callable[[], Made]) -> Made:
         """What an interrupted run has kept under this name and key; else what `make` returns, which is kept.
 
-        Raises
-        ------
-        ShardError                the disk is full
+        Raises ShardError if the disk is full.
         """
         if self.folder is None:
             return make()

@@ -26,13 +26,7 @@ from hpcgnn.shards.writer import write_shards
 
 @dataclass(frozen=True)
 class Measured:
-    """What parts of earlier shards took to train.
-
-    Attributes
-    ----------
-    shards : str                     their folder
-    seconds : tuple of float         of each part, to compute an epoch
-    """
+    """The folder of earlier shards, and the seconds that each of its parts took to compute an epoch."""
 
     shards: str
     seconds: tuple[float, ...]
@@ -40,10 +34,7 @@ class Measured:
     def owner(self, dataset: GraphDataset) -> np.ndarray:
         """The parts that were measured, (num_nodes,) int32.
 
-        Raises
-        ------
-        ConfigError      the shards are of another graph, or of another number of parts
-        ShardError       they can't be read
+        Raises ConfigError if the shards are of another graph or number of parts, ShardError if they can't be read.
         """
         info = read_graph_info(Path(self.shards))
         if (info.num_nodes, info.num_edges) != (dataset.num_nodes, dataset.num_edges):
@@ -61,7 +52,7 @@ class Making:
     """How a graph is cut and stored: the options of `hpcgnn preprocess` by name.
 
     `layers` and `measured` are what --balance says after the colon. `own_parts` is an array or a Path with the part of
-    each node, in the place of a partitioner.
+    each node, instead of a partitioner.
     """
 
     parts: int = 1
@@ -83,15 +74,9 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
                 scratch: Path | None = None, crew: Crew = ALONE) -> GraphInfo:
     """Collective: cut a graph into parts on rank 0, and write them on all ranks.
 
-    Parameters
-    ----------
-    dataset : GraphDataset on rank 0, None on others
-    source, settings          kept in the shards as their provenance
-    scratch : Path or None    folder for large temporary files, see SourceOptions
-
-    Raises
-    ------
-    ConfigError, ShardError   as choose_owners, cluster_nodes and write_shards
+    `source` and `settings` are kept in the shards as their provenance; `scratch` is for large temporary files.
+    `dataset` is None on ranks other than 0. Raises ConfigError or ShardError as choose_owners, cluster_nodes and
+    write_shards.
     """
     def own() -> tuple[np.ndarray, str]:
         work = None

@@ -31,9 +31,7 @@ def store_texts(file: h5py.Group, name: str, texts: Sequence[str] | np.ndarray) 
 def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.ndarray:
     """Read what `store_texts` wrote, (num_texts,) str objects, so that one long text costs no more than itself.
 
-    Raises
-    ------
-    ShardError                arrays of another type or size, offsets that do not rise, or bytes that are no UTF-8
+    Raises ShardError for arrays of another type or size, offsets that do not rise, or bytes that are no UTF-8.
     """
     check_layout(file, path, {f"{name}/offset": (np.int64, (num_texts + 1,))})
     offset = file[f"{name}/offset"][()]
@@ -95,10 +93,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 def load_info(file: h5py.File, path: Path) -> GraphInfo:
     """Read what `store_info` wrote; arrays must have the layout that the file's counts give them.
 
-    Raises
-    ------
-    ShardError                class names that are no texts or of another number; an attribute without those that are
-                              written with it
+    Raises ShardError for class names that are no texts or of another number, or an attribute without the others that
+    are written with it.
     """
     more = _load_together(file, path, MORE) | _load_together(file, path, CLUSTERS)
     if "num_clusters" in more:

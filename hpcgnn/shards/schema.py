@@ -47,10 +47,8 @@ def holds(file: h5py.Group, name: str) -> bool:
 def check_layout(file: h5py.Group, path: Path, layout: Layout, advice: str = AGAIN) -> None:
     """Check type and shape of datasets without reading them; `layout` maps names to (dtype, shape).
 
-    Raises
-    ------
-    ShardError                one is missing, lies in another file, has another type or shape, or claims more bytes than
-                              the file holds
+    Raises ShardError if one is missing, lies in another file, has another type or shape, or claims more bytes than the
+    file holds.
     """
     for short, (dtype, shape) in layout.items():
         name = f"{file.name}/{short}".lstrip("/")
@@ -99,7 +97,6 @@ def part_file(folder: Path, part: int) -> Path:
 
 
 def part_version(feature_format: str) -> int:
-    """Format version of part files with features stored like this."""
     return PACKAGE_PART_VERSION if feature_format == PACKAGE else PART_VERSION
 
 
@@ -107,8 +104,6 @@ def part_version(feature_format: str) -> int:
 class Provenance:
     """Where shards come from.
 
-    Attributes
-    ----------
     source : str             the source's specification, e.g. "ogb:ogbn-products"
     settings : dict          every setting of the command that made them: name -> str, number, bool or None
     """
@@ -123,8 +118,6 @@ class Provenance:
 class GraphInfo:
     """What graph.h5 says of the whole graph.
 
-    Attributes
-    ----------
     run_id : str             32 hexadecimal digits drawn once per run of preprocess; each part file repeats it
     name : str               of the dataset
     num_edges, num_classes : int       edges are directed; num_classes of a regression is the number of its targets
@@ -190,15 +183,7 @@ def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_
                       error: type[HpcgnnError] = CheckpointError) -> None:
     """Check that something was made on the graph, the split and the features of these shards.
 
-    Parameters
-    ----------
-    source : str              what was made, as a sentence names it
-    written : Fingerprint     of the shards it was made on
-    other_graph : bool        the user said --other-graph: anything is accepted
-
-    Raises
-    ------
-    error                     names what differs
+    `source` names it in messages; with `other_graph` anything is accepted. Raises `error`, which names what differs.
     """
     found = written.differences(info.fingerprint)
     if found and not other_graph:

@@ -79,8 +79,6 @@ NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # of 
 class Seal:
     """What a sealed file says of itself.
 
-    Attributes
-    ----------
     kind : str               one word, e.g. "part", "graph", "checkpoint"
     version : int            format version of that kind
     crc : int                CRC-32 (zlib) of everything after the seal
@@ -93,7 +91,6 @@ class Seal:
     num_bytes: int
 
     def render(self) -> bytes:
-        """The 512 bytes at the start of the file."""
         lines = f"{MAGIC} {self.kind}\nformat {self.version}\ncrc32 {self.crc:08x}\nbytes {self.num_bytes}\n"
         return lines.encode("ascii").ljust(SEAL_BYTES - 1) + b"\n"
 
@@ -111,7 +108,6 @@ def parse_seal(block: bytes) -> Seal | None:
 
 
 def crc_of_body(file: BinaryIO) -> int:
-    """CRC-32 of everything after the seal, read in blocks."""
     file.seek(SEAL_BYTES)
     crc = 0
     while block := file.read(CRC_BLOCK_BYTES):
@@ -120,7 +116,6 @@ def crc_of_body(file: BinaryIO) -> int:
 
 
 def seal_file(file: BinaryIO, kind: str, version: int) -> None:
-    """Write the seal of a file with a complete body over its first 512 bytes."""
     crc = crc_of_body(file)
     num_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -149,11 +144,8 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErro
 def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[HpcgnnError] = ShardError) -> None:
     """Write a sealed file under a temporary name beside `path`, and rename it when it is complete and on disk.
 
-    `fill(file)` puts the content in.
-
-    Raises
-    ------
-    error                     the folder can't be written or the disk is full; the old file at `path` stays
+    `fill(file)` puts the content in. Raises `error` if the folder can't be written or the disk is full; the old file at
+    `path` stays.
     """
     with _replacing(Path(path), error) as temporary, PatientFile(temporary) as file:
         _write_patiently(file, kind, version, fill)
@@ -197,14 +189,8 @@ def open_sealed(path: Path, kind: str, version: int | tuple[int, ...], error: ty
                 advice: str = AGAIN) -> Iterator[h5py.File]:
     """Check a sealed file from end to end, then open it for reading.
 
-    Parameters
-    ----------
-    version : int or tuple    formats that the caller reads
-    advice : str              what to do if the file does not fit; ends the sentence
-
-    Raises
-    ------
-    error                     missing, unreadable, not sealed, of another kind or format, truncated or damaged
+    `version` is one format, or all, that the caller reads. Raises `error`, ending with `advice`, for a file that is
+    missing, unreadable, not sealed, of another kind or format, truncated or damaged.
     """
     checked = check_seal(path, kind, version, error, advice)
     try:
@@ -221,12 +207,7 @@ def open_sealed(path: Path, kind: str, version: int | tuple[int, ...], error: ty
 
 def check_seal(path: Path, kind: str, version: int | tuple[int, ...], error: type[HpcgnnError] = ShardError,
                advice: str = AGAIN) -> tuple[int, int]:
-    """Check kind, format, size and checksum of a sealed file; parameters and errors as `open_sealed`.
-
-    Returns
-    -------
-    identity : (int, int)     device and inode of the file that was checked
-    """
+    """Check a sealed file as `open_sealed`; return device and inode of the file that was checked."""
     try:
         with _open_regular(path) as file:
             complaint, identity = _find_fault(file, kind, version), _identity(os.fstat(file.fileno()))

@@ -34,11 +34,7 @@ def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays
     """Collective: give every rank the dataset and the arrays of rank 0, until the block ends.
 
     `folder` must be visible to all ranks. On other ranks `dataset` and `arrays` are None; an array may be None on rank
-    0, too.
-
-    Raises
-    ------
-    ShardError                the disk is full; on all ranks
+    0, too. Raises ShardError on all ranks if the disk is full.
     """
     if crew.size == 1:
         yield (dataset, *arrays)

@@ -23,10 +23,8 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
 
     In memory at a time: the owner and the cluster of each node, and one part.
 
-    Raises
-    ------
-    ShardError                as read_partition; a node in no part or in a wrong one; parts with lists that differ;
-                              clusters with another digest than graph.h5 has
+    Raises ShardError as read_partition, and for a node in no part or in a wrong one, parts with lists that differ,
+    or clusters with another digest than graph.h5 has.
     """
     info = read_graph_info(folder)
     owner = read_owner(folder, info)

@@ -106,7 +106,7 @@ def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
 
 def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: int, own: range,
                progress: Callable[[str, float | None], ProgressTask]) -> list[Halo]:
-    """Collective: find the halos of the parts of this rank; return those of all."""
+    """Collective: find the halos of this rank's parts; return the halos of all parts."""
     found = crew.gather(crew.together(lambda: find_halos(dataset, owner, num_parts, progress, own)))
     return [found[part % crew.size][part // crew.size] for part in range(num_parts)]
 
@@ -114,7 +114,7 @@ def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: 
 def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], own: range, folder: Path,
                  storage: FeatureStorage, run_id: str, progress: Callable[[str, float | None], ProgressTask],
                  order: tuple[str, int], cluster: np.ndarray | None, stages: Stages) -> list[PartitionStatistics]:
-    # Half of a row is done when it has its place and its arcs, the other half when its features are written.
+    # Half of a row is done when it has its place and its edges, the other half when its features are written.
     task = progress("writing parts", 2 * int(np.bincount(owner, minlength=len(halos))[own].sum()))
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))

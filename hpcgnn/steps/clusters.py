@@ -30,8 +30,6 @@ HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bit
 
 @dataclass(frozen=True)
 class Clusters:
-    """The cluster of each row of a rank."""
-
     inner: np.ndarray  # (num_inner,) int64, cluster numbers, the same for a node on all ranks
     halo: np.ndarray   # (num_halo,) int64
     count: int         # clusters of all ranks
@@ -40,13 +38,9 @@ class Clusters:
     @classmethod
     def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,
             seed: int) -> Clusters:
-        """Collective: take the clusters from the shards, or cut each part into clusters of its own.
+        """Collective: take the clusters `stored` in the shards, (num_inner,) int32, or cut each part into its own.
 
-        stored : (num_inner,) int32, or None      from the shards
-
-        Raises
-        ------
-        CollectiveError      KaMinPar gave up
+        Raises CollectiveError if KaMinPar gave up.
         """
         if comm.allreduce(int(stored is not None), MPI.MIN):
             inner = stored.astype(np.int64)
@@ -88,22 +82,19 @@ class Clusters:
 
 
 def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -> int:
-    """Return the number of edges of a CSR with both ends in one cluster.
-
-    cluster : (num_rows,) int64      of every row that an edge names
-    """
+    """Number of edges of a CSR with both ends in one cluster; `cluster` has every row that an edge names."""
     return sum(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
                                 np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1])))
                for start, stop in blocks(0, len(indptr) - 1))
 
 
 def expected_clusters(num_inner: int) -> int:
-    """Return how many clusters a part is cut into; on a tiny graph some may be empty."""
+    """How many clusters a part is cut into; on a tiny graph some may be empty."""
     return -(-num_inner // ROWS_A_CLUSTER)
 
 
 def first_steps(num_nodes: int, num_clusters: int) -> int:
-    """Return the number of steps that training in clusters starts with, of about ROWS_A_STEP rows of all ranks."""
+    """Number of steps that training in clusters starts with, of about ROWS_A_STEP rows of all ranks."""
     return max(1, min(num_nodes // ROWS_A_STEP, num_clusters // LEAST_CLUSTERS_A_STEP))
 
 

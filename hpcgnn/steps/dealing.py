@@ -12,7 +12,7 @@ GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
 
 
 def num_steps_of(num_train: int) -> int:
-    """Return the number of steps that suits rows drawn one by one, for `num_train` labeled nodes of all ranks."""
+    """Number of steps that suits rows drawn one by one, for `num_train` labeled nodes of all ranks."""
     return max(1, min(MOST_STEPS, num_train // LABELED_ROWS_A_STEP))
 
 

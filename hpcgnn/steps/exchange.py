@@ -68,8 +68,7 @@ class StepExchange:
 class FarRows:
     """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.ArrivalInTable`.
 
-    arrival : Arrival or None                of the fresh rows, which come first
-    dtype : torch.dtype                      of the rows of the pass
+    `arrival`, or None, brings the fresh rows, which come first; `dtype` is of the rows of the pass.
     """
 
     def __init__(self, table: KeptRows, key: CounterKey, batch: Batch, arrival: Arrival | None, dtype: torch.dtype):
@@ -132,9 +131,8 @@ class NoRows:
 def step_plans(plan_within: PlanWithin, batch: Batch, place: np.ndarray, num_inner: int) -> PlanWithin:
     """Return a function that makes the plan of a step's rows, in the step's numbers, from the plan of all rows.
 
-    plan_within : function                     see `HaloExchange.plan_within`
-    place : (num_inner + num_halo,) int32      place of each batch row in `rows` and of each fresh halo row in `far`;
-                                               else -1
+    `place`, (num_inner + num_halo,) int32, is the place of each batch row in `rows` and of each fresh halo row in
+    `far`; else -1.
     """
     def of_step(hops: int | None) -> ExchangePlan:
         within = plan_within(hops)

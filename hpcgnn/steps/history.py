@@ -14,9 +14,9 @@ STORED = "stored"
 
 
 class History:
-    """Keeps a row of each local node, for each place in a pass with an exchange.
+    """A row of each local node, for each place in a pass with an exchange.
 
-    kind : {"stored", "bf16", "8", "4"}      rows in their own type, as bfloat16, or as codes of so many bits
+    `kind` is "stored" (the rows' own type), "bf16", or "8" or "4", codes of so many bits.
     """
 
     def __init__(self, node_id: np.ndarray, kind: str = STORED):
@@ -24,7 +24,7 @@ class History:
         self._tables: dict[Site, KeptRows] = {}
 
     def table(self, layer: int, like: torch.Tensor) -> KeptRows:
-        """Return the rows of a layer, with the columns and device of `like`."""
+        """The rows of a layer, with the columns and device of `like`."""
         site = layer, like.shape[1]
         if site not in self._tables:
             self._tables[site] = self._new_table(like.shape[1], like.dtype, like.device)

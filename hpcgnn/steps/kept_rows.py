@@ -1,6 +1,4 @@
-"""KeptRows: a table with the last known rows of one layer, as values (`DenseRows`) or as codes of few bits
-(`CodedRows`).
-"""
+"""KeptRows: a table with the last known rows of one layer, as values or as codes of few bits."""
 
 from __future__ import annotations
 
@@ -21,10 +19,7 @@ Places = np.ndarray | torch.Tensor
 
 
 class KeptRows(ABC):
-    """A row of `dim` columns per node, zero at first.
-
-    kind : str      how rows are kept; part of their name in a checkpoint
-    """
+    """A row of `dim` columns per node, zero at first; `kind` is part of the name in a checkpoint."""
 
     kind: str
 
@@ -96,8 +91,6 @@ class CodedRows(KeptRows):
     """Rows as affine codes, rounded to nearest: at 8 bits off by about 1/510 of the row's range.
 
     The table has the layout of one message with all rows, so that an aggregation decodes rows while it gathers them.
-
-    node_id : (num_rows,) int64      to name a row that can't be coded
     """
 
     def __init__(self, node_id: np.ndarray, dim: int, bit_width: int, device: torch.device):

@@ -66,7 +66,7 @@ class StepGraphs:
               by_row: bool = False) -> Iterator[Step]:
         """Collective: yield the steps of an epoch from `first` on; train each before asking for the next.
 
-        by_row : bool      deal rows one by one instead of in clusters
+        `by_row` deals rows one by one instead of in clusters.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
@@ -210,7 +210,7 @@ class EpochInput:
         self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
 
     def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Return the sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
+        """Sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
         place = reduction, probability, key
         if place not in self._made:
             graph = self._graph

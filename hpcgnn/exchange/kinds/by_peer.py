@@ -19,16 +19,12 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def halo_spans_of(plan: ExchangePlan) -> Spans:
-    """Return where the halo rows of each peer begin and end."""
     ends = np.cumsum([len(rows) for rows in plan.halo]).tolist()
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
-    """Return the messages of one round, cached; halo rows are counted from the first of their owner.
-
-    pair : (destination, source) of the round, places of peers
-    """
+    """The messages of one round, cached; `pair` are places of peers, and halo rows count from their owner's first."""
     if pair not in messages.rounds:
         messages.rounds[pair] = _cut_round(messages, pair, purpose, halo_spans)
     return messages.rounds[pair]
@@ -75,8 +71,7 @@ class _Rounds:
 class RowsByPeer(_Rounds):
     """Halo rows of one peer after another; see `hpcgnn.graph.hop.PeerArrival`.
 
-    sources : tuple of int       places of peers, in ring order
-    start : function             posts the messages of a round, by its number
+    `sources` are places of peers in ring order; `start` posts the messages of a round, by its number.
     """
 
     def __init__(self, sources: tuple[int, ...], halo_spans: Spans, dim: int, dtype: torch.dtype,

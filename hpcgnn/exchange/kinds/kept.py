@@ -35,7 +35,7 @@ class KeptMessages(Stateful):
     """The messages and rows of one exchange, kept from epoch to epoch.
 
     An epoch's messages stay readable while the next ones arrive: on the host their reader holds them, on a device two
-    arenas alternate. `last` are those of the last epoch.
+    arenas alternate. `last` holds the last epoch's.
     """
 
     def __init__(self, sender: Sender, purpose: int, table: ReceivedTable | None):
@@ -47,7 +47,6 @@ class KeptMessages(Stateful):
         self._turn = 0
 
     def next_arena(self) -> MessageArena:
-        """Return the arena without the last epoch's messages."""
         self._turn = (self._turn + 1) % len(self._arenas)
         return self._arenas[self._turn]
 
@@ -81,13 +80,10 @@ class KeptMessages(Stateful):
 
 
 class Kept(RememberingKind[KeptMessages]):
-    """Send all rows; asynchronous epochs read those of the epoch before, while their own travel.
+    """Send all rows; asynchronous epochs, if `is_pipelined`, read the epoch before's, while their own travel.
 
-    Parameters
-    ----------
-    is_pipelined : bool      whether epochs may be asynchronous
-    smoothing : float        weight of the past in a running mean of what arrives; 0: none
-    predicts : bool          messages hold the difference from what the receiver has
+    `smoothing` is the weight of the past in a running mean of what arrives; 0: none. With `predicts`, messages hold the
+    difference from what the receiver has.
     """
 
     def __init__(self, is_pipelined: bool = True, smoothing: float = 0.0, predicts: bool = False):
@@ -183,11 +179,7 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
 
     Rounding is to nearest: what a message leaves out is part of the next difference, so errors don't add up, and they
     fade since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
-    settles, the range of differences shrinks, and the error with it, at the same width.
-
-    Returns
-    -------
-    None, or a device's notes on bad rows, to be read through `RowChecks`
+    settles, the range of differences shrinks, and the error with it, at the same width. Returns as `encode`.
     """
     known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
@@ -217,7 +209,6 @@ class Reconstruction(Stateful):
         self._epoch = -1
 
     def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
-        """Return the rows that the message of `epoch` corrects."""
         if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
             self._rows = empty((num_rows, dim), torch.float32, device).zero_()
         self._epoch = epoch

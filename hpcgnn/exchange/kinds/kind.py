@@ -40,19 +40,12 @@ class ExchangeKind(ABC):
     def predicting(self) -> ExchangeKind:
         """Return the same kind with messages that hold differences from what receivers have.
 
-        Raises
-        ------
-        ConfigError      receivers don't get every row in every epoch
+        Raises ConfigError if receivers don't get every row in every epoch.
         """
         raise ConfigError(f"exchanges of kind {type(self).__name__} can't predict rows from those of the epoch before")
 
     def begin_epoch(self, plan: EpochPlan) -> None:
-        """Take the plan of the next training pass.
-
-        Raises
-        ------
-        KernelError      the kind can't do what the plan asks for
-        """
+        """Take the plan of the next training pass. Raises KernelError if the kind can't do what the plan asks for."""
         if plan.is_asynchronous:
             raise KernelError(f"an epoch is asynchronous, and exchanges of kind {type(self).__name__} keep no rows for "
                               "the next one")

@@ -23,8 +23,8 @@ from hpcgnn.ops.cuda.resident import on_device
 class Broadcaster(Stateful):
     """One exchange of one rank: what it last sent, and when each peer last sent.
 
-    change : float         relative change of the rows, in the 2-norm, above which they are sent
-    staleness : int        epochs after which they are sent in any case
+    Rows are sent if their relative change, in the 2-norm, is above `change`, or after `staleness` epochs in any case.
+    Reference: SANCUS, skip-broadcast with bounded staleness.
     """
 
     def __init__(self, change: float, staleness: int, transport: Transport = HOST):
@@ -56,7 +56,6 @@ class Broadcaster(Stateful):
 
     @property
     def arrived_epoch(self) -> np.ndarray:
-        """(num_peers,) int64, epoch of the rows that last came from each peer."""
         return self._arrived_epoch.copy()
 
     def _has_moved(self, leaving: torch.Tensor) -> bool:
@@ -85,11 +84,6 @@ class Broadcaster(Stateful):
 
 
 class Skipped(RememberingKind[Broadcaster]):
-    """Send rows that have moved or grown too old; read the others as they last came.
-
-    change, staleness : see `Broadcaster`
-    """
-
     may_skip = True
 
     def __init__(self, change: float, staleness: int):
