@@ -228,26 +228,23 @@ def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, c
 class Memory:
     """A DRAM at work: its open rows and the times of its last commands, in DRAM clocks from 0.
 
-    A row stays open until another row of its bank is needed or all banks are refreshed.
-
-    "first-ready" is Ramulator's default (FRFCFS_PriorHit in Scheduler.h, with the queue of Controller.h). A channel's
-    queue holds the bursts that are ready, the first ones if there are too many; a burst leaves it when its column is
-    read or written. At each clock
-
-    1. the oldest burst with an open row and an allowed column gets it;
-    2. an open row that no queued burst needs is closed if a queued burst needs another row of its bank;
-    3. the oldest burst with a closed bank and an allowed activation gets its row opened.
-
-    Bursts of one call are reordered. A burst of a later call may enter the queue and open rows early, but its column
-    comes after the columns of earlier calls. A call ends with its last burst. Not modeled, unlike Ramulator: separate
-    queues for reads and writes (they share one and turn when the calls do); reads answered from waiting writes; one
-    command bus for rows and columns (HBM has two); waiting for a bus to close a row.
-
-    "in-order" serves columns and activates rows in the order of the bursts; rows run ahead as far as the queue reaches.
+    A row stays open until another row of its bank is needed or all banks are refreshed. "in-order" serves columns and
+    activates rows in the order of the bursts; rows run ahead as far as the queue reaches. "first-ready" is Ramulator's
+    default (FRFCFS_PriorHit in Scheduler.h, with the queue of Controller.h).
 
     Assumed: no row is opened if its column can't come before the next refresh. A burst counts as one miss even if a
     refresh closes its row again before its column.
     """
+    # In "first-ready" a channel's queue holds the bursts that are ready, the first ones if there are too many; a burst
+    # leaves it when its column is read or written. At each clock
+    # 1. the oldest burst with an open row and an allowed column gets it;
+    # 2. an open row that no queued burst needs is closed if a queued burst needs another row of its bank;
+    # 3. the oldest burst with a closed bank and an allowed activation gets its row opened.
+    # Bursts of one call are reordered. A burst of a later call may enter the queue and open rows early, but its column
+    # comes after the columns of earlier calls. A call ends with its last burst.
+    # Not modeled, unlike Ramulator: separate queues for reads and writes (they share one and turn when the calls do);
+    # reads answered from waiting writes; one command bus for rows and columns (HBM has two); waiting for a bus to
+    # close a row.
 
     def __init__(self, dram: Dram) -> None:
         self.dram = dram

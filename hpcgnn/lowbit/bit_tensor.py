@@ -138,10 +138,8 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
     is_per_line : bool               a range per row (packed by column) or column (packed by row)
     line_padding : {PAD8, PAD128}
 
-    Raises
-    ------
-    KernelError                      codes that don't fit, non-finite values, an empty or infinite range, or an unknown
-                                     width, packing or rounding
+    Raises KernelError for codes that don't fit, non-finite values, an empty or infinite range, or an unknown width,
+    packing or rounding.
 
     Reference: QGTC, Eq. (2) and Sections 4.2 and 5.
     """

@@ -75,8 +75,6 @@ class ColumnScale:
 
 @dataclass(frozen=True)
 class IntegerMap:
-    """Weights of a linear map: codes (out_dim, in_dim) int8, with a scale per output column."""
-
     codes: np.ndarray
     scale: ColumnScale
 

@@ -25,13 +25,8 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     a : (M, K) BitTensor packed by column, of 1 to 8 bits
     b : (K, N) BitTensor packed by row, of 1 to 8 bits
 
-    Returns
-    -------
-    (M, N) int32, exact
-
-    Raises
-    ------
-    KernelError      packings or lengths that don't fit, or sums that could pass 2^31 - 1: K (2^s - 1) (2^t - 1)
+    Returns (M, N) int32, exact. Raises KernelError for packings or lengths that don't fit, or sums that could pass
+    2^31 - 1: K (2^s - 1) (2^t - 1).
 
     Reference: QGTC, Eq. (5)-(7) and Section 5.
     """
@@ -49,13 +44,8 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
     gain, bias : (N,) float32        gain * product + bias, a folded batch norm; None is 1 and 0
     relu : bool                      then max(0, .)
 
-    Returns
-    -------
-    (M, N) float32, equal to a.to_val() @ b.to_val() up to float32 rounding
-
-    Raises
-    ------
-    KernelError                      as `bit_mm_to_int`, or a gain or bias of another shape
+    Returns (M, N) float32, equal to a.to_val() @ b.to_val() up to float32 rounding. Raises KernelError as
+    `bit_mm_to_int`, or for a gain or bias of another shape.
     """
     _check_packings(a, b)
     return multiply_bits(a.lines, b.lines, rescaling_of(a, b, gain, bias, relu))
@@ -74,13 +64,7 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
                                      its own range taken
     rounding                         see `to_bit`
 
-    Returns
-    -------
-    (M, N) BitTensor
-
-    Raises
-    ------
-    KernelError                      as `bit_mm_to_float` and `to_bit`
+    Returns an (M, N) BitTensor. Raises KernelError as `bit_mm_to_float` and `to_bit`.
 
     Reference: QGTC, Section 4.5.
     """
@@ -113,7 +97,6 @@ class ProductSide(Protocol):
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
                  relu: bool, is_by_row: bool = False) -> Rescaling:
-    """How integer sums of left times right become values; gain and bias are float32 per column, or per row."""
     num_scaled = left.num_lines if is_by_row else right.num_lines
     for name, vector in (("gain", gain), ("bias", bias)):
         if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):

@@ -79,9 +79,8 @@ def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: in
     weight_bits : int, 1 to 8       hold every weight, with its sign
     is_serial : bool                take codes one bit at a time instead of whole; for comparison
 
-    Raises
-    ------
-    KernelError      malformed packages; weights of another type, shape or width; or sums that could pass 2^31 - 1
+    Raises KernelError for malformed packages, weights of another type, shape or width, or sums that could pass 2^31 -
+    1.
 
     Reference: MEGA, section V-C: decoder, weights indexed by the bitmap, row product.
     """

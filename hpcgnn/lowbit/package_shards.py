@@ -1,7 +1,6 @@
 """Feature rows as a group of an HDF5 file: codes as Adaptive-Package, and a scale per row.
 
-`PackageFeatures` is the format that `hpcgnn.shards.feature_formats` calls "package". `write_packages` and
-`read_packages_of` store such groups in other files, too.
+`PackageFeatures` is the format that `hpcgnn.shards.feature_formats` calls "package"; other files have such groups too.
 """
 
 from __future__ import annotations

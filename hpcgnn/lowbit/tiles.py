@@ -55,9 +55,7 @@ class BitTiles:
         dense : bool                        keep the tiles of zeros
         row_scale : (num_rows,) float32
 
-        Raises
-        ------
-        KernelError                         not the CSR of such a matrix
+        Raises KernelError if this is not the CSR of such a matrix.
         """
         return cls(tiles_of_csr(indptr, indices, num_columns, dense, device), row_scale)
 
@@ -104,13 +102,8 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
     jump : bool          leave out tiles of zeros; False needs the dense form
     reuse : bool         load a tile once for all planes of the features
 
-    Returns
-    -------
-    (M, N) int32, exact; numbers of tiles multiplied and jumped
-
-    Raises
-    ------
-    KernelError          packings or lengths that don't fit, sums that could overflow, jump=False for a list
+    Returns (M, N) int32, exact, and numbers of tiles multiplied and jumped. Raises KernelError for packings or lengths
+    that don't fit, sums that could overflow, or jump=False for a list.
 
     Reference: QGTC, Sections 4.3 and 4.4.
     """

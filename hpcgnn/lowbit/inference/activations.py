@@ -28,10 +28,7 @@ def activation_path(folder: Path, part: int) -> Path:
 
 
 def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Layers) -> None:
-    """Write one part: node_id, (num_rows,) int64, and per layer packages with scales, (num_rows,) float32.
-
-    Raises ShardError if the folder can't be written, or the disk is full.
-    """
+    """Write one part: node_id, (num_rows,) int64, and per layer packages with scales; ShardError on a full disk."""
     def fill(file: h5py.File) -> None:
         file["node_id"] = node_id
         for number, (packed, scale) in enumerate(layers):

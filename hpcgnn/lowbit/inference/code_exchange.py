@@ -106,10 +106,9 @@ def packed_bytes(num_codes: int, bit_width: int) -> int:
 
 
 def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the low `bit_width` bits of int8 codes, one after the other, lowest bit first: (packed_bytes,) uint8.
+    """The low `bit_width` bits of int8 codes, one after the other, lowest bit first: (packed_bytes,) uint8.
 
-    Codes have magnitudes below 2**(bit_width - 1), bit_width is 2 to 8, and bits after the last code are 0. `out` is
-    written if given.
+    Codes have magnitudes below 2**(bit_width - 1), bit_width is 2 to 8, and bits after the last code are 0.
     """
     flat = codes.reshape(-1)
     out = np.empty(packed_bytes(flat.size, bit_width), np.uint8) if out is None else out

@@ -114,20 +114,14 @@ class PackedCodes:
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Return codes of float rows (n, dim), for in_degree (n,) in the whole graph.
-
-    Raises KernelError for NaN, or a negative value where codes have no sign.
-    """
+    """Codes of float rows (n, dim), for in_degree (n,); KernelError for NaN, or a negative value without a sign."""
     coded = CodedRows.empty(scale, in_degree, rows.shape[1])
     rescale(np.ascontiguousarray(rows, np.float32), Epilogue(), coded.target(0, len(rows)))
     return coded
 
 
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of packages, value = package code · row_scale (n,), equal to the codes of the same floats.
-
-    Raises KernelError as `code_rows`, or if a package is malformed.
-    """
+    """Codes of packages, value = package code · row_scale (n,), equal to the same floats' codes; errors as there."""
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
         # Block by block, so that the floats never exist.

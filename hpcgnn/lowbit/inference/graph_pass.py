@@ -75,7 +75,6 @@ class GraphPass:
 
 
 def is_summed(model: IntegerModel) -> bool:
-    """Whether every convolution sums its neighbors, and reads at least one column."""
     return all(one.kind in SUMMED_KINDS for one in model.convolutions) and model.num_features > 0
 
 

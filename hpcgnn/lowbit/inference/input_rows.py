@@ -64,8 +64,6 @@ class PackageRows:
 
 @dataclass(frozen=True)
 class BitInput:
-    """Codes of a model's first convolution, as bits; the original rows are not kept."""
-
     bits: BitRows
 
     @classmethod
@@ -88,8 +86,6 @@ class BitInput:
 
 @dataclass(frozen=True)
 class PackedInput:
-    """Codes of a model's first convolution, in packages; the original rows are not kept."""
-
     codes: PackedCodes
 
     form = "packed codes"

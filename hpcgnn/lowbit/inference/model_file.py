@@ -80,10 +80,7 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
 
 
 def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
-    """Read a model, and the fingerprint of the shards that it was made on.
-
-    Raises CheckpointError if it is missing, truncated, damaged, of another format, or not a valid model.
-    """
+    """Read a model, and the fingerprint of its shards; CheckpointError if it is missing, damaged or not valid."""
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
             return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
@@ -170,8 +167,6 @@ def _load_fingerprint(file: h5py.File) -> Fingerprint:
 
 
 class _Loader:
-    """Reads parts of a convolution; nothing in a file is longer than the file."""
-
     def __init__(self, file_bytes: int):
         self._file_bytes = file_bytes
 

@@ -32,7 +32,6 @@ from hpcgnn.training.trained_run import KEPT, PERMISSION, TrainedRun, check_data
 
 
 def classes_of_model(model: IntegerModel) -> dict[str, Any]:
-    """Task and classes of an integer model, as a checkpoint keeps them."""
     return {"task": MULTI_LABEL if model.is_multi_label else CLASSES, "num_classes": model.num_classes,
             "class_names": list(model.class_names)}
 
@@ -93,7 +92,6 @@ def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
 
 
 def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """`integer_config` with all edges, also for a run trained in clusters."""
     return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
 
 

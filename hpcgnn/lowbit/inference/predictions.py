@@ -46,17 +46,12 @@ class Predictions:
 
 def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes: int, node_id: np.ndarray,
                       logits: np.ndarray, embeddings: np.ndarray) -> None:
-    """Collective: replace the file at `path` by the rows of all ranks.
+    """Collective: replace the file at `path` by the rows of all ranks; num_nodes counts all ranks' nodes.
 
-    Parameters
-    ----------
-    num_nodes : int                          of all ranks
     node_id : (n,) int64                     global ids of this rank's rows
     logits : (n, num_classes) float32, embeddings : (n, hidden) float32
 
-    Raises
-    ------
-    CollectiveError      the folder can't be written or the disk is full
+    Raises CollectiveError if the folder can't be written or the disk is full.
     """
     hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)
     rows = [logits, embeddings] if len(node_id) else [np.empty((0, dim), np.float32) for dim in (model.num_classes,
@@ -94,12 +89,7 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Read a file.
-
-    Raises
-    ------
-    CheckpointError      missing, truncated, damaged or of another format
-    """
+    """Read a file. Raises CheckpointError if it is missing, truncated, damaged or of another format."""
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
             layout = _layout(file, path)

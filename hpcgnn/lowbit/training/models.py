@@ -42,11 +42,8 @@ from hpcgnn.training.model_hooks import ModelHooks
 
 @torch.no_grad()
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
-    """Set the widths of fitted quantizers so that all rows take at most `num_bits` and lose least.
-
-    A layer's loss is the energy of its errors relative to its rows; one more bit makes an error four times smaller. A
-    width at which fitted codes needed fewer bits is not raised.
-    """
+    """Set the widths of fitted quantizers so that all rows take at most `num_bits` and lose least."""
+    # A layer's loss is the energy of its errors relative to its rows; one more bit makes an error four times smaller.
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
     losses = [_losses(quantizer) for quantizer in quantizers]
@@ -131,9 +128,9 @@ class QuantizedStack(nn.Module, ModelHooks):
     def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm) -> QuantizedStack:
         """Collective: quantize a stack with the steps that fit its rows on this graph best.
 
-        The pass is exact in float32, whatever the training method, and counts as an evaluation. Raises CollectiveError
-        for non-finite input rows, a target below the least size, or a graph with edge weights.
+        Raises CollectiveError for non-finite input rows, a target below the least size, or a graph with edge weights.
         """
+        # The pass is exact in float32, whatever the training method, and counts as an evaluation.
         if graph.edge_weight is not None:
             raise CollectiveError(INTEGERS_REFUSE)
         counts, x = count_in_degrees(graph, comm), graph.x
@@ -237,14 +234,14 @@ class QuantizedStack(nn.Module, ModelHooks):
     def penalty(self) -> torch.Tensor:
         """Return size_weight (max(p + e, 0)^2 - p^2), the same on every rank; 0 if no width is learned.
 
-        e is the relative excess over the target. p, the pressure, is 0 until the target is missed by more than its
-        tolerance; `move_pressure` raises it every step. So the target is met however much error wider rows would save,
-        as in sums over thousands of neighbors.
+        e is the relative excess over the target, p the pressure that `move_pressure` raises.
 
         Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
         to one graph; as in the authors' program, a size below the target is not pulled up; and p is the multiplier of
         an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
         """
+        # The pressure is 0 until the target is missed by more than its tolerance, and rises every step. So the target
+        # is met however much error wider rows would save, as in sums over thousands of neighbors.
         if not self.width_parameters():
             return torch.zeros(())
         penalty = torch.relu(self.pressure + self._excess()).square() - self.pressure.square()
@@ -261,7 +258,6 @@ class QuantizedStack(nn.Module, ModelHooks):
             self.pressure = (self.pressure + PRESSURE_RATE * (self._excess() - TARGET_TOLERANCE)).clamp(min=0.0)
 
     def clamp_widths(self) -> None:
-        """Bring learned widths back into their range, after every optimizer step."""
         for quantizer in self.row_quantizers:
             if isinstance(quantizer, RowQuantizer):
                 quantizer.clamp_width()

@@ -78,8 +78,6 @@ class TrackedColumnQuantizer(TrackedRange):
 
 
 class LargestWeightQuantizer(Quantizer):
-    """Weights with a step from each output's largest magnitude."""
-
     def __init__(self, bits: int):
         super().__init__()
         self.bits = bits

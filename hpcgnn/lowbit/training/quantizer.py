@@ -50,9 +50,6 @@ class Quantizer(nn.Module):
 class RowQuantizer(Quantizer):
     """Rows of a layer as codes, with step and width chosen by a node's in-degree.
 
-    Beside the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
-    changes, the step follows, and codes grow coarser instead of clipped.
-
     counts : (num_entries,) int64        nodes of the whole graph by in-degree; the last entry has all larger ones
     bits : int                           width for which steps are fitted
     is_signed : bool                     rows have negative values
@@ -60,6 +57,8 @@ class RowQuantizer(Quantizer):
     shrinks : bool                       widths start at the fewest bits that hold the fitted codes
     is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
     """
+    # Beside the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
+    # changes, the step follows, and codes grow coarser instead of clipped.
 
     def __init__(self, comm, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
                  shrinks: bool = False, is_local: bool = False):
@@ -95,7 +94,7 @@ class RowQuantizer(Quantizer):
         return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self._error_weight(rows.detach()))
 
     def _error_weight(self, rows: torch.Tensor) -> float | None:
-        """Collective: return the weight of the rows' own error, or None."""
+        """Collective: the weight of the rows' own error, or None."""
         if self.local_weight is None or not (self.learns_width and self.training):
             return self.local_weight
         # Where widths follow the error, it is relative to the rows, so that a layer of large values doesn't take all
@@ -149,10 +148,10 @@ class RowQuantizer(Quantizer):
 class ColumnQuantizer(Quantizer):
     """Mapped rows as signed codes of 2 to 8 bits; a column's step is a learned multiple of its recent mean magnitude.
 
-    Mapped rows grow faster than the weights that map them. With steps as multiples of the weights' magnitudes, most
-    values of the last layer were clipped from the first epochs on, and the loss kept them so. With is_local, steps
-    follow the mapped rows' own error, see `fake_quantize`.
+    With is_local, steps follow the mapped rows' own error, see `fake_quantize`.
     """
+    # Mapped rows grow faster than the weights that map them. With steps as multiples of the weights' magnitudes, most
+    # values of the last layer were clipped from the first epochs on, and the loss kept them so.
 
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
         super().__init__()
@@ -196,10 +195,8 @@ class ColumnQuantizer(Quantizer):
 
 
 class WeightQuantizer(Quantizer):
-    """Weights as signed codes of 2 to 8 bits; an output's step is a learned multiple of its mean magnitude.
-
-    Weights grow tenfold within some epochs of Adam. Anchored to their mean, steps keep up, and their rate is relative.
-    """
+    """Weights as signed codes of 2 to 8 bits; an output's step is a learned multiple of its mean magnitude."""
+    # Weights grow tenfold within some epochs of Adam. Anchored to their mean, steps keep up; their rate is relative.
 
     def __init__(self, dim: int, bits: int):
         super().__init__()
@@ -287,7 +284,6 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.n
 
 
 def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
-    """Replace unknown entries by the nearest known one, the lower of two; by `default` if none is known."""
     known = np.flatnonzero(is_known)
     if not len(known):
         return np.full_like(table, default)

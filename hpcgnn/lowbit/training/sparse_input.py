@@ -59,8 +59,6 @@ class SparseInput:
 
 @dataclass(frozen=True)
 class SparseValues:
-    """Sparse rows on their way through a layer: (num_values, 1) float32 at the places of `entries`."""
-
     entries: SparseInput
     values: torch.Tensor
 

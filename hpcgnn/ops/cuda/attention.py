@@ -28,7 +28,7 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
 
 def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
                          score_gradient: torch.Tensor) -> torch.Tensor:
-    """Sums the gradient of `vectors` in float64 over blocks of rows."""
+    # Sums the gradient of `vectors` in float64 over blocks of rows.
     num_vectors, num_rows, num_heads = score_gradient.shape
     dim, suffix, of_vectors = rows.shape[1], SUFFIX[rows.dtype], torch.zeros_like(vectors)
     if rows.numel() == 0 or vectors.numel() == 0:

@@ -121,7 +121,7 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
                   form: str | None = None, num_shares: int | None = None) -> torch.Tensor | BitLines:
-    """`form` of FORM_ROWS, by default the chip's; `num_shares` of 1, 2 and 4, by default `shares_of`."""
+    # `form` of FORM_ROWS, by default the chip's; `num_shares` of 1, 2 and 4, by default `shares_of`.
     device = right.words.device
     form = checked_form(form, device, is_small=left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     end = product_end(left.num_lines, right, rescaling, codes)
@@ -205,7 +205,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
                    codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """`form` as in `multiply_bits`. A list holds no tile of zeros, so nothing has to be counted on the device."""
+    # `form` as in `multiply_bits`. A list holds no tile of zeros, so nothing has to be counted on the device.
     num_tile_rows, is_jumping = len(tiles.begin) - 1, jump and tiles.is_dense
     form = checked_form(form, right.words.device, is_small=tiles.num_tiles < 2 * num_tile_rows)
     end = product_end(tiles.num_rows, right, rescaling, codes)

@@ -24,7 +24,7 @@ def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | N
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Summed and returned in float32: over all rows it may be more than float16 holds."""
+    # Summed and returned in float32: over all rows it may be more than float16 holds.
     if rows.dtype == torch.float32:
         return gradient.t() @ rows
     # Products of the CPU, where kernels are emulated, and of torch before 2.8 are no wider than their factors.
@@ -35,7 +35,7 @@ def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """The order depends only on the numbers of rows and columns."""
+    # The order depends only on the numbers of rows and columns.
     num_rows, dim = rows.shape
     if not rows.numel():
         return torch.zeros(dim, device=rows.device)

@@ -25,7 +25,7 @@ def num_blocks(num_rows: int, lanes: int) -> int:
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                   message: torch.Tensor, is_nearest: bool) -> int:
-    """Waits for the device."""
+    # Waits for the device.
     first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
     start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad)
     position = int(first_bad)

@@ -47,7 +47,6 @@ class BatchShapes:
                         axis=1).astype(np.float64)
 
     def tile_terms(self, dim: int, bit_width: int) -> np.ndarray:
-        """(num_batches, 4): a batch, its sums, packed codes, and panels that tiles meet in each plane."""
         sums, panels = self.num_rows * dim, -(-dim // PANEL_COLUMNS)
         return np.stack([np.ones_like(sums), sums, sums * bit_width, self.num_tiles * panels * bit_width],
                         axis=1).astype(np.float64)
@@ -82,7 +81,6 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
 
 
 def machine_costs() -> AggregationCosts:
-    """This machine's costs at the instruction set in use; measured once per process, in some milliseconds."""
     return _measured(simd_level())
 
 

@@ -57,7 +57,6 @@ class Batches:
 
 
 def runs_of_batches(row_begin: np.ndarray, most_rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1) of runs of batches with at most `most_rows` rows together, or of one batch."""
     first = 0
     while first < len(row_begin) - 1:
         end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + most_rows, "right")) - 1)

@@ -106,7 +106,7 @@ class DealtRun:
 
 
 def _summed(comm: MPI.Comm, own: Counts) -> Counts:
-    """Collective: sum all ranks' counts, field by field."""
+    """Collective: sum all ranks' counts."""
     return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
 
 

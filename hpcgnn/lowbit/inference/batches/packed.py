@@ -64,7 +64,7 @@ class PackedBatches:
 
     @classmethod
     def load(cls, buffer: np.ndarray) -> PackedBatches:
-        """Return the object in a contiguous uint8 buffer that starts on 8 bytes, without a copy.
+        """The object in a contiguous uint8 buffer that starts on 8 bytes, without a copy.
 
         Raises KernelError for another content or version, a short buffer, or arrays that contradict each other.
         """

@@ -66,7 +66,6 @@ class BatchedRun:
 
 
 def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:
-    """Return batches with the codes of features (num_rows, num_features) float32, in batch order."""
     scale = model.convolutions[0].rows
     coded = code_rows(scale, features, in_degree)
     return PackedBatches.pack(batches, coded.codes, in_degree, int(scale.bit_width.max()))

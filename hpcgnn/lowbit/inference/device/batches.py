@@ -75,12 +75,12 @@ def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
 
 
 class DeviceBatchedRun:
-    """Passes of one model over the same batches.
+    """Passes of one model over the same batches; `copies` and `copied_bytes` crossed from pinned memory so far.
 
-    `aggregation` "auto" asks `tiles_are_faster`, and gathers for attention, which weighs rows one by one. `copies` and
-    `copied_bytes` count what crossed from pinned memory so far. Raises ConfigError for tiles if a model attends, and
-    KernelError for a layer, or a row of edges, that is too long for the kernels.
+    Raises ConfigError for tiles if a model attends, and KernelError for a layer, or a row of edges, that is too long
+    for the kernels.
     """
+    # "auto" asks `tiles_are_faster`, and gathers for attention, which weighs rows one by one.
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, device: torch.device, aggregation: str = "auto",
                  group_rows: int = GROUP_ROWS):
@@ -117,7 +117,6 @@ class DeviceBatchedRun:
         return tuple(rows.numpy() for rows in results)
 
     def resident(self) -> ResidentRun:
-        """Copy all groups to the device, for passes that copy nothing."""
         return ResidentRun([self._layers_over(group, group.views(group.memory.to(self._device)))
                             for group in self._groups])
 

@@ -126,7 +126,6 @@ class FieldExchange:
         return FieldArrival(self, fields, dim, send, receive, streams.message.mark())
 
     def finish(self, arrival: FieldArrival) -> None:
-        """Collective: see `FieldArrival.finish`."""
         fields = arrival.fields
         arrival.sent.synchronize()
         sizes = [[len(rows) * 4 * fields.shape[1] for rows in lists]
