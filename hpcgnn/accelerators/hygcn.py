@@ -92,6 +92,7 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
 
 
 class Windows(NamedTuple):
+    # Runs of rows that are loaded for intervals.
     interval: np.ndarray     # (num_windows,) int64, ascending
     first_row: np.ndarray    # (num_windows,) int64, ascending within an interval
     num_rows: np.ndarray     # (num_windows,) int64, from 1 to the height of a window

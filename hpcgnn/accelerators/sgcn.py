@@ -259,7 +259,7 @@ class Combination:
     rows: SlicedRows
     result: SlicedRows
     result_kind: str
-    dim: int
+    dim: int                 # W is dim x columns, at address `weights_at`
     columns: int
     weights_at: int
 

@@ -244,8 +244,7 @@ class Codecs:
              plan_of: Callable[[], ExchangePlan]) -> Codec:
         """Return the codec of some rows under a bit plan, made on the first call by `plan_of`.
 
-        `drawn` and `reach`, both hashable, are what the travelling rows depend on: an epoch's sample, and hops to the
-        loss.
+        The travelling rows depend on `drawn`, an epoch's sample, and `reach`, hops to the loss; both are hashable.
         """
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
         self._codecs.move_to_end((bit_plan, drawn))

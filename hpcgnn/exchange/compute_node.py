@@ -235,8 +235,8 @@ class SharedRows:
     def sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective in the node: sum each row's gradients, (num_halo, dim), over the ranks, in rank order.
 
-        Returns the sums for this rank's rows that other ranks of the node read, (num_own, dim), and those to be sent
-        home to other nodes, (plan.num_halo, dim).
+        Returns the sums for this rank's rows that other ranks of the node read, (num_own, dim), and the sums to be
+        sent home to other nodes, (plan.num_halo, dim).
         """
         node = self.node
         with _counted(traffic):
@@ -265,6 +265,7 @@ class SharedFetch(PassedOn):
     arrival: Arrival   # of the rows with this rank as gateway
 
     def finish(self, rows: torch.Tensor) -> None:
+        """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
         self.shared.fetch(self.own, self.arrival, rows)
 
 

@@ -100,6 +100,7 @@ class BitTensor:
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
+        """Sum of each line's codes, (num_lines,) int64."""
         return sum_lines(self.lines)
 
     def to_codes(self) -> torch.Tensor:
@@ -159,6 +160,7 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
 
 
 def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
+    """Return the matrix of a BitTensor; see `BitTensor.to_val`."""
     return bits.to_val(bit_width)
 
 

@@ -34,18 +34,16 @@ class StoredSize:
 
 @dataclass(frozen=True)
 class FixedWidthRows:
-    """Rows of codes in a format of one width.
-
-    values : bytes of packed codes, non-zero ones only unless dense, sign and magnitude where signed
-    positions : tuple of bytes of packed numbers     by name: (), (bitmap,), (row ends, columns), (rows, columns)
-    """
+    """Rows of codes in a format of one width."""
 
     name: str
     shape: tuple[int, int]
     form: PackageFormat
     bit_width: int
     num_values: int
+    # Bytes of packed codes, non-zero ones only unless dense, sign and magnitude where signed.
     values: np.ndarray
+    # Bytes of packed numbers, by name: (), (bitmap,), (row ends, columns), (rows, columns).
     positions: tuple[np.ndarray, ...]
 
     def codes(self) -> np.ndarray:

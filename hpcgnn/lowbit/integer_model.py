@@ -75,8 +75,8 @@ class ColumnScale:
 
 @dataclass(frozen=True)
 class IntegerMap:
-    codes: np.ndarray
-    scale: ColumnScale
+    codes: np.ndarray     # (out_dim, in_dim) int8
+    scale: ColumnScale    # per output
 
     def __post_init__(self) -> None:
         if self.codes.dtype != np.int8 or self.codes.ndim != 2 or len(self.codes) != len(self.scale.step):
@@ -94,7 +94,7 @@ class IntegerMap:
 
 @dataclass(frozen=True)
 class Normalization:
-    weight: np.ndarray
+    weight: np.ndarray    # (dim,) float32, as bias
     bias: np.ndarray
     eps: float
 
@@ -128,11 +128,7 @@ class IntegerConvolution:
 
 @dataclass(frozen=True)
 class IntegerModel:
-    """A network of integer convolutions, and the graph on which its scales were learned.
-
-    scheme : str                  scheme of `train --quantize` that found the scales, or "calibrated"
-    class_names : tuple of str    by column; empty where classes have numbers
-    """
+    """A network of integer convolutions, and the graph on which its scales were learned."""
 
     convolutions: list[IntegerConvolution]
     dataset: str
@@ -140,8 +136,8 @@ class IntegerModel:
     num_features: int
     num_classes: int
     is_multi_label: bool
-    scheme: str
-    class_names: tuple[str, ...] = ()
+    scheme: str                           # of `train --quantize` that found the scales, or "calibrated"
+    class_names: tuple[str, ...] = ()     # by column; empty where classes have numbers
 
     @property
     def weight_bits(self) -> int:

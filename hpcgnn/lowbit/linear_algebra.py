@@ -97,6 +97,7 @@ class ProductSide(Protocol):
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
                  relu: bool, is_by_row: bool = False) -> Rescaling:
+    """How integer sums of left times right become values; gain and bias are float32 per column, or per row."""
     num_scaled = left.num_lines if is_by_row else right.num_lines
     for name, vector in (("gain", gain), ("bias", bias)):
         if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):

@@ -73,6 +73,8 @@ class PackageFormat:
 
 @dataclass(frozen=True)
 class PackagedRows:
+    """Rows as an Adaptive-Package stream."""
+
     format: PackageFormat
     num_rows: int
     dim: int
@@ -192,6 +194,7 @@ class PackagedRows:
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
+        """Return rows [first, last), to the end where last is None; KernelError for missing rows."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")

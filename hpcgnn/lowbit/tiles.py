@@ -21,6 +21,8 @@ from hpcgnn.ops.tiles import TileList, count_entries, multiply_tiles, tiles_of_c
 
 
 class TileProduct(NamedTuple):
+    """A product with tiles, and how many tiles were multiplied and jumped."""
+
     result: torch.Tensor | BitTensor
     num_multiplied: int
     num_jumped: int
@@ -84,6 +86,7 @@ class BitTiles:
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
+        """Number of entries per row, (num_rows,) int64."""
         return count_entries(self.tiles)
 
     @cached_property

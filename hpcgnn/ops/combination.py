@@ -65,6 +65,7 @@ def check_sums(dim: int, code_bits: int, weight_bits: int, is_signed: bool) -> N
 
 
 def check_weight(weight_codes: torch.Tensor, dim: int) -> None:
+    """Raise KernelError unless weights are contiguous int8 of shape (outputs, dim)."""
     if weight_codes.dtype != torch.int8 or weight_codes.ndim != 2 or weight_codes.shape[1] != dim \
             or not weight_codes.is_contiguous():
         raise KernelError(f"a combination of {dim} columns takes contiguous int8 weights of shape (outputs, {dim}), "
@@ -73,6 +74,7 @@ def check_weight(weight_codes: torch.Tensor, dim: int) -> None:
 
 def check_combination(codes: torch.Tensor, weight_codes: torch.Tensor, code_bits: int, weight_bits: int,
                       way: str) -> None:
+    """Raise KernelError as `combine`, except for codes that do not fit."""
     if codes.dtype not in (torch.uint8, torch.int8) or codes.ndim != 2 or not codes.is_contiguous():
         raise KernelError(f"a combination takes a contiguous uint8 or int8 matrix of codes, "
                           f"found {codes.dtype} of shape {tuple(codes.shape)}")

@@ -118,9 +118,9 @@ class SlotTiles:
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    degree: torch.Tensor
-    count: torch.Tensor
-    factors: list[torch.Tensor | None]
+    degree: torch.Tensor                  # (num_rows,) int32, in-degrees in the whole graph
+    count: torch.Tensor                   # (num_rows,) int32, summed entries
+    factors: list[torch.Tensor | None]    # of the rows, per layer
 
 
 def words_a_plane(length: int) -> int:

@@ -22,9 +22,9 @@ HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # of ext/src/integer_rows.h
 
 @dataclass(frozen=True)
 class OwnPart:
-    sums: np.ndarray
-    row_scale: np.ndarray
-    column_scale: np.ndarray
+    sums: np.ndarray            # (n, dim) int32
+    row_scale: np.ndarray       # (n,) float32
+    column_scale: np.ndarray    # (dim,) float32
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ ATTENTION_FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise w
 
 @dataclass(frozen=True)
 class Scores:
-    target: np.ndarray
-    source: np.ndarray
+    target: np.ndarray    # (n, num_heads) int64, in units of 2**-36; rows as destinations
+    source: np.ndarray    # the same shape; rows as sources
 
 
 def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:

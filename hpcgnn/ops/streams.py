@@ -40,6 +40,8 @@ class SideStream(Protocol):
 
 
 class Streams(Protocol):
+    """Side streams of a device: one for message kernels and copies, one for sums of central rows."""
+
     message: SideStream
     central: SideStream
 

@@ -55,6 +55,8 @@ class Crew(Protocol):
 
 
 class Alone:
+    """The crew of one process."""
+
     rank, size = 0, 1
 
     def together(self, step: Callable[[], Result]) -> Result:

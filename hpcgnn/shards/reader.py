@@ -131,6 +131,7 @@ def open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
 
 
 def check_num_parts(info: GraphInfo, num_parts: int) -> None:
+    """Raise ShardError unless the graph was cut into `num_parts` parts."""
     if info.num_parts != num_parts:
         parts = "1 part" if info.num_parts == 1 else f"{info.num_parts} parts"
         started = "1 rank was" if num_parts == 1 else f"{num_parts} ranks were"

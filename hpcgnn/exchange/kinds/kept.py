@@ -80,7 +80,7 @@ class KeptMessages(Stateful):
 
 
 class Kept(RememberingKind[KeptMessages]):
-    """Send all rows; asynchronous epochs, if `is_pipelined`, read the epoch before's, while their own travel.
+    """Send all rows; asynchronous epochs, if `is_pipelined`, read the last epoch's rows while their own travel.
 
     `smoothing` is the weight of the past in a running mean of what arrives; 0: none. With `predicts`, messages hold the
     difference from what the receiver has.

@@ -84,6 +84,8 @@ class Broadcaster(Stateful):
 
 
 class Skipped(RememberingKind[Broadcaster]):
+    """Send rows that have moved or grown too old; read the others as they last came."""
+
     may_skip = True
 
     def __init__(self, change: float, staleness: int):

@@ -83,6 +83,7 @@ class _Layer:
         return len(self.convolution.bias if self.convolution.second is None else self.convolution.second_bias)
 
     def _outputs(self) -> Iterator[Block]:
+        """Collective: yield blocks of the output's rows in order."""
         if self.convolution.kind == "gat":
             return self._attended()
         return self._summed() if self.convolution.second is None else self._second(self._summed())

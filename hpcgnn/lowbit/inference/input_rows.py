@@ -19,13 +19,10 @@ from hpcgnn.shards.schema import GraphInfo
 
 
 class InputRows(Protocol):
-    """Rows of one rank; `form` is such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes".
+    """Rows of one rank."""
 
-    num_bytes is in memory, before a shard's own compression.
-    """
-
-    form: str
-    num_bytes: int
+    form: str         # such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
+    num_bytes: int    # in memory, before a shard's own compression
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
         """Return codes of all rows; KernelError for NaN, or negative values where codes have no sign."""

@@ -59,11 +59,13 @@ class RankNeighborhood:
         return degree_factor(self._part.in_degree[:self._part.num_inner], reduction)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Collective: see `CodeNeighborhood`."""
         for first, stop, table in self._readable(codes, bit_width):
             yield first, sum_codes(self._part.indptr[first:stop + 1], self._part.indices, table)
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Collective: see `CodeNeighborhood`."""
         part, scores = self._part, score_codes(codes, vectors, num_heads)
         for first, stop, table in self._readable(codes, bit_width):
             # Halo rows are scored here, from the same codes to the same integers as by their owners.

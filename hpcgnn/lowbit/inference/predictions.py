@@ -48,9 +48,7 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
                       logits: np.ndarray, embeddings: np.ndarray) -> None:
     """Collective: replace the file at `path` by the rows of all ranks; num_nodes counts all ranks' nodes.
 
-    node_id : (n,) int64                     global ids of this rank's rows
-    logits : (n, num_classes) float32, embeddings : (n, hidden) float32
-
+    `logits`, (n, num_classes), and `embeddings`, (n, hidden), are float32 rows of the global ids `node_id`, (n,) int64.
     Raises CollectiveError if the folder can't be written or the disk is full.
     """
     hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)

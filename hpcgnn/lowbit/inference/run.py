@@ -109,6 +109,7 @@ class IntegerRun:
         return self._forward()
 
     def packed_layers(self) -> list[PackagedRows]:
+        """Collective: pack what each convolution reads, in one more pass."""
         layers: list[PackagedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers

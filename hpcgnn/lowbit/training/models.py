@@ -90,8 +90,8 @@ FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in
 
 class StoredBits(NamedTuple):
     weights: int
-    scales: int
-    floats: int
+    scales: int    # steps, widths, biases, norms and attention
+    floats: int    # all of it in float32
 
 
 class QuantizedStack(nn.Module, ModelHooks):

@@ -227,6 +227,7 @@ class WeightQuantizer(Quantizer):
 
 @dataclass(frozen=True)
 class SharedComm:
+    # Copies of a module share a communicator, since most can't be copied.
     comm: Any
 
     def __deepcopy__(self, memo: dict) -> SharedComm:

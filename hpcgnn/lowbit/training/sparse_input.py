@@ -60,7 +60,7 @@ class SparseInput:
 @dataclass(frozen=True)
 class SparseValues:
     entries: SparseInput
-    values: torch.Tensor
+    values: torch.Tensor    # (num_values, 1) float32 at the places of `entries`
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> SparseValues:
         key = graph.next_dropout(probability)

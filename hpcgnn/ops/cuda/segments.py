@@ -60,6 +60,7 @@ class Segments:
 
 
 class Rows(Protocol):
+    # What decides how the rows of a `SparseRows` are cut.
     begin: np.ndarray
     end: np.ndarray
     num_self: int

@@ -51,6 +51,7 @@ class DeviceGraphPass:
         return tuple(rows.numpy() for rows in results)
 
     def queue(self) -> None:
+        """Collective: start a pass on the device; the host waits only for messages of other ranks."""
         part, layers = self._part, self._layers
         if self._exchange is None:
             layers.queue()
@@ -126,6 +127,7 @@ class FieldExchange:
         return FieldArrival(self, fields, dim, send, receive, streams.message.mark())
 
     def finish(self, arrival: FieldArrival) -> None:
+        """Collective: see `FieldArrival.finish`."""
         fields = arrival.fields
         arrival.sent.synchronize()
         sizes = [[len(rows) * 4 * fields.shape[1] for rows in lists]
