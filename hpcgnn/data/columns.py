@@ -371,7 +371,7 @@ def _number_array(items: list, types: set[type]) -> np.ndarray:
             return np.array(whole, object)
     if int in types and all(item is None or (math.isfinite(item) and item == int(item)) for item in items) and any(
             type(item) is int and abs(item) >= 1 << 53 for item in items):
-        exact = np.empty(len(items), object)      # whole numbers, some of which float64 would round
+        exact = np.empty(len(items), object)      # whole numbers; float64 would round some of them
         exact[:] = [0 if item is None else int(item) for item in items]
         return exact
     return np.array([math.nan if item is None else item for item in items], np.float64)

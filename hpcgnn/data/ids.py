@@ -12,7 +12,7 @@ from hpcgnn.data.arcs import ARCS_A_CHUNK, INT32_NODES, Ends, chunks
 from hpcgnn.data.columns import Ids, as_ids, texts_of
 from hpcgnn.errors import DatasetError
 
-SPARSE = 2            # numbers up to the largest over those that occur, beyond which ids have gaps
+SPARSE = 2            # ids have gaps if the largest number is more than so many times their count
 
 
 class NodeRows:

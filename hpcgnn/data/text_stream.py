@@ -114,6 +114,8 @@ class TextStream:
     ----------
     task : ProgressTask            advances by bytes of the file as it is stored
 
+    Attributes
+    ----------
     num_comments : int             comment lines skipped so far
     comments : list of str         the first of them
     head : list of bytes           lines before the data that begin with # or % and a letter: comments, or data

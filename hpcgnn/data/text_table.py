@@ -85,6 +85,8 @@ class TextTable:
     has_header : bool or None      None: a first line of texts is a header if it stands above a column of numbers, or
                                    holds a usual name such as id, source or label
 
+    Attributes
+    ----------
     num_columns : int              0 for a file without rows or header
     first : tuple of str           cells of the first row of data
     size : tuple of int or None    of a Matrix Market file
@@ -524,7 +526,7 @@ def ids_of(column: pa.ChunkedArray) -> Ids:
 def checked_ids(ids: Ids, path: Path) -> Ids:
     """The ids, unchanged.
 
-    Raises DatasetError for an id of several lines, from a quotation mark that is not closed; one missing among numbers.
+    Raises DatasetError for an id of several lines, from an open quotation mark, or one missing among numbers.
     """
     if not isinstance(ids, pa.Array):
         return ids

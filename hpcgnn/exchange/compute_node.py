@@ -57,7 +57,7 @@ class ComputeNode:
     own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
     place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
     num_gradients: int              # halo rows of all ranks of the node
-    gradient_rows: tuple[int, int]  # (start, stop), those of this rank
+    gradient_rows: tuple[int, int]  # (start, stop), this rank's own
     sums: SparseRows                # (num_own + plan.num_halo, num_gradients), which gradients each row sums
 
     @property

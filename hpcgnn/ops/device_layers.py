@@ -145,7 +145,7 @@ def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, slot_row
 
 
-WIDEST = 4096              # columns whose sums lie in a block's shared memory, eight rows at a time
+WIDEST = 4096              # columns with sums in a block's shared memory, eight rows at a time
 
 
 def field_bits_of(bit_width: int) -> int:

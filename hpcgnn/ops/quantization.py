@@ -25,7 +25,7 @@ CODES = ("affine", "rotated")
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or step
 MOST_ROTATED_COLUMNS = 1 << 15                     # that signs of a rotation are drawn for
 LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
-NO_BAD_ROW = 2**31 - 1        # what a device notes of a message whose rows can all be quantized
+NO_BAD_ROW = 2**31 - 1        # what a device notes of a message if all its rows can be quantized
 
 Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows on the host, else a tensor beside them
 

@@ -41,7 +41,7 @@ from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.batch_graph import ClusterCut
 
-# Parts of each kind beyond those that all have.
+# Parts of each kind, beside the parts that all kinds have.
 PARTS = {"gcn": (), "sage": ("own",), "gin": ("second_rows", "second", "second_bias"), "gat": ("attention",)}
 MAX_HEADS = 4096
 

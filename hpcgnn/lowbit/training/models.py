@@ -104,7 +104,7 @@ class QuantizedStack(nn.Module, ModelHooks):
     has_sparse_input : bool          input rows are mostly zeros over all ranks, and mapped value by value
     """
 
-    num_hops = None     # every row is computed: sizes and ranges are those of all nodes
+    num_hops = None     # every row is computed: sizes and ranges count all nodes
 
     def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
                  has_negative_input: bool, has_sparse_input: bool = False):

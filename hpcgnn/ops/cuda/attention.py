@@ -10,7 +10,7 @@ from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP, alignment, sub_warp
 
-TASK_ROWS = 1024      # whose gradients of the vectors a block sums
+TASK_ROWS = 1024      # a block sums the gradients of the vectors over so many rows
 ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a row's softmax, in the order of its length
 
 

@@ -191,7 +191,7 @@ def _vector(values: torch.Tensor | None) -> torch.Tensor | None:
     return None if values is None else values.detach().contiguous()
 
 
-ROWS_A_BLOCK = 256      # whose entries are counted, a thread each
+ROWS_A_BLOCK = 256      # a block counts their entries, one thread per row
 
 _kernel = partial(kernel, "tiles", is_exact=True)
 
