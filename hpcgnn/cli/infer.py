@@ -141,7 +141,7 @@ def store_packages(run, folder: Path) -> None:
     """Collective: write what the layers read as packages; rank 0 prints what each format takes."""
     from rich.console import Console
 
-    from hpcgnn.cli.graph_text import sizes_table
+    from hpcgnn.cli.packages import sizes_table
     from hpcgnn.lowbit.inference.activations import write_activations
     from hpcgnn.lowbit.inference.run import format_sizes
     from hpcgnn.run.launch import together

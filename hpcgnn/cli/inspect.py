@@ -39,7 +39,7 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work:
     print_info(info)
     print_messages(info, level_bins_of(Sylvie().thresholds()), info.num_features or DEFAULT_DIM)
     if packages:
-        from hpcgnn.cli.graph_text import print_packages
+        from hpcgnn.cli.packages import print_packages
 
         print_packages(shards, info, print_table)
     if work is not None:

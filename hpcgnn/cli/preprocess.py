@@ -104,7 +104,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
-    from hpcgnn.library.preprocess import parse_balance
+    from hpcgnn.library.balance import parse_balance
     from hpcgnn.partition.owner import own_parts
     from hpcgnn.shards.folder import ALONE, shards_in
 

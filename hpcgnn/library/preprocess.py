@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import finish_dataset
@@ -19,52 +19,17 @@ from hpcgnn.data.options import ProgressTask, SourceOptions, silent
 from hpcgnn.data.source import load_source
 from hpcgnn.data.tables import Choices
 from hpcgnn.errors import ConfigError, DatasetError, HpcgnnError
+from hpcgnn.library.balance import parse_balance
 from hpcgnn.partition.choices import (
-    BALANCES,
-    DEFAULT_LAYERS,
     DEFAULT_PARTITIONER,
     DEFAULT_REORDER,
-    MEASURED,
-    MOST_LAYERS,
-    TRAINING,
-    default_balance,
-    split_balance,
 )
 from hpcgnn.partition.owner import own_parts
-from hpcgnn.report.measured import read_measured
 from hpcgnn.run.launch import MPI, join, together
 from hpcgnn.run.output import tell
 from hpcgnn.shards.folder import ALONE, Crew, check_folder, nearest_folder
-from hpcgnn.shards.making import Making, Measured, make_shards
+from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo
-
-
-class Balance(NamedTuple):
-    """What `--balance` says."""
-
-    text: str      # as users write it, also for the default
-    balance: str      # of BALANCES
-    layers: int = DEFAULT_LAYERS      # of the model, for balance "training"
-    measured: Measured | None = None      # what the ranks of a run took
-
-
-def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> Balance:
-    """Read what --balance says; None is the partitioner's default.
-
-    Raises ConfigError: an unknown text, a balance beside the user's own parts, or a run without its ranks' seconds.
-    """
-    if is_own and text is not None:
-        raise ConfigError(f"parts come from {partitioner}, so balance {text} says nothing of them; leave it out")
-    text = text or default_balance(partitioner)
-    kind, rest = split_balance(text)
-    if not kind:
-        raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to {MOST_LAYERS} "
-                          f"layers, or {MEASURED}:FOLDER, found {text!r}")
-    if kind == MEASURED:
-        run = read_measured(Path(rest))
-        return Balance(text, TRAINING, run.num_layers, Measured(run.shards, run.seconds))
-    return Balance(text, kind, int(rest or DEFAULT_LAYERS))
-
 
 Result = TypeVar("Result")
 POLL_SECONDS = 0.01

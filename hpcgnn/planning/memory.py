@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.ops.arena import MIN_BYTES, Places
+from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import Pairs, PartLoads

@@ -106,7 +106,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 def test_a_terminal_shows_the_run_in_place(folder):
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)      # the folder's path may be long
     watched = WatchedRun(folder)
     watched.look()
     with Live(console=console, auto_refresh=False) as screen:

@@ -169,7 +169,7 @@ class Watched:
 @pytest.mark.parametrize("form", ["float32", "float16", "package"])
 @pytest.mark.parametrize("chosen", TREATMENTS.values(), ids=TREATMENTS)
 def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(form, chosen, tmp_path, monkeypatch):
-    for place in ("datasets.features.BLOCK_VALUES", "datasets.dataset.CHECKED_VALUES"):
+    for place in ("data.features.BLOCK_VALUES", "data.dataset.CHECKED_VALUES"):
         monkeypatch.setattr(f"hpcgnn.{place}", 32)
     monkeypatch.setattr("hpcgnn.shards.features.SAMPLED_ROWS", 4)
     monkeypatch.setattr("hpcgnn.shards.features.CHUNKS_PER_BLOCK", 2)

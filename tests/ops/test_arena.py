@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hpcgnn.ops import arena as arena_module
-from hpcgnn.ops.arena import ALIGNMENT, CHUNK, LEAST_MOVING, MIN_BYTES, Arena, empty
+from hpcgnn.ops.arena import Arena, empty
+from hpcgnn.ops.pieces import ALIGNMENT, CHUNK, LEAST_MOVING, MIN_BYTES
 
 
 @pytest.fixture

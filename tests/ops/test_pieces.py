@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcgnn.ops.arena import ALIGNMENT, CHUNK, LEAST_MOVING, MovingPieces, Pieces, Places
+from hpcgnn.ops.pieces import ALIGNMENT, CHUNK, LEAST_MOVING, MovingPieces, Pieces, Places
 
 
 def test_the_smallest_part_that_is_large_enough_is_cut():

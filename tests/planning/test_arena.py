@@ -6,8 +6,8 @@ from mpi4py import MPI
 from planning.test_work import opened
 from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
-from hpcgnn.ops import arena
 from hpcgnn.ops import arena as module
+from hpcgnn.ops import pieces
 from hpcgnn.planning.memory import arenas_of
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.training.job import Job, train
@@ -23,7 +23,7 @@ def test_an_arena_is_filled_as_far_as_that_of_a_training(shared_path, monkeypatc
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=GRAPH), shared_path / "shards")
     loads, size = opened(shards, model, 3, 128)
-    monkeypatch.setattr(arena, "LEAST_MOVING", arena.CHUNK)
+    monkeypatch.setattr(pieces, "LEAST_MOVING", pieces.CHUNK)
     watched = module.Arena(1 << 34)
     monkeypatch.setattr(module, "_ARENA", watched)
     name, _, bits = method.partition(":")
