@@ -471,9 +471,9 @@ MUTATIONS = [
     Mutation("ops/aggregation.py", "scales of rows and columns change places",
              "matrix.row_scale, matrix.column_scale,", "matrix.column_scale, matrix.row_scale,", PRODUCT),
     # Widths: what is decided, and from what.
-    Mutation("methods/policies.py", "a node at a percentile has not reached it", "side=\"right\"", "side=\"left\"",
+    Mutation("methods/node_bits.py", "a node at a percentile has not reached it", "side=\"right\"", "side=\"left\"",
              NODE_BITS),
-    Mutation("methods/policies.py", "the base width is a ceiling", "np.maximum(", "np.minimum(", NODE_BITS),
+    Mutation("methods/node_bits.py", "the base width is a ceiling", "np.maximum(", "np.minimum(", NODE_BITS),
     Mutation("methods/time_bits.py", "a slowing loss narrows", "(1 if slowing else -1)", "(-1 if slowing else 1)",
              TIME_BITS),
     Mutation("methods/time_bits.py", "the rate is positive while the loss rises",

@@ -47,7 +47,8 @@ class Joint(FollowsLoss, SolvesWidths):
             raise ConfigError("method joint spends a budget of bits, which solver highs can't; use bisection or greedy")
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        from hpcgnn.methods.policies import BudgetedWidths, level_shares, parse_percentiles
+        from hpcgnn.methods.node_bits import parse_percentiles
+        from hpcgnn.methods.policies import BudgetedWidths, level_shares
 
         shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))
         solver = self.solver_of(context, AdaQP.lam, self.solver, AdaQP.solver_seconds)

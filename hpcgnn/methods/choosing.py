@@ -45,7 +45,7 @@ class ChoosesWidths(Method):
 
     def choices(self) -> tuple[int, ...]:
         """The widths, ascending; ConfigError if they are malformed."""
-        from hpcgnn.methods.policies import parse_widths
+        from hpcgnn.methods.node_bits import parse_widths
 
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)
 

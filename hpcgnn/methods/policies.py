@@ -7,18 +7,16 @@ row is sent below the base width. Example: widths 1,2,4,8 and base 2 give levels
 
 from __future__ import annotations
 
-import itertools
 from typing import Protocol
 
 import numpy as np
 
-from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.methods.node_bits import levels, width_table
 from hpcgnn.methods.solving import Solver
-from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 Traces = dict[tuple[int, int], Trace]
 
@@ -211,53 +209,8 @@ class BudgetedWidths(SolvedWidths):
         return self._solver.agrees(self._solved, list(self._traces))
 
 
-def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
-    """Level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
-
-    `importance`, (num_nodes,) float32, is the rank of the global in-degree among boundary nodes, in [0, 1];
-    `percentiles` ascend. Reference: SYLVIE, section IV-A.
-    """
-    thresholds = np.asarray(percentiles, np.float64) / 100
-    return np.searchsorted(thresholds.astype(np.float32), importance, side="right").astype(np.uint8)
-
-
-def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
-    """Width of each level, (len(widths),) uint8, at least `base`. Reference: SYLVIE, section V-A and Fig. 7."""
-    return np.maximum(np.asarray(widths, np.uint8), np.uint8(base))
-
-
 def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
     """Return the shares of rows between percentiles, (num_levels,) float64; surplus lowest levels are merged."""
     shares = np.diff([0.0, *percentiles, 100.0]) / 100
     lowest = len(shares) - num_levels + 1
     return np.concatenate([[shares[:lowest].sum()], shares[lowest:]])
-
-
-def parse_widths(text: str) -> tuple[int, ...]:
-    """Return the widths of a comma-separated list: ascending ones of 1, 2, 4, 8, or any single one."""
-    words = [word.strip() for word in text.split(",")]
-    known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
-    widths = tuple(known[word] for word in words if word in known)
-    if len(widths) != len(words) or not _ascends(widths):
-        raise ConfigError(f"widths is {text!r}; expected some of {', '.join(map(str, PACKED_WIDTHS))} in ascending "
-                          f"order, as in 2,4,8, or one of {', '.join(map(str, BIT_WIDTHS))}")
-    return widths
-
-
-def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
-    """Return the ascending percentiles of a comma-separated list, one fewer than there are levels; else ConfigError."""
-    try:
-        percentiles = tuple(float(word) for word in text.split(",") if text.strip())
-    except ValueError:
-        percentiles = (float("nan"),)
-    if not all(0 < percentile < 100 for percentile in percentiles) or not _ascends(percentiles):
-        raise ConfigError(f"percentiles is {text!r}; expected numbers between 0 and 100 in ascending order, "
-                          "as in 80,92.5,98")
-    if len(percentiles) != num_levels - 1:
-        raise ConfigError(f"percentiles is {text!r}, {len(percentiles)} of them; {num_levels} widths need "
-                          f"{num_levels - 1}, so change percentiles or widths")
-    return percentiles
-
-
-def _ascends(numbers: tuple[float, ...]) -> bool:
-    return all(low < high for low, high in itertools.pairwise(numbers))

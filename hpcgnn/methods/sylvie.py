@@ -31,7 +31,7 @@ class Sylvie(FollowsLoss, Reproducible):
 
     def thresholds(self) -> tuple[float, ...]:
         """Return the percentiles, one fewer than there are widths; ConfigError if they are malformed."""
-        from hpcgnn.methods.policies import parse_percentiles
+        from hpcgnn.methods.node_bits import parse_percentiles
 
         num_widths = len(self.choices())
         return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)

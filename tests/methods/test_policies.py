@@ -9,16 +9,8 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.bits import SolvedBits, UniformBits
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.methods.policies import (
-    BudgetedWidths,
-    DrawnWidths,
-    FixedWidths,
-    LeveledWidths,
-    SolvedWidths,
-    level_shares,
-    levels,
-    width_table,
-)
+from hpcgnn.methods.node_bits import levels, width_table
+from hpcgnn.methods.policies import BudgetedWidths, DrawnWidths, FixedWidths, LeveledWidths, SolvedWidths, level_shares
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
