@@ -49,15 +49,18 @@ def pytest_configure(config):
 
 def ask(words: list[str]) -> int:
     """The wait status of `python words` as a server's child; REFUSED where it must be a process of its own."""
-    folder, is_ignored = os.environ.get(FOLDER), any(signal.getsignal(one) is signal.SIG_IGN for one in PASSED_ON)
-    if not folder or is_ignored or signal.pthread_sigmask(0, ()) or not words or (
+    folder = os.environ.get(FOLDER)
+    # By nohup, and by a shell for what it starts with &.
+    ignored = [number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN]
+    if not folder or signal.pthread_sigmask(0, ()) or not words or (
             words[0].startswith("-") and words[0] not in ("-m", "-c")):
         return REFUSED
     mask = os.umask(0)
     os.umask(mask)
     cores = ",".join(map(str, os.sched_getaffinity(0)))
     limits = ";".join("{},{},{}".format(kind, *resource.getrlimit(kind)) for kind in LIMITS)
-    request = os.fsencode("\0".join([os.getcwd(), str(mask), cores, limits, str(len(words)), *words,
+    request = os.fsencode("\0".join([os.getcwd(), str(mask), cores, limits, ",".join(map(str, map(int, ignored))),
+                                     str(len(words)), *words,
                                      *(f"{name}={value}" for name, value in os.environ.items())]))
     with socket.socket(socket.AF_UNIX) as server:
         try:
@@ -66,7 +69,7 @@ def ask(words: list[str]) -> int:
             server.sendall(request)
         except OSError:      # the tests have ended, or a stream is closed
             return REFUSED
-        for number in PASSED_ON:
+        for number in set(PASSED_ON).difference(ignored):
             signal.signal(number, lambda number, _: server.sendall(bytes([number])))
         answer = server.recv(LENGTH_BYTES)
         return int.from_bytes(answer, "big", signed=True) if answer else REFUSED
@@ -119,7 +122,8 @@ class Wanted:
     """What a forked process has to become."""
 
     def __init__(self, request: str, streams: list[int]):
-        self.folder, mask, cores, limits, num_words, *rest = request.split("\0")
+        self.folder, mask, cores, limits, ignored, num_words, *rest = request.split("\0")
+        self.ignored = [int(number) for number in ignored.split(",") if number]
         self.streams, self.mask, self.cores = streams, int(mask), [int(core) for core in cores.split(",")]
         self.limits = [[int(part) for part in limit.split(",")] for limit in limits.split(";")]
         self.words = rest[:int(num_words)]
@@ -223,7 +227,8 @@ def become(wanted: Wanted) -> None:
         os.dup2(stream, number)
         os.close(stream)
     for number in PASSED_ON:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in wanted.ignored else default)
     os.environ.clear()
     os.environ.update(wanted.environment)
     os.chdir(wanted.folder)

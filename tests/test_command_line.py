@@ -167,9 +167,15 @@ def test_ctrl_c_in_a_command_is_one_word_and_status_130(arguments, module):
 @pytest.fixture
 def handlers():
     """Handlers of the stop signals before a test, which must be there again after it."""
+    found = [signal.getsignal(number) for number in STOP_SIGNALS]
+    for number, handler in zip(STOP_SIGNALS, found, strict=True):
+        if handler is signal.SIG_IGN:      # by nohup, or a shell that has started the tests with &
+            signal.signal(number, signal.SIG_DFL)
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     yield before
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    for number, handler in zip(STOP_SIGNALS, found, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
