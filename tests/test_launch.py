@@ -256,6 +256,20 @@ def test_a_rank_that_has_ended_is_not_waited_for(leaver):
         attendance._comm.Ibarrier().Wait()      # completes that of the others, which have given up
 
 
+@pytest.mark.parallel([2])
+def test_a_rank_that_ends_after_a_meeting_has_come_to_it():
+    comm = MPI.COMM_WORLD
+    attendance = Attendance(comm)
+    if comm.rank == 1:
+        attendance.meet("hpcgnn.fit")
+        attendance.leave()
+    else:
+        # The farewell is there before the barrier is looked at.
+        attendance._ended[1] = 1
+        attendance.meet("hpcgnn.fit")
+    comm.Barrier()
+
+
 def test_an_abi_that_mpi4py_does_not_know_is_one_sentence(monkeypatch):
     monkeypatch.setenv("MPI4PY_MPIABI", "intelmpi")
     error = ImportError("cannot import name 'MPI' from 'mpi4py' (/x/mpi4py/__init__.py)")

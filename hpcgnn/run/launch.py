@@ -10,6 +10,7 @@ Import it before torch: OpenMP reads the thread count once.
 
 from __future__ import annotations
 
+import array
 import atexit
 import ctypes
 import importlib.util
@@ -138,8 +139,9 @@ def attendance_key() -> int:
 class Attendance:
     """Collective: duplicates `comm`, and knows which ranks have ended, so that `check_present` does not wait for them.
 
-    A rank that ends normally sends an empty message to rank 0, and rank 0 to all. A rank on the same machine that was
-    killed, or left by os._exit, is detected by its missing process.
+    A rank that ends normally tells rank 0 how often it has met the others, and rank 0 tells all: who ended after this
+    meeting has come to it. A rank on the same machine that was killed, or left by os._exit, is detected by its missing
+    process.
     """
 
     def __init__(self, comm: MPI.Comm):
@@ -148,19 +150,27 @@ class Attendance:
         self._colleagues = self._comm.allgather(mine)
         self._near = [rank for rank, other in enumerate(self._colleagues) if other.host == mine.host and other != mine]
         self._told: list[MPI.Request] = []
+        self._num_met = array.array("q", [0])
+        self._ended: dict[int, int] = {}      # rank -> its number of meetings
 
     def leave(self) -> None:
         """Tell the others that this rank ends; called when its program exits."""
         if not MPI.Is_finalized():
             others = range(1, self._comm.size) if self._comm.rank == 0 else (0,)
-            self._told = [self._comm.Isend([None, 0, MPI.BYTE], rank, FAREWELL) for rank in others]
+            self._told = [self._comm.Isend(self._num_met, rank, FAREWELL) for rank in others]
 
     def meet(self, where: str) -> None:
         """Collective: wait for all ranks, or raise TrainingError if one has ended instead."""
         here, status, looked = self._comm.Ibarrier(), MPI.Status(), time.monotonic()
+        self._num_met[0] += 1
         while not here.Test():
             if self._comm.Iprobe(MPI.ANY_SOURCE, FAREWELL, status):
-                raise TrainingError(self._sentence(status.source, where))
+                met = array.array("q", [0])
+                self._comm.Recv(met, status.source, FAREWELL)
+                self._ended[status.source] = met[0]
+            for rank, num_met in self._ended.items():
+                if num_met < self._num_met[0]:
+                    raise TrainingError(self._sentence(rank, where))
             if time.monotonic() > looked + SECONDS_BETWEEN_LOOKS:
                 looked = time.monotonic()
                 gone = [rank for rank in self._near if not _is_there(self._colleagues[rank].process)]

@@ -116,6 +116,9 @@ class PipedComm:
         sys.stderr.flush()
         os._exit(code)
 
+    def Split(self, color: int = 0, key: int = 0) -> PipedComm:
+        return self      # of one machine
+
     def Split_type(self, kind: int, key: int = 0) -> PipedComm:
         return self
 
