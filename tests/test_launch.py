@@ -267,7 +267,11 @@ def test_a_rank_that_ends_after_a_meeting_has_come_to_it():
         # The farewell is there before the barrier is looked at.
         attendance._ended[1] = 1
         attendance.meet("hpcgnn.fit")
+        with pytest.raises(TrainingError, match=r"rank 1 \(.*\) has ended without coming to the next call"):
+            attendance.meet("the next call")
     comm.Barrier()
+    if comm.rank == 1:
+        attendance._comm.Ibarrier().Wait()      # completes that of rank 0, which has given up
 
 
 def test_an_abi_that_mpi4py_does_not_know_is_one_sentence(monkeypatch):

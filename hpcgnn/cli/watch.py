@@ -97,7 +97,7 @@ class WatchedRun:
         return Standing(self._config, self._tail.records) if self._tail.records else None
 
     def has_changed(self) -> bool:
-        """Tell whether there is more to show than at the last call."""
+        """Whether there is more to show than at the last call."""
         before, self._num_shown = self._num_shown, len(self._tail.records)
         return self._num_shown != before
 
@@ -125,7 +125,7 @@ class WatchedRun:
                 "goes on")
 
     def _is_held(self) -> bool:
-        """Tell whether a live process holds the folder; of one elsewhere, whether it still touches its lock."""
+        """Whether a live process holds the folder, or one on another machine still touches its lock."""
         from hpcgnn.training.run_lock import PATIENCE_SECONDS, Holder
 
         try:
