@@ -104,14 +104,16 @@ def _fit(model: Any, graph: Graph, out: str | Path | None, resume: bool, overwri
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Within the block, compute with gradients, in float32 and on the host.
+    """Within the block, compute with gradients, in float32 and on the host; torch's generators are put back behind it.
 
-    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device.
+    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device, and
+    draws on from its own seed: a training seeds torch, and without this a search would draw the same after each.
     """
     dtype = torch.get_default_dtype()
     # A context of a device passes every operation through Python, so it is entered only where it changes something.
     on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
-    with torch.inference_mode(False), torch.enable_grad(), on_host:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad(), on_host:
         torch.set_default_dtype(torch.float32)
         try:
             yield

@@ -383,6 +383,14 @@ def default_of(setter, value, usual):
         setter(usual)
 
 
+def test_a_program_goes_on_with_its_own_draws(graph, shared_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    hpcgnn.fit("gcn", graph, out=shared_path / "run", **RUN)
+    assert torch.equal(torch.rand(3), expected)
+
+
 STATES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
           "float64": lambda: default_of(torch.set_default_dtype, torch.float64, torch.float32),
           "device": lambda: default_of(torch.set_default_device, "meta", None)}
