@@ -38,11 +38,13 @@ def merge_ranks(run: Path) -> dict[str, str]:
 
 
 def slowest_files(run: Path) -> list[tuple[str, float]]:
-    """The files of tests that took longest on rank 0, or on all processes of the serial run, and their seconds."""
-    seconds, path = Counter(), run / "rank-0.xml"
-    if path.exists():
+    """The files of tests that took longest, and their seconds on the rank where they took longest."""
+    seconds = Counter()
+    for path in run.glob("rank-*.xml"):
+        on_rank = Counter()
         for case in ElementTree.parse(path).iter("testcase"):
-            seconds[case.get("classname")] += float(case.get("time", 0))
+            on_rank[case.get("classname")] += float(case.get("time", 0))
+        seconds |= on_rank
     return [(name, taken) for name, taken in seconds.most_common(MOST_SHOWN) if taken >= LEAST_SHOWN]
 
 

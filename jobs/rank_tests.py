@@ -5,6 +5,7 @@ when it happens. No fixture belongs here.
 """
 
 import gc
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
+TESTS = Path(__file__).parents[1] / "tests"
 RANK_COUNTS = (1, 2, 3, 4)
+FOLDERS: dict[Path, pytest.Dir] = {}
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
 LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "faults/test_process_faults.py",
            "emulated/test_aarch64.py", "test_examples.py", "test_compilers.py", "test_watchdog.py",
@@ -22,30 +25,100 @@ LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "f
            "cli/test_report.py", "training/test_resume_bits.py")
 
 
-# While 20,000 tests are collected, next to nothing becomes garbage; searching for it would take half of the time.
-gc.disable()
+def pytest_addoption(parser):
+    parser.addoption("--claims", type=Path, help="a folder, empty at first, where processes that run the same tests "
+                                                 "note which files of tests they have begun; each takes one by one")
 
 
 def pytest_configure(config):
     """Register parallel[N] also where no collected test has it, so that -k and a path may select tests of one N."""
     for ranks in RANK_COUNTS:
         config.addinivalue_line("markers", f"parallel[{ranks}]: runs at this number of ranks")
-    config.option.loadscopereorder = False    # pytest-xdist would begin with the files of the most tests
+    gc.disable()    # while tests are collected, next to nothing becomes garbage; searching for it would take long
+
+
+def pytest_collection(session):
+    """With --claims, collect nothing yet."""
+    return True if session.config.option.claims else None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop():
-    """Collect garbage from now on, but for what is there to stay: libraries and tests."""
+def pytest_runtestloop(session):
+    """Collect garbage from now on, but for what is there to stay; with --claims, read and run file after file."""
     gc.freeze()
     gc.enable()
+    return run_claimed(session, session.config.option.claims) if session.config.option.claims else None
+
+
+def run_claimed(session, claims: Path) -> bool:
+    """Run the tests of each file that no other process has claimed."""
+    num_tests = 0
+    for argument in test_files(session.config.args):
+        try:
+            (claims / argument.replace("/", "|")).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        gc.disable()
+        items = list(session.perform_collect([argument]))
+        num_tests += len(items)
+        gc.enable()
+        for item, following in zip(items, [*items[1:], None], strict=False):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+    session.testscollected = num_tests
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory(path):
+    """Keep one node for each folder: the fixtures of its conftest.py belong to the node that is made first."""
+    made = yield
+    return FOLDERS.setdefault(path, made)
+
+
+def test_files(arguments: list[str]) -> list[str]:
+    """Pytest's arguments, with a folder's files of tests in its place; those that take the longest come first."""
+    found = [str(file) for argument in arguments
+             for file in (sorted(Path(argument).rglob("test_*.py")) if Path(argument).is_dir() else [argument])]
+    return sorted(dict.fromkeys(found), key=lambda file: place(Path(file.partition("::")[0]).absolute()))
+
+
+def place(file: Path) -> int:
+    """The place of a file in LONGEST, or one behind them."""
+    return next((number for number, name in enumerate(LONGEST) if file == TESTS / name), len(LONGEST))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Put the files that take the longest first."""
-    tests = Path(__file__).parents[1] / "tests"
-    place = {tests / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    items.sort(key=lambda item: place(item.path))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(obj):
+    """Leave out tests that are for other numbers of ranks than there are."""
+    ranks = marked_ranks(obj)
+    return [] if ranks is not None and MPI.COMM_WORLD.size not in ranks else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Make no case for other numbers of ranks than there are."""
+    parametrize = metafunc.parametrize
+    metafunc.parametrize = lambda names, values, *rest, **named: parametrize(
+        names, [MPI.COMM_WORLD.size] if names == "_nprocs" else values, *rest, **named)
+
+
+def marked_ranks(test) -> list[int] | None:
+    """The numbers of ranks that a function is marked with; None where it has no such mark, which stands for 1."""
+    if not inspect.isfunction(test):
+        return None
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parallel"]
+    if not marks:
+        return [1] if test.__name__.startswith("test_") else None
+    named = (*marks[0].args, *marks[0].kwargs.values(), 3)[0]    # mpi-pytest runs a bare mark at 3
+    return [named] if isinstance(named, int) else list(named)
 
 
 def pytest_ignore_collect(collection_path):

@@ -15,7 +15,7 @@ source "$here/env.sh"
 cd "$HPCGNN_ROOT"
 
 results=$(mktemp -d) files=
-trap 'rm -rf "$results" "$files"' EXIT
+trap 'rm -rf "$results"* "$files"' EXIT
 # Tests write many small files and wait until they are on the disk: those lie in memory, where there is room for them.
 read -r _ room < <(df -k --output=target,avail /dev/shm 2>/dev/null | tail -n 1) || room=0
 memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null) || memory=0
@@ -27,7 +27,9 @@ export HPCGNN_MPIRUN_SECONDS=900
 # Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
 PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
 export PY_COLORS
-failed=0
+# Where the servers' sockets lie that tests of commands fork from: all processes share the servers, which end with it.
+export HPCGNN_TEST_SERVERS=$results.servers
+failed=0 serial=()
 
 heading() {
     printf '\n== %s (%d s)\n' "$*" "$SECONDS"
@@ -95,7 +97,7 @@ start_parallel() {
     OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
     beside=$!
     set +m
-    trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log" "$files"' EXIT
+    trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results"* "$files"' EXIT
 }
 
 # The parallel tests run beside the serial ones where there are cores for both. On few cores they come after them: ranks
@@ -104,11 +106,17 @@ cores=$(hpcgnn_cores)
 ((cores < 4)) || start_parallel "$@"
 
 heading "serial tests"
-mkdir "$results/serial-1"
-# A process a core and one more, since some tests wait for the end of others' processes; the tests of a file stay in one,
-# since they share fixtures. Two threads each, that do not spin.
-OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
-    -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 1 : 8))" --dist loadfile "$@" || true
+# A process a core and one more, since some tests wait for the end of others' processes; each takes one file after
+# another. Two threads each, that do not spin.
+processes=$((cores < 8 ? cores + 1 : 8)) claims=$results.claims
+mkdir "$results/serial-$processes" "$claims"
+for ((process = 0; process < processes; process++)); do
+    HPCGNN_TEST_PROCESS=$process OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive \
+        bash jobs/test_rank.sh "$results/serial-$processes" -m "parallel[1]" --claims "$claims" "$@" &
+    serial+=($!)
+done
+wait "${serial[@]}" || true
+show_other_ranks "$results/serial-$processes"
 heading "serial tests have ended"
 ((cores >= 4)) || start_parallel "$@"
 wait "$beside" || failed=1

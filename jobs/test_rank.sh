@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # One rank of a test run: test_rank.sh FOLDER PYTEST-ARGUMENTS... leaves rank-R.xml, and rank-R.log but for rank 0.
+# HPCGNN_TEST_PROCESS=R makes it one of several processes that share the serial tests.
 # A failed test does not end the rank with an error, which would make mpirun stop the others before they have reported.
 set -uo pipefail
 
 folder=$1
 shift
-rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-0}}}
+rank=${HPCGNN_TEST_PROCESS:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-0}}}}
 result=$folder/rank-$rank
 [[ $rank == 0 ]] || exec >"$result.log" 2>&1
 
