@@ -135,10 +135,12 @@ class LocalGraph:
         self._far_halo = self.num_halo if far_arcs is None else far_arcs.num_halo
         self._far_reductions = self._reductions if far_arcs is None else self._reductions_over(far_arcs)
         self._pass = ForwardPass()
+        self._whole = self
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
         """Return the same rows with another exchange and no overlap; matrices are shared."""
         other = copy.copy(self)
+        other._whole = self
         other._exchange, other._overlaps, other._waits = exchange, False, True
         other._restricted, other._cut, other._spans = {}, {}, {}
         return other
@@ -154,7 +156,7 @@ class LocalGraph:
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
         """The graph of all inner rows, and which of them this graph has, (num_inner,) int64; None: all."""
-        return self, None
+        return self._whole, None
 
     @property
     def structure_bytes(self) -> int:
@@ -314,6 +316,10 @@ class LocalGraph:
         total = values.detach().clone(memory_format=torch.contiguous_format)
         self._exchange.sum_over_ranks(total)
         return total
+
+    def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
+        """Collective: like `sum_over_ranks`, for values of the rows that this pass computes: a step's, or all."""
+        return self.sum_over_ranks(values)
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
         """Reduce the in-neighbors of each inner row; an edge weight multiplies its neighbor.

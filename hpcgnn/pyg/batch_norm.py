@@ -1,4 +1,4 @@
-"""Batch normalization with statistics over the rows of all ranks."""
+"""Batch normalization with statistics over the rows of all ranks: of the whole graph, or of a step's rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
         ctx.graph = graph
-        return graph.sum_over_ranks(values)
+        return graph.sum_of_pass(values)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        return ctx.graph.sum_over_ranks(gradient), None
+        return ctx.graph.sum_of_pass(gradient), None
 
 
 def batch_norm(graph: LocalGraph, rows: torch.Tensor, running_mean: torch.Tensor | None,
@@ -27,13 +27,13 @@ def batch_norm(graph: LocalGraph, rows: torch.Tensor, running_mean: torch.Tensor
 
     Parameters
     ----------
-    rows : (n, dim) float32                               each row of the whole graph on one rank only
+    rows : (n, dim) float32                               each row of the whole graph, or of the step, on one rank only
     running_mean, running_var : (dim,) float32 or None    changed in place, alike on all ranks
     weight, bias : (dim,) float32 or None
 
     Reference: Ioffe and Szegedy, ICML 2015, Algorithm 1. Running variances are unbiased, as in PyTorch.
     """
-    count = graph.sum_over_ranks(rows.new_full((1,), float(len(rows))))
+    count = graph.sum_of_pass(rows.new_full((1,), float(len(rows))))
     mean = _SumOverRanks.apply(rows.sum(0), graph) / count
     centered = rows - mean
     variance = _SumOverRanks.apply((centered * centered).sum(0), graph) / count

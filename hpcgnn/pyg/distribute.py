@@ -114,15 +114,24 @@ class DistributedModel(nn.Module):
 
     def _edges_of(self, graph: LocalGraph) -> GraphEdges:
         """Collective for a new graph: return its edges, with normalized weights where convolutions need them."""
-        if self._edges is None or self._edges.graph is not graph:
-            weight = None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
+        whole, rows = graph.whole
+        if self._edges is None or self._edges.graph is not whole:
+            weight = self._weight_of(whole)
             self._check_weights(weight is not None)
-            self._edges = GraphEdges(graph, weight)
-            for place, way in self._ways.items():
-                conv = self.module.get_submodule(place)
-                if way.kind == "normalized" and is_normalizing(conv):
-                    self._edges.normalize(loop_weight(conv))
-        return self._edges
+            self._edges = self._normalized(GraphEdges(whole, weight))
+        if rows is None:
+            return self._edges
+        return self._normalized(GraphEdges(graph, self._weight_of(graph), self._edges))
+
+    def _weight_of(self, graph: LocalGraph) -> torch.Tensor | None:
+        return None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
+
+    def _normalized(self, edges: GraphEdges) -> GraphEdges:
+        for place, way in self._ways.items():
+            conv = self.module.get_submodule(place)
+            if way.kind == "normalized" and is_normalizing(conv):
+                edges.normalize(loop_weight(conv))
+        return edges
 
     def _check_weights(self, has_weights: bool) -> None:
         signature = self._signature

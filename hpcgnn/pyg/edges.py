@@ -1,6 +1,7 @@
 """GraphEdges: the edges of a part in PyTorch Geometric's form, with weights normalized by degrees of the whole graph.
 
-A model's forward gets `SealedEdges` in their place, which it may pass on but not read.
+A model's forward gets `SealedEdges` in their place, which it may pass on but not read. A step of an epoch has the edges
+into its own rows, and takes their factors from the edges of the whole graph.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class GraphEdges:
     Parameters
     ----------
     edge_weight : (num_edges,) float32 or None
+    whole : GraphEdges or None              of the whole graph, where `graph` is of one step
 
     Attributes
     ----------
@@ -42,11 +44,12 @@ class GraphEdges:
     sealed : SealedEdges                    given to a model's forward
     """
 
-    def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None):
-        self.graph, self.edge_weight = graph, edge_weight
+    def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None, whole: GraphEdges | None = None):
+        self.graph, self.edge_weight, self._whole = graph, edge_weight, whole
         self.edge_index = graph.edge_index
         self.sealed = self.edge_index.as_subclass(SealedEdges)
         self._normalized: dict[tuple[float | None, bool], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._factors: dict[tuple[float | None, bool], torch.Tensor] = {}      # (num_rows,), D^-1/2
 
     def __deepcopy__(self, memo: dict) -> GraphEdges:
         return self
@@ -57,14 +60,14 @@ class GraphEdges:
     def normalize(self, loop_weight: float | None) -> None:
         """Collective: prepare `normalized` for a loop weight, with and without edge weights.
 
-        Degrees of halo rows cross once, as input rows do.
+        Degrees of halo rows of the whole graph cross once, as input rows do; a step sends none.
         """
         if (loop_weight, False) not in self._normalized:
             ones = torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
             # Without edge weights PyTorch Geometric gives a loop 1, also where it is asked for an improved 2.
-            self._normalized[loop_weight, False] = self._normalize(ones, None if loop_weight is None else 1.0)
+            self._normalize((loop_weight, False), ones, None if loop_weight is None else 1.0)
             if self.edge_weight is not None:
-                self._normalized[loop_weight, True] = self._normalize(self.edge_weight, loop_weight)
+                self._normalize((loop_weight, True), self.edge_weight, loop_weight)
 
     def normalized(self, loop_weight: float | None, is_weighted: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the edges of D^-1/2 A D^-1/2, with self-loops if they have a weight; `normalize` prepared them.
@@ -76,7 +79,7 @@ class GraphEdges:
         """
         return self._normalized[loop_weight, is_weighted]
 
-    def _normalize(self, weight: torch.Tensor, loop_weight: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _normalize(self, kind: tuple[float | None, bool], weight: torch.Tensor, loop_weight: float | None) -> None:
         edge_index, num_inner = self.edge_index, self.graph.num_inner
         if loop_weight is not None:
             # A loop that is there keeps its weight, as in PyTorch Geometric.
@@ -88,12 +91,16 @@ class GraphEdges:
             edge_index = torch.cat([edge_index[:, ~is_loop], torch.stack([own, own])], dim=1)
             weight = torch.cat([weight[~is_loop], loops])
         source, target = edge_index
-        # On the host: a device adds in another order in every run.
-        degree = torch.zeros(num_inner).index_add_(0, target.cpu(), weight.cpu()).to(weight.device)
-        factor = degree.pow(-0.5)
-        factor[factor.isinf()] = 0.0
-        factors = self.graph.share(factor[:, None])[:, 0]
-        return edge_index, factors[source] * weight * factors[target]
+        if self._whole is None:
+            # On the host: a device adds in another order in every run.
+            degree = torch.zeros(num_inner).index_add_(0, target.cpu(), weight.cpu()).to(weight.device)
+            factor = degree.pow(-0.5)
+            factor[factor.isinf()] = 0.0
+            self._factors[kind] = self.graph.share(factor[:, None])[:, 0]
+        else:
+            self._factors[kind] = self._whole._factors[kind][self.graph.whole_rows]
+        factors = self._factors[kind]
+        self._normalized[kind] = edge_index, factors[source] * weight * factors[target]
 
     def draw_ids(self, edge_index: torch.Tensor) -> torch.Tensor:
         """Return (n,) int64 ids of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""

@@ -151,8 +151,10 @@ class ForwardPassing:
         self._normalized[conv] = self.edges.normalized(loop_weight(conv), weight is not None)
         values["edge_index"] = self.edges.edge_index[:, :0]
         x = values["x"]
-        # It maps rows before it sums: halo rows are mapped here where they are known, or narrower so.
-        if way.name == "GCNConv" and (self._is_constant(x) or conv.in_channels < conv.out_channels):
+        # It maps rows before it sums. Halo rows are mapped here where they are known, or narrower so, or come from an
+        # earlier step: mapped there they would have other weights, and give this step's weights no gradient.
+        if way.name == "GCNConv" and (self._is_constant(x) or conv.in_channels < conv.out_channels
+                                      or self.graph.reads_history):
             values["x"] = self.complete(x, way)
             self._mapped_here.add(conv)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.errors import KernelError
+from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.state import State
 from hpcgnn.steps.kept_rows import CodedRows, DenseRows, KeptRows
 
@@ -29,6 +29,14 @@ class History:
         if site not in self._tables:
             self._tables[site] = self._new_table(like.shape[1], like.dtype, like.device)
         return self._tables[site]
+
+    def check(self, num_exchanges: int) -> None:
+        """Raise ConfigError if a pass had another number of exchanges than the one that filled these rows."""
+        expected = 1 + max((layer for layer, _ in self._tables), default=-1)
+        if num_exchanges != expected or len(self._tables) != expected:
+            raise ConfigError(f"this model exchanged rows {num_exchanges} times in a step, and {expected} times in the "
+                              "pass over all rows before it, so a step would read rows of another layer; leave --steps "
+                              "out, or let every pass run the same layers")
 
     def _new_table(self, dim: int, dtype: torch.dtype, device: torch.device) -> KeptRows:
         if self._kind.isdigit():

@@ -84,7 +84,9 @@ class StepGraphs:
                                          self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
                 if self._is_shared:
                     self._exchange.begin_step(self._plans(batch), is_first=number == first)
-                yield Step(self._graph_of(batch, inputs), batch.rows)
+                graph = self._graph_of(batch, inputs)
+                yield Step(graph, batch.rows)
+                self._history.check(graph.current_pass.num_halo_calls)
         finally:
             self._exchange.end_steps()
 
@@ -166,12 +168,20 @@ class StepGraph(LocalGraph):
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
                          weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
-        self.stored_bits = whole.stored_bits
+        self.stored_bits, self.num_nodes = whole.stored_bits, whole.num_nodes
         self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
 
     @cached_property
+    def whole_rows(self) -> torch.Tensor:
+        """(num_rows,) int64, which rows of the whole graph, inner and halo, these are."""
+        return torch.cat([self._inner, on_device(self._batch.far, self.x)])
+
+    @cached_property
     def x_all(self) -> torch.Tensor:
-        return _rows_at(self._whole_graph.x_all, torch.cat([self._inner, on_device(self._batch.far, self.x)]))
+        return _rows_at(self._whole_graph.x_all, self.whole_rows)
+
+    def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
+        return self._whole_graph.sum_over_ranks(values)
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:

@@ -184,7 +184,7 @@ class Session:
         tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
         reading = Reading.LOGITS if tried is None else reading_of(tried, objective.task, info.num_classes,
                                                                   config.score == OWN or not score.task)
-        steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
+        steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange)
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
@@ -361,14 +361,8 @@ def _inner_degree(part: Partition) -> np.ndarray:
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
-                exchange: HaloExchange, model: nn.Module) -> StepGraphs:
-    """Collective: what cuts epochs into steps.
-
-    Raises CollectiveError: fewer clusters than steps, or a model that keeps the edges of one graph.
-    """
-    if isinstance(model, DistributedModel):
-        raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
-                              "edges of the whole graph; leave --steps out, or use a model on graph.halo")
+                exchange: HaloExchange) -> StepGraphs:
+    """Collective: what cuts epochs into steps. Raises CollectiveError for fewer clusters than steps."""
     number, by_row = config.fixed_steps
     num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),

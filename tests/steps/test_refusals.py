@@ -11,8 +11,10 @@ from training_setup import SMALL, easy_graph, random_owner, train, write
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.methods import METHODS
+from hpcgnn.training.learner import Learner
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch
 
 TAKES_STEPS = {"vanilla", "uniform", "random"}
 
@@ -74,11 +76,25 @@ def test_a_model_that_sums_over_all_nodes_is_refused(tmp_path, monkeypatch):
         list(session.steps.steps(session.new_model(0), 0, 0, 4))
 
 
-def test_a_model_of_pytorch_geometric_is_refused(tmp_path):
-    geometric = pytest.importorskip("torch_geometric.nn")
-    shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
-    from hpcgnn.pyg.distribute import distribute
+class Skipping(torch.nn.Module):
+    """A model that leaves its second layer out in every second epoch."""
 
-    model = distribute(geometric.GraphSAGE(12, 8, 2, 4))
-    with pytest.raises(CollectiveError, match="steps 4 can't be used with a model of PyTorch Geometric"):
-        Session.open(MPI.COMM_SELF, shards, TrainConfig.of(**{**SMALL, "steps": "4"}), recipe=Recipe(model))
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = (torch.nn.Linear(12, 12) for _ in range(3))
+
+    def forward(self, graph, x):
+        h = self.first(graph.aggregate(graph.halo(torch.relu(x)), "mean"))
+        if graph.current_pass.epoch % 2 == 0:
+            h = self.second(graph.aggregate(graph.halo(h), "mean"))
+        return self.last(h)[:, :4]
+
+
+def test_a_step_that_would_read_the_rows_of_another_layer_is_refused(tmp_path, monkeypatch):
+    share_clusters(monkeypatch)
+    shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
+    session = Session.open(MPI.COMM_SELF, shards, TrainConfig.of(**{**SMALL, "steps": "4"}), recipe=Recipe(Skipping()))
+    learner = Learner.start(session, 0, None)
+    train_epoch(session, learner, 0, 0, num_steps=4)
+    with pytest.raises(ConfigError, match="exchanged rows 1 times in a step, and 2 times in the pass over all rows"):
+        train_epoch(session, learner, 0, 1, num_steps=4)
