@@ -98,6 +98,7 @@ hpcgnn_export_mpi() {
     # `sbatch --export=NONE` or LIST would keep all of this from what srun starts, daemons of mpirun too.
     unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1     # for MPI_Comm_spawn of one process
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
 }
 
