@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
 from hpcgnn.errors import ConfigError
@@ -238,19 +238,15 @@ class TrainConfig:
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
         parse_arguments(self.model_args)
-        self._check_steps()
+        others = {own.name: getattr(self, own.name) for own in fields(self)}
+        self._check_steps(others)
         self._check_clusters()
         if self.model_args and ":" not in self.model:
             raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
                               "leave it out, or change --model")
         for own in fields(self):
             self._check_use(own)
-        others = {own.name: getattr(self, own.name) for own in fields(self)}
-        self.method.check(others)
-        for (name, value), clashes in CLASHES.items():
-            if others[name] == value:
-                for clash in clashes:
-                    clash.check(others, name if value is True else f"{name} {value}")
+        self._check_clashes(others)
         if self.warmup and self.warmup >= self.epochs > 0:
             raise ConfigError(f"warmup must be less than the {self.epochs} epochs, found {self.warmup}; change one of "
                               "them")
@@ -265,7 +261,14 @@ class TrainConfig:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
                               "change hidden or heads")
 
-    def _check_steps(self) -> None:
+    def _check_clashes(self, others: dict[str, Any]) -> None:
+        self.method.check(others)
+        for (name, value), clashes in CLASHES.items():
+            if others[name] == value:
+                for clash in clashes:
+                    clash.check(others, name if value is True else f"{name} {value}")
+
+    def _check_steps(self, others: dict[str, Any]) -> None:
         number = self.steps.removeprefix(BY_ROW)
         if self.steps != AUTO and not (number.isascii() and number.isdigit() and 1 <= int(number) <= MOST_STEPS):
             raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, {BY_ROW} and such a number, or {AUTO}, "
@@ -276,7 +279,6 @@ class TrainConfig:
                     raise ConfigError(f"{name} {getattr(self, name)} has no effect on an epoch of one step; leave it "
                                       "out, or change --steps")
             return
-        others = {own.name: getattr(self, own.name) for own in fields(self)}
         for clash in STEPS_CLASHES:
             clash.check(others, f"steps {self.steps}")
         if not self.method.takes_steps:
@@ -312,8 +314,10 @@ class TrainConfig:
         """Whether ranks of a node may share rows."""
         if self.nodes_aware != "auto":
             return self.nodes_aware == "on"
+        shared = {own.name: getattr(self, own.name) for own in fields(self)} | {"nodes_aware": "on"}
         try:
-            replace(self, nodes_aware="on")
+            self._check_steps(shared)
+            self._check_clashes(shared)
         except ConfigError:
             return False
         return True

@@ -109,7 +109,7 @@ def infer_in_parallel(comm, request: Request) -> None:
     device = None if request.device == "cpu" else choose_device(comm, request.device)
     opened = open_model(comm, request.model, request.shards, info, request.bits, request.row_bits, request.other_graph,
                         repeat, request.device, request.cut)
-    run = IntegerRun.open(comm, opened.model, request.shards, info, request.pack_features, device)
+    run = IntegerRun.open(comm, opened.model, opened.stored, info, request.pack_features, device)
     watch_closely(comm, request.timeout)
     batched = None if request.cut is None else run_in_batches(run, request.cut, request.aggregation or "auto")
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)

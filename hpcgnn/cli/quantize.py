@@ -44,22 +44,25 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
 
     info = read_shared_info(comm, shards)
     # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.model_file import write_model
     from hpcgnn.lowbit.inference.model_source import integer_config, integer_model
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.results.answer_file import check_writable
     from hpcgnn.training.session import check_task
-    from hpcgnn.training.trained_run import TrainedRun
+    from hpcgnn.training.trained_run import BestModel
 
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
     together(comm, lambda: check_task(info.name, info.task))
     place = None if device == "cpu" else choose_device(comm, device)
-    trained = TrainedRun.open(comm, run_folder, shards, info, integer_config, other_graph, device=device,
-                              names_classes=True)
+    best = BestModel.find(comm, run_folder, shards, info, integer_config, other_graph, device)
+    stored = StoredPart.read(comm, shards, info)
+    trained = best.open(comm, part=together(comm, stored.with_floats))
+    stored = stored.shared_with(trained.session.graph)
     model = integer_model(trained, bits, row_bits)
     together(comm, lambda: write_model(out, model, info.fingerprint, trained.cut) if comm.rank == 0 else None)
     before, score = trained.evaluate(), trained.session.score.name
-    run = IntegerRun.open(comm, model, shards, info, device=place)
+    run = IntegerRun.open(comm, model, stored, info, device=place)
     answering = run if trained.cut is None else run_in_batches(run, trained.cut)
     after = run.scores(answering.forward()[0], score)
     memory = run.memory(is_in_batches=trained.cut is not None)

@@ -50,11 +50,15 @@ class PackageFeatures:
 
     @staticmethod
     def load(file: h5py.File, path: Path, shape: tuple[int, int]) -> np.ndarray:
-        packed, scale = load_packages(file, path, *shape)
-        try:
-            return packed.values(scale)
-        except KernelError as error:
-            raise ShardError(f"{path}: {error}; {AGAIN}") from error
+        return floats_of(*load_packages(file, path, *shape), path)
+
+
+def floats_of(packed: PackagedRows, scale: np.ndarray, path: Path) -> np.ndarray:
+    """Rows of `load_packages` as float32; ShardError if codes are damaged."""
+    try:
+        return packed.values(scale)
+    except KernelError as error:
+        raise ShardError(f"{path}: {error}; {AGAIN}") from error
 
 
 def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:

@@ -38,8 +38,8 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
     Raises CheckpointError: no whole checkpoint, or no evaluation; a model trained as integers; with `as_pyg`, one that
     PyTorch Geometric does not have.
     """
-    check_evaluated(folder)
     checkpoint = read_best(folder)
+    check_evaluated(folder, checkpoint)
     config = float_config(checkpoint.settings, folder)
     if config.quantize != "none":
         raise CheckpointError(f"{folder} was trained with --quantize {config.quantize}; write its integers with hpcgnn "

@@ -13,18 +13,19 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import MODEL, OWN, TrainConfig, check_keys
+from hpcgnn.config import MODEL, OWN, TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.answers import Answers, answer
 from hpcgnn.run.launch import together
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
-from hpcgnn.training.trained_run import KEPT, TrainedRun, read_best
+from hpcgnn.training.trained_run import KEPT, BestModel, TrainedRun, answering_config
 
 SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 32
 
@@ -62,11 +63,11 @@ class FloatRun:
         CollectiveError      no checkpoint, a damaged one, one without an evaluation, or one of another graph; a model
                              that can't be made; shards that are damaged or cut for another number of ranks
         """
-        settings = together(comm, lambda: check_evaluated(folder))
+        best = BestModel.find(comm, folder, shards, info, float_config, other_graph)
+        settings = best.checkpoint.settings
+        together(comm, lambda: check_evaluated(folder, best.checkpoint))
         try:
-            trained = TrainedRun.open(comm, folder, shards, info, float_config, other_graph,
-                                      Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model),
-                                      names_classes=True)
+            trained = best.open(comm, Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model))
         except CollectiveError as error:
             if model is None and ":" in settings["model"]:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
@@ -74,23 +75,22 @@ class FloatRun:
             raise
         run = cls(trained.session, trained.model, trained.session.part, remarks_of(trained, folder, settings))
         if model is None and ":" in settings["model"] and trained.remark is None:
-            run._check_scores(folder, settings)
+            run._check_scores(best)
         return run
 
-    def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
+    def _check_scores(self, best: BestModel) -> None:
         """Collective: CollectiveError if a user's own model, made from the settings, scores unlike in training."""
-        session = self.session
+        session, settings, recorded = self.session, best.checkpoint.settings, best.checkpoint.progress.best
         if settings["score"] == OWN:
             return
-        recorded = together(session.comm, lambda: read_best(folder).progress.best)
         found = evaluate(session.comm, self.model, session.graph, session.objective, session.score)
         for split in SPLITS:
             before, now = (getattr(one, f"{split}_score") for one in (recorded, found))
             if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never of a split without nodes
                 raise CollectiveError(
-                    f"{folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made from "
-                    f"its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was another; "
-                    "give it again, to hpcgnn.open_run(.., model=..)")
+                    f"{best.folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made "
+                    f"from its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was "
+                    "another; give it again, to hpcgnn.open_run(.., model=..)")
 
     def answer(self, embeddings: bool = False) -> Answers:
         """Collective: answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
@@ -141,25 +141,18 @@ def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> l
     return remarks
 
 
-def check_evaluated(folder: Path) -> dict[str, Any]:
-    """The settings of a run that has been evaluated; CheckpointError if it has no whole checkpoint or no evaluation."""
-    checkpoint = read_best(folder)
+def check_evaluated(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError if a run has had no evaluation."""
     if checkpoint.progress.best is None:
         raise CheckpointError(f"{folder} has no evaluation yet with a score that is a number, so none of its weights "
                               "are its best; go on with --resume")
-    return checkpoint.settings
 
 
-def float_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Settings to answer with: all rows, whatever the method; CheckpointError if this version can't take them.
+def float_config(settings: dict[str, Any], folder: Path, device: str = "cpu") -> TrainConfig:
+    """Settings to answer with, whatever the method; CheckpointError if this version can't take them.
 
     The precision stays that of the training, since a gin in 16 bits averages its neighbors.
     """
-    try:
-        config = TrainConfig.of(**check_keys(settings, str(folder)))
-    except ConfigError as error:
-        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
     of_model = {own.name for own in fields(TrainConfig) if own.metadata.get("group") == MODEL}
-    kept = {name: getattr(config, name) for name in {*KEPT, *of_model, "precision"}}
-    kept["score"] = "auto" if config.score == OWN else config.score
-    return TrainConfig(**kept, epoch_rows="all")
+    own_score = {"score": "auto"} if settings.get("score") == OWN else {}
+    return answering_config(settings, folder, {*KEPT, *of_model, "precision"}, device=device, **own_score)

@@ -66,19 +66,23 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     """
     info = info or read_graph_info(folder)
     check_num_parts(info, num_parts)
-    path = find_shard(schema.part_file(folder, part))
     with open_part(folder, part, info) as file:
-        scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
-        arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
-        if info.feature_dtype == PACKAGE and not expands_packages:
-            features = np.empty((len(arrays["inner_id"]), 0), np.float32)
-        else:
-            features = _read_features(file, path, info, part)
-        weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
-        cluster = file[schema.CLUSTER][()] if info.num_clusters else None
-        partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
-                              inner_name=_read_names(file, path, info, part), cluster=cluster)
-        _refuse(path, find_part_fault(partition, info))
+        return load_part(file, find_shard(schema.part_file(folder, part)), part, info, expands_packages)
+
+
+def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_packages: bool) -> Partition:
+    """`read_partition` from a file of `open_part`."""
+    scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
+    arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
+    if info.feature_dtype == PACKAGE and not expands_packages:
+        features = np.empty((len(arrays["inner_id"]), 0), np.float32)
+    else:
+        features = _read_features(file, path, info, part)
+    weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
+    cluster = file[schema.CLUSTER][()] if info.num_clusters else None
+    partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
+                          inner_name=_read_names(file, path, info, part), cluster=cluster)
+    _refuse(path, find_part_fault(partition, info))
     return partition
 
 

@@ -87,25 +87,23 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
         from hpcgnn.training.run_folder import RunFolder
 
-        return _train_in(comm, RunFolder(lock.folder, lock), info, job)
+        return _train_in(comm, RunFolder(lock.folder, lock), info, job, config)
 
 
-def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> Finished:
+def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, config: TrainConfig) -> Finished:
     from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
     from hpcgnn.training.tables import found_by_rank_zero
 
-    settings, file_settings, resumed, remark = job.settings, job.file_settings, None, None
+    resumed = remark = None
     if job.resume:
         # Rank 0 alone writes checkpoints, so where ranks share no disk, it alone can read one.
-        resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
-                                                                           job.other_graph))
+        asked = {**job.file_settings, **job.settings}
+        resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(folder, info, asked, job.other_graph))
     if resumed:
-        settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
-    written = resumed.settings if resumed else {}
-    config = together(comm, lambda: job.resolve(info.name, settings, {**written, **file_settings}))
-    if resumed:
+        config = together(comm, lambda: job.resolve(
+            info.name, without_auto_precision(job.settings),
+            {**resumed.settings, **without_auto_precision(job.file_settings)}))
         check_same(comm, settings_of(config))
-    pass
     from hpcgnn.training.session import NOTHING, Session
     from hpcgnn.training.trainer import TrainingRun
 

@@ -110,13 +110,16 @@ class Session:
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
-             recipe: Recipe = NOTHING, answers_with: dict[str, Any] | None = None) -> Session:
+             recipe: Recipe = NOTHING, answers_with: dict[str, Any] | None = None, part: Partition | None = None,
+             precision: str | None = None) -> Session:
         """Collective: read this rank's shard (and `info` if not given), exchange the input rows, count the splits.
 
         Parameters
         ----------
         answers_with : dict or None      task and classes of a trained model that will answer for this graph; labels are
                                          brought into its order
+        part : Partition or None         of this rank, from `read_part`; None reads it
+        precision : str or None          of the rows; None takes the settings'
 
         Raises
         ------
@@ -128,8 +131,7 @@ class Session:
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         say_if_bound(comm)
-        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
-        check_peers(comm, part, info.run_id)
+        part = read_part(comm, shards, info) if part is None else part
         # Drop the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
@@ -155,14 +157,16 @@ class Session:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
                                   "to train; a trained model answers for it by hpcgnn predict")
         # How rows are stored decides how messages are packed, so it comes before the exchange.
-        with recipe.kept_as_it_is(config.precision == "auto"):
-            config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
-        full_bits = storage_bits(config.precision)
+        if precision is None:
+            with recipe.kept_as_it_is(config.precision == "auto"):
+                config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
+            precision = config.precision
+        full_bits = storage_bits(precision)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
         exchange = messages.exchange
         # Halo input rows are fetched once, here; later exchanges carry hidden rows.
-        stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[config.precision])
+        stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[precision])
         features = exchange.input_rows(stored.to(device))
         node_id = np.concatenate([part.inner_id, part.halo_id])
         in_degree = part.in_degree if whole is None else whole.of(node_id)
@@ -235,15 +239,17 @@ class Session:
         ------
         CollectiveError      input rows that can't be quantized
         """
+        model = self.float_model(seed)
+        return model if self.config.quantize == "none" else quantized(model, self.config, self.graph, self.comm)
+
+    def float_model(self, seed: int) -> nn.Module:
+        """Collective: `new_model` before it is quantized."""
         torch.manual_seed(seed)
-        config = self.config
-        model = self.recipe.build(config, self.info)
+        model = self.recipe.build(self.config, self.info)
         model.to(self.graph.x.device)     # made on the host, from the same draws everywhere
         if self.recipe.model is not None:
             take_from_rank_zero(self.comm, model)
-        if config.quantize == "none":
-            return model
-        return quantized(model, config, self.graph, self.comm)
+        return model
 
     def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
         """Weights by learning rate and decay; frozen ones come last.
@@ -289,6 +295,13 @@ def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
     if sentence is not None:
         raise CollectiveError(sentence)
     return info
+
+
+def read_part(comm: MPI.Comm, shards: Path, info: GraphInfo) -> Partition:
+    """Collective: read this rank's part; CollectiveError as `read_partition`, or if parts were mixed."""
+    part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
+    check_peers(comm, part, info.run_id)
+    return part
 
 
 @dataclass(frozen=True)

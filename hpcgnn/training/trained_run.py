@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import TrainConfig
-from hpcgnn.errors import CheckpointError
+from hpcgnn.config import TrainConfig, check_keys
+from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.reader import check_num_parts
@@ -21,7 +22,7 @@ from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate, strange_classes
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.run_folder import RunFolder
-from hpcgnn.training.session import Session
+from hpcgnn.training.session import NOTHING, Session
 from hpcgnn.training.tables import with_own_rows
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
@@ -29,7 +30,57 @@ PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to 
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
-ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
+ConfigOf = Callable[[dict[str, Any], Path, str], TrainConfig]
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """A run folder's weights of the best validation score, found to fit some shards, whose parts are not read yet."""
+
+    folder: Path
+    shards: Path
+    info: GraphInfo
+    checkpoint: Checkpoint      # `best_model` has the weights
+    config: TrainConfig      # to answer with
+
+    @classmethod
+    def find(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, config_of: ConfigOf,
+             other_graph: bool = False, device: str = "cpu") -> BestModel:
+        """Collective: read the checkpoint.
+
+        `config_of` turns the settings of the run, its folder and `device` into the settings to answer with.
+
+        Raises CollectiveError: no checkpoint, or a damaged one, or one of another graph; settings that `config_of`
+        refuses; shards that are cut for another number of ranks.
+        """
+        checkpoint = together(comm, lambda: read_best(folder))
+        together(comm, lambda: check_num_parts(info, comm.size))
+        source = f"the model of {folder}"
+        together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
+        together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
+        return cls(folder, shards, info, checkpoint,
+                   together(comm, lambda: config_of(checkpoint.settings, folder, device)))
+
+    def open(self, comm: MPI.Comm, recipe: Recipe = NOTHING, part: Partition | None = None) -> TrainedRun:
+        """Collective: the model on this rank's part, in float32 rows; None reads the part.
+
+        Classes are those of the training, by name; the graph may have others, or no labels. Raises CollectiveError:
+        shards that are damaged.
+        """
+        info, checkpoint = self.info, self.checkpoint
+        session = Session.open(comm, self.shards, self.config, info, recipe, self.classes, part, precision="fp32")
+        model = session.new_model(self.config.seed)
+        checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
+        check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
+        model.load_state_dict(checkpoint.best_model)
+        remark = other_graph_line(f"the model of {self.folder}", checkpoint.fingerprint, info)
+        if remark is not None and checkpoint.answers_with is not None:
+            remark = "\n".join((remark, *strange_classes(info, checkpoint.answers_with)))
+        return TrainedRun(session, model.eval(), remark, ClusterCut.of(checkpoint.settings))
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        return self.checkpoint.answers_with or classes_of(self.info)
 
 
 @dataclass(frozen=True)
@@ -40,36 +91,6 @@ class TrainedRun:
     model: nn.Module      # in evaluation mode
     remark: str | None = None      # a sentence, if it was trained on another graph
     cut: ClusterCut | None = None      # that it was trained in; None is the whole graph
-
-    @classmethod
-    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, config_of: ConfigOf,
-             other_graph: bool = False, recipe: Recipe | None = None, device: str = "cpu",
-             names_classes: bool = False) -> TrainedRun:
-        """Collective: read the checkpoint and this rank's shard.
-
-        `config_of` turns the settings of the run, and its folder, into the settings to answer with, with float32 rows.
-        With `names_classes` classes are those of the training, by name; the graph may have others, or no labels.
-
-        Raises CollectiveError: no checkpoint, or a damaged one, or one of another graph; settings that `config_of`
-        refuses; shards that are damaged or cut for another number of ranks.
-        """
-        checkpoint = together(comm, lambda: read_best(folder))
-        together(comm, lambda: check_num_parts(info, comm.size))
-        source = f"the model of {folder}"
-        together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
-        together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
-        config = together(comm, lambda: config_of(checkpoint.settings, folder))
-        config_here = replace(config, precision="fp32", device=device)
-        session = Session.open(comm, shards, config_here, info, recipe or Recipe(),
-                               (checkpoint.answers_with or classes_of(info)) if names_classes else None)
-        model = replace(session, config=config).new_model(config.seed)
-        checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
-        check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
-        model.load_state_dict(checkpoint.best_model)
-        remark = other_graph_line(source, checkpoint.fingerprint, info)
-        if remark is not None and names_classes and checkpoint.answers_with is not None:
-            remark = "\n".join((remark, *strange_classes(info, checkpoint.answers_with)))
-        return cls(session, model.eval(), remark, ClusterCut.of(checkpoint.settings))
 
     @property
     def is_quantized(self) -> bool:
@@ -89,6 +110,19 @@ def read_best(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
                               "hpcgnn train, or a file of hpcgnn quantize")
     return read_checkpoint(checkpoint)
+
+
+def answering_config(settings: dict[str, Any], folder: Path, names: Iterable[str], **others: Any) -> TrainConfig:
+    """Settings to answer with: all rows, `names` of a run's, and `others`.
+
+    Raises CheckpointError if this version can't take them.
+    """
+    try:
+        check_keys(settings, str(folder))
+        kept = {name: settings[name] for name in names if name in settings}
+        return TrainConfig(**{**kept, "epoch_rows": "all", **others})
+    except ConfigError as error:
+        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:

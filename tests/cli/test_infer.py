@@ -40,13 +40,15 @@ def answers(path):
 
 def expected_answers(path, folder):
     """What one rank says, computed by every rank for itself."""
+    from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
     dataset, comm = easy_graph(), MPI.COMM_WORLD
     alone = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, 1), 1, folder))
     model = read_model(path)[0]
-    run = IntegerRun.open(MPI.COMM_SELF, model, alone, read_graph_info(alone))
+    info = read_graph_info(alone)
+    run = IntegerRun.open(MPI.COMM_SELF, model, StoredPart.read(MPI.COMM_SELF, alone, info), info)
     return run.part.inner_id, *run.forward()
 
 
@@ -79,7 +81,7 @@ def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards
 
 @pytest.mark.parallel([1, 2])
 def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, shared_path):
-    from hpcgnn.lowbit.inference.input_rows import FloatRows
+    from hpcgnn.lowbit.inference.input_rows import FloatRows, StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info, read_partition
 
@@ -91,7 +93,7 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     status, printed, complaints = hpcgnn("infer", path, folder, "--repeat", 1, "--out", out)
     assert (status, complaints) == (0, "") and "B as packages" in printed
     info = read_graph_info(folder)
-    run = IntegerRun.open(comm, read_model(path)[0], folder, info)
+    run = IntegerRun.open(comm, read_model(path)[0], StoredPart.read(comm, folder, info), info)
     assert run.stored_form == "packages"
     features = read_partition(folder, comm.rank, comm.size, info).features
     logits, _ = replace(run, rows=FloatRows(features)).forward()

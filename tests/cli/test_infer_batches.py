@@ -44,11 +44,13 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
 def alone(dataset, folder, kind):
     """Logits of one rank, computed by every rank for itself."""
     from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
+    from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
     shards = on_rank_zero(MPI.COMM_WORLD, lambda: write(dataset, random_owner(dataset, 1), 1, folder / "alone"))
-    run = IntegerRun.open(MPI.COMM_SELF, some_model(kind), shards, read_graph_info(shards))
+    info = read_graph_info(shards)
+    run = IntegerRun.open(MPI.COMM_SELF, some_model(kind), StoredPart.read(MPI.COMM_SELF, shards, info), info)
     codes = run.rows.coded(run.model.convolutions[0].rows, run.in_degree).coded().codes
     dealt = DealtBatches.deal(MPI.COMM_SELF, run.part, 40, 2)
     logits, _ = DealtRun(dealt, run.model, codes, run.in_degree, "gather").forward()

@@ -1,21 +1,27 @@
-"""Input rows in the form of their shard (floats or packages), and as the codes that a model's first convolution reads.
-"""
+"""One rank's shard, read once: its part, and its input rows as floats, packages or codes of the first convolution."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import torch
+from mpi4py import MPI
 
+from hpcgnn.exchange.plan import check_peers
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.inference.coded_rows import BitRows, CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.lowbit.integer_model import RowScale
 from hpcgnn.lowbit.package import PackagedRows
-from hpcgnn.lowbit.package_shards import read_packages
+from hpcgnn.lowbit.package_shards import floats_of, load_packages
 from hpcgnn.partition.partition import Partition
+from hpcgnn.run.launch import together
 from hpcgnn.shards.feature_formats import PACKAGE
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.folder import find_shard
+from hpcgnn.shards.reader import check_num_parts, load_part, open_part
+from hpcgnn.shards.schema import GraphInfo, part_file
 
 
 class InputRows(Protocol):
@@ -99,8 +105,40 @@ class PackedInput:
         return self.codes
 
 
-def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
-    """Return the features of a part in the form of its shard; errors as of `read_packages`."""
-    if info.feature_dtype == PACKAGE:
-        return PackageRows(*read_packages(folder, part.part, info))
-    return FloatRows(part.features)
+@dataclass(frozen=True)
+class StoredPart:
+    part: Partition      # without features
+    rows: InputRows      # FloatRows or PackageRows
+    path: Path
+
+    @classmethod
+    def read(cls, comm: MPI.Comm, shards: Path, info: GraphInfo) -> StoredPart:
+        """Collective: read this rank's part; CollectiveError as `read_partition`, or if parts were mixed."""
+        stored = together(comm, lambda: _read(shards, comm.rank, comm.size, info))
+        check_peers(comm, stored.part, info.run_id)
+        return stored
+
+    def with_floats(self) -> Partition:
+        """The part with features; ShardError if packages are damaged."""
+        if isinstance(self.rows, FloatRows):
+            return replace(self.part, features=self.rows.rows)
+        return replace(self.part, features=floats_of(self.rows.packed, self.rows.scale, self.path))
+
+    def shared_with(self, graph: LocalGraph) -> StoredPart:
+        """Its rows where `graph` has the same ones, so that memory holds float32 rows once."""
+        x = graph.x
+        is_alike = (isinstance(self.rows, FloatRows) and self.rows.rows.dtype == np.float32 and x.dtype == torch.float32
+                    and x.device.type == "cpu" and np.array_equal(graph.node_id[:graph.num_inner], self.part.inner_id))
+        return replace(self, rows=FloatRows(x.numpy())) if is_alike else self
+
+
+def _read(shards: Path, number: int, num_parts: int, info: GraphInfo) -> StoredPart:
+    check_num_parts(info, num_parts)
+    path = find_shard(part_file(shards, number))
+    with open_part(shards, number, info) as file:
+        part = load_part(file, path, number, info, expands_packages=False)
+        if info.feature_dtype == PACKAGE:
+            rows: InputRows = PackageRows(*load_packages(file, path, part.num_inner, info.num_features))
+        else:
+            rows = FloatRows(part.features)
+    return StoredPart(replace(part, features=np.empty((part.num_inner, 0), np.float32)), rows, path)

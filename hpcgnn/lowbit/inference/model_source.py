@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,28 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hpcgnn.config import CLUSTERS_A_BATCH, QUANTIZED_MODELS, TrainConfig, check_keys
-from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
+from hpcgnn.config import QUANTIZED_MODELS, TrainConfig
+from hpcgnn.errors import CheckpointError, CollectiveError
+from hpcgnn.lowbit.inference.input_rows import StoredPart
 from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model, read_trained_cut
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.training.models import calibrate
 from hpcgnn.run.launch import together
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
-from hpcgnn.training.batch_graph import ClusterCut
-from hpcgnn.training.evaluate import classes_of, strange_classes
-from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.batch_graph import NAMES, ClusterCut
+from hpcgnn.training.evaluate import strange_classes
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 from hpcgnn.training.session import Session, check_task
-from hpcgnn.training.trained_run import KEPT, PERMISSION, TrainedRun, check_dataset, other_graph_line
+from hpcgnn.training.trained_run import (
+    KEPT,
+    PERMISSION,
+    BestModel,
+    TrainedRun,
+    answering_config,
+    check_dataset,
+    other_graph_line,
+)
 
 
 def classes_of_model(model: IntegerModel) -> dict[str, Any]:
@@ -75,29 +84,26 @@ def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> In
     return replace(model.export(info.name, info.is_multi_label), class_names=info.class_names)
 
 
-def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
+def integer_config(settings: dict[str, Any], folder: Path, device: str, names: Iterable[str] = KEPT) -> TrainConfig:
     """Settings under which a run's model answers; CheckpointError for a model that can't become integers."""
-    try:
-        config = TrainConfig.of(**check_keys(settings, str(folder)))
-        answering = TrainConfig(**{name: getattr(config, name) for name in KEPT}, epoch_rows="all")
-    except ConfigError as error:
-        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
+    config, precision = answering_config(settings, folder, names, device=device), settings.get("precision", "fp32")
     if config.model not in QUANTIZED_MODELS:
         raise CheckpointError(f"{folder} holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} become "
                               "integers; train one of them")
-    if config.model == "gin" and config.precision != "fp32":
-        raise CheckpointError(f"{folder} holds a gin trained in {config.precision}, which averages its neighbors, and "
+    if config.model == "gin" and precision != "fp32":
+        raise CheckpointError(f"{folder} holds a gin trained in {precision}, which averages its neighbors, and "
                               "integers sum them; train it with --precision fp32")
-    return answering
+    return config
 
 
-def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
+def whole_graph_config(settings: dict[str, Any], folder: Path, device: str) -> TrainConfig:
+    return integer_config(settings, folder, device, [name for name in KEPT if name not in NAMES])
 
 
 @dataclass(frozen=True)
 class OpenedModel:
     model: IntegerModel
+    stored: StoredPart      # this rank's shard
     num_bytes: int      # of its file, or of its numbers without one
     score: str          # name of its score
     # for a run folder: seconds of a pass of a float model of the same shape, by row type ("float32", "bfloat16")
@@ -117,15 +123,18 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
         config_of = whole_graph_config if answered is None else integer_config
-        run = TrainedRun.open(comm, path, shards, info, config_of, other_graph, device=device, names_classes=True)
-        model, config, score = integer_model(run, bits, row_bits), run.session.config, run.session.score.name
+        best = BestModel.find(comm, path, shards, info, config_of, other_graph, device)
+        stored = StoredPart.read(comm, shards, info)
+        run = best.open(comm, part=together(comm, stored.with_floats))
+        stored = stored.shared_with(run.session.graph)
+        model, score = integer_model(run, bits, row_bits), run.session.score.name
         remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
         seconds = {"float32": _float_seconds(run.session, repeat)}
-        classes = classes_of(run.session.info)
-        del run      # keep the rows of one precision in memory at a time
-        config = replace(config, precision="bf16", quantize="none")
-        seconds["bfloat16"] = _float_seconds(Session.open(comm, shards, config, info, Recipe(), classes), repeat)
-        return OpenedModel(model, payload_bytes(model), score, seconds, remarks)
+        del run      # keep the layers' rows of one precision in memory at a time
+        seconds["bfloat16"] = _float_seconds(Session.open(
+            comm, shards, best.config, info, answers_with=best.classes, part=together(comm, stored.with_floats),
+            precision="bf16"), repeat)
+        return OpenedModel(model, stored, payload_bytes(model), score, seconds, remarks)
     (model, made_on), cut = together(comm, lambda: (read_model(path), read_trained_cut(path)))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
@@ -134,7 +143,8 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     score = "micro_f1" if model.is_multi_label else "accuracy"
     remarks = [*_remarks(str(path), other_graph_line(str(path), made_on, info), cut, answered),
                *strange_classes(info, classes_of_model(model))]
-    return OpenedModel(model, Path(path).stat().st_size, score, {}, remarks)
+    stored = StoredPart.read(comm, shards, info)
+    return OpenedModel(model, stored, Path(path).stat().st_size, score, {}, remarks)
 
 
 def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered: ClusterCut | None) -> list[str]:
@@ -145,8 +155,7 @@ def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered
 @torch.no_grad()
 def _float_seconds(session: Session, repeat: int) -> float:
     """Collective: return the median over passes of the slowest rank's seconds in floats, with random weights."""
-    floats, seconds = replace(session, config=replace(session.config, quantize="none")), []
-    model = floats.new_model(session.config.seed).eval()
+    model, seconds = session.float_model(session.config.seed).eval(), []
     for _ in range(repeat):
         session.comm.Barrier()
         started = time.perf_counter()

@@ -1,6 +1,6 @@
 """IntegerRun: an integer model on the shards of all ranks, with its answers, scores, seconds and bytes.
 
-`open` reads a rank's shard once and turns input rows into the first convolution's codes; floats are not kept. A pass
+`open` turns a rank's input rows into the first convolution's codes; floats are not kept. A pass
 runs on the device, through `GraphPass` for models that sum their neighbors, or through `forward_codes` for attention
 and packed input. All give the same bits.
 """
@@ -13,21 +13,20 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.exchange.plan import ExchangePlan, check_peers
+from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.lowbit.formats import StoredSize, sizes
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import BitRows, LayerRows
 from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
 from hpcgnn.lowbit.inference.forward import forward_codes
 from hpcgnn.lowbit.inference.graph_pass import GraphPass, is_summed
-from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, open_input
+from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, StoredPart
 from hpcgnn.lowbit.inference.model_source import classes_of_model
 from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
@@ -36,7 +35,6 @@ from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.ops.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
-from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.evaluate import as_trained
 from hpcgnn.training.objective import SPLITS, Objective
@@ -77,27 +75,24 @@ class IntegerRun:
     device: torch.device | None = None  # None is the host
 
     @classmethod
-    def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
+    def open(cls, comm: MPI.Comm, model: IntegerModel, stored: StoredPart, info: GraphInfo,
              packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
-        """Collective: read this rank's shard, with labels in the order of the model's classes.
+        """Collective: code this rank's rows, with labels in the order of the model's classes.
 
         packs_features keeps the first convolution's codes as packages instead of bits, and multiplies from them. Raises
-        CollectiveError for a shard that is missing, damaged or for another number of ranks, an instruction set that a
-        processor lacks, features that don't fit the first codes, or labels of another task.
+        CollectiveError for an instruction set that a processor lacks, features that don't fit the first codes, or
+        labels of another task.
         """
         together(comm, simd_level)
-        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
+        part = stored.part
         together(comm, lambda: refuse_edge_weights(part))
-        check_peers(comm, part, info.run_id)
-        stored = together(comm, lambda: open_input(shards, info, part))
         scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
         kept = PackedInput if packs_features else BitInput
-        rows = together(comm, lambda: kept.of(stored, scale, in_degree))
-        part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
+        rows = together(comm, lambda: kept.of(stored.rows, scale, in_degree))
         part = replace(part, labels=together(comm, lambda: as_trained(part.labels, info, classes_of_model(model))))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         exchange = CodeExchange(comm, ExchangePlan.build(part))
-        return cls(comm, model, info, part, stored.form, stored.num_bytes, rows, exchange,
+        return cls(comm, model, info, part, stored.rows.form, stored.rows.num_bytes, rows, exchange,
                    Objective.build(comm, part.labels, masks), device)
 
     @property

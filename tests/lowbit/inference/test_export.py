@@ -8,6 +8,7 @@ import torch
 from mpi4py import MPI
 from training_setup import easy_graph, train, write_once
 
+from hpcgnn.lowbit.inference.input_rows import StoredPart
 from hpcgnn.lowbit.inference.run import IntegerRun
 
 
@@ -15,7 +16,8 @@ def logits_of(run, shards, **settings):
     """Collective: (fake-quantized logits, integer logits) of this rank's rows, each by ascending global id."""
     _, _, trained = train(MPI.COMM_WORLD, shards, run, **settings)
     session, model = trained.session, trained.learner.model
-    integers = IntegerRun.open(MPI.COMM_WORLD, model.export("synthetic"), shards, session.info)
+    stored = StoredPart.read(MPI.COMM_WORLD, shards, session.info)
+    integers = IntegerRun.open(MPI.COMM_WORLD, model.export("synthetic"), stored, session.info)
     with torch.no_grad():
         session.graph.begin_forward(seed=0, epoch=0, is_training=False)
         floats = model.eval()(session.graph, session.graph.x).numpy()
