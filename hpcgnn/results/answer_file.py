@@ -58,18 +58,24 @@ def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) ->
 
     Raises CollectiveError: the folder can't be written or the disk is full.
     """
+    write_together(comm, answers, lambda pieces: WRITERS[Path(path).suffix](Path(path), dataset, answers.num_nodes,
+                                                                            pieces))
+
+
+def write_together(comm: MPI.Comm, answers: Answers, write: Callable[[Pieces], None]) -> None:
+    """Collective: rank 0 calls `write` with the answers of all ranks, in the order of global ids."""
     pieces = answers.pieces(comm)
 
-    def write() -> None:
+    def write_on_rank_zero() -> None:
         try:
             if comm.rank == 0:
-                WRITERS[Path(path).suffix](Path(path), dataset, answers.num_nodes, pieces)
+                write(pieces)
         finally:
             # What rank 0 did not take, the others still send.
             for _ in pieces:
                 pass
 
-    together(comm, write)
+    together(comm, write_on_rank_zero)
 
 
 def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -132,14 +138,20 @@ def _write_h5(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
                 file.attrs["task"] = piece.task
                 if piece.class_names:
                     file.create_dataset("class_names", data=list(piece.class_names), dtype=h5py.string_dtype())
-            for name, rows in arrays_of(piece).items():
-                is_text, first = rows.dtype == object, int(piece.node_id[0])
-                if name not in file:
-                    kind = h5py.string_dtype() if is_text else rows.dtype
-                    file.create_dataset(name, (num_nodes, *rows.shape[1:]), kind)
-                file[name][first:first + len(rows)] = rows
+            store_rows(file, num_nodes, piece, arrays_of(piece))
 
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+
+
+def store_rows(file: h5py.File, num_nodes: int, piece: Answers, arrays: dict[str, np.ndarray]) -> None:
+    """Write the piece's rows of some arrays to datasets of all nodes, which the first piece makes."""
+    for name, rows in arrays.items():
+        if name not in file:
+            kind = h5py.string_dtype() if rows.dtype == object else rows.dtype
+            file.create_dataset(name, (num_nodes, *rows.shape[1:]), kind)
+        if rows.size:
+            first = int(piece.node_id[0])
+            file[name][first:first + len(rows)] = rows
 
 
 def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:

@@ -20,6 +20,7 @@ from hpcgnn.training.reading import Reading
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
 PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
+ROWS = ("node_id", "name", "logits", "embeddings")      # arrays with a row for each node
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.node_id)
+
+    def __getitem__(self, rows: slice) -> Answers:
+        return replace(self, **{name: getattr(self, name)[rows] for name in ROWS})
 
     @property
     def prediction(self) -> np.ndarray:
@@ -104,7 +108,7 @@ class Answers:
 
         Every rank must exhaust the iterator; other ranks get no rows.
         """
-        shared = self._of_shared_types(comm)
+        shared = self.aligned(comm)
         arrays = [shared.name, shared.logits, shared.embeddings]
         for first, (name, logits, embeddings) in row_pieces(comm, self.num_nodes, self.node_id, arrays):
             node_id = np.arange(first, first + len(logits), dtype=np.int64)
@@ -118,8 +122,8 @@ class Answers:
         whole = _joined(blocks) if comm.rank == 0 and blocks else self if comm.rank == 0 else None
         return comm.bcast(whole) if everywhere else whole
 
-    def _of_shared_types(self, comm: MPI.Comm) -> Answers:
-        """Collective: these answers with names of one type on all ranks, and empty ones as wide as the others."""
+    def aligned(self, comm: MPI.Comm) -> Answers:
+        """Collective: the same answers, with names of one type on all ranks, and empty ones as wide as the others."""
         most = np.array([self.logits.shape[1], self.embeddings.shape[1], self.name.dtype.kind not in "iu"])
         comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
         columns, hidden, has_texts = most.tolist()
@@ -131,8 +135,7 @@ class Answers:
 
 
 def _joined(blocks: list[Answers]) -> Answers:
-    return replace(blocks[0], **{name: np.concatenate([getattr(block, name) for block in blocks])
-                                 for name in ("node_id", "name", "logits", "embeddings")})
+    return replace(blocks[0], **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROWS})
 
 
 def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,

@@ -13,7 +13,9 @@ names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import h5py
@@ -22,11 +24,12 @@ from mpi4py import MPI
 
 from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.results.answers import predicted, row_pieces
-from hpcgnn.run.launch import together
+from hpcgnn.results.answer_file import store_rows, write_together
+from hpcgnn.results.answers import Answers
 from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.schema import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
 KIND, VERSION = "predictions", 1
 ADVICE = "run hpcgnn infer again"
@@ -51,39 +54,20 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
     `logits`, (n, num_classes), and `embeddings`, (n, hidden), are float32 rows of the global ids `node_id`, (n,) int64.
     Raises CollectiveError if the folder can't be written or the disk is full.
     """
-    hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)
-    rows = [logits, embeddings] if len(node_id) else [np.empty((0, dim), np.float32) for dim in (model.num_classes,
-                                                                                              hidden)]
-    pieces = row_pieces(comm, num_nodes, node_id, rows)
+    answers = Answers(MULTI_LABEL if model.is_multi_label else CLASSES, num_nodes, node_id, node_id, logits, embeddings,
+                      model.class_names, num_classes=model.num_classes).aligned(comm)
 
-    def fill(file: h5py.File) -> None:
+    def fill(file: h5py.File, pieces: Iterable[Answers]) -> None:
         for name in ("dataset", "scheme", "num_classes", "is_multi_label"):
             file.attrs[name] = getattr(model, name)
         file.attrs["num_nodes"] = num_nodes
         if model.class_names:
             store_texts(file, CLASS_NAMES, model.class_names)
-        shape = num_nodes, model.num_classes
-        stored = [file.create_dataset("logits", shape, np.float32),
-                  file.create_dataset("embeddings", (num_nodes, hidden), np.float32)]
-        prediction = file.create_dataset("prediction", shape if model.is_multi_label else shape[:1],
-                                         np.uint8 if model.is_multi_label else np.int32)
-        for first, found in pieces:
-            block = slice(first, first + len(found[0]))
-            for array, columns in zip(stored, found, strict=True):
-                if array.size:
-                    array[block] = columns
-            prediction[block] = predicted(found[0], model.is_multi_label)
+        for piece in chain([answers[:0]], pieces):      # a graph without nodes has arrays, too
+            store_rows(file, num_nodes, piece, {name: getattr(piece, name) for name in ARRAYS})
 
-    def write() -> None:
-        try:
-            if comm.rank == 0:
-                write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
-        finally:
-            # What rank 0 did not take, the others still send.
-            for _ in pieces:
-                pass
-
-    together(comm, write)
+    write_together(comm, answers, lambda pieces: write_sealed(path, KIND, VERSION, lambda file: fill(file, pieces),
+                                                              error=CheckpointError))
 
 
 def read_predictions(path: Path) -> Predictions:
