@@ -16,6 +16,7 @@ from mpi4py import MPI
 TESTS = Path(__file__).parents[1] / "tests"
 RANK_COUNTS = (1, 2, 3, 4)
 FOLDERS: dict[Path, pytest.Dir] = {}
+CONFTESTS: dict[Path, object] = {}      # of folders that are not collected yet
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
 LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "faults/test_process_faults.py",
            "emulated/test_aarch64.py", "test_examples.py", "test_compilers.py", "test_watchdog.py",
@@ -52,12 +53,16 @@ def pytest_runtestloop(session):
 
 def run_claimed(session, claims: Path) -> bool:
     """Run the tests of each file that no other process has claimed."""
-    num_tests = 0
+    num_tests, fixtures = 0, session._fixturemanager
+    # From 9.1 on, pytest forgets after the first files those conftest.py that it has loaded for the others.
+    CONFTESTS.update(getattr(fixtures, "_pending_conftests", {}))
     for argument in test_files(session.config.args):
         try:
             (claims / argument.replace("/", "|")).touch(exist_ok=False)
         except FileExistsError:
             continue
+        if CONFTESTS:
+            fixtures._pending_conftests.update(CONFTESTS)
         gc.disable()
         items = list(session.perform_collect([argument]))
         num_tests += len(items)
@@ -75,6 +80,11 @@ def pytest_collect_directory(path):
     """Keep one node for each folder: the fixtures of its conftest.py belong to the node that is made first."""
     made = yield
     return FOLDERS.setdefault(path, made)
+
+
+def pytest_collectstart(collector):
+    """Now pytest reads the fixtures of this folder."""
+    CONFTESTS.pop(collector.path, None)
 
 
 def test_files(arguments: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ NAMES = [*(f"gcc-{version}" for version in range(11, 20)), "clang", *(f"clang-{v
 OTHER_COMPILERS = [name for name in NAMES if shutil.which(name)
                    and Path(shutil.which(name)).resolve() != Path(shutil.which("gcc") or "gcc").resolve()]
 
+SOURCES = [RUN[0], *(pytest.param(name, marks=pytest.mark.long) for name in (*RUN[1:], "program", *OTHERS))]
 pytestmark = [pytest.mark.skipif(not OTHER_COMPILERS, reason="there is no clang and no other gcc"),
               pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")]
 
@@ -27,12 +28,13 @@ def expected(tmp_path_factory):
 
 
 @pytest.mark.parametrize("compiler", ["gcc", *OTHER_COMPILERS])
-@pytest.mark.parametrize("name", [*RUN, "program", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_kernel_file_compiles_without_a_warning(compiler, name):
     (made,) = compile_alone(compiler, name)
     assert made.stat().st_size > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", OTHER_COMPILERS)
 def test_the_kernels_have_all_levels_and_the_same_bits(compiler, expected, tmp_path):
     num_levels = 1 if best_level() == "portable" else len(LEVELS)

@@ -48,6 +48,7 @@ def name_of(path: Path) -> str:
 
 # The site
 
+@pytest.mark.long
 def test_the_site_builds_without_a_warning(tmp_path):
     for module, package in (("material", "mkdocs-material"), ("mkdocstrings_handlers", "mkdocstrings[python]")):
         if importlib.util.find_spec(module) is None:

@@ -98,18 +98,6 @@ def test_a_stopped_rank_is_named_and_all_end(shards, tmp_path, stopped):
     assert not (tmp_path / "run/.standstill").exists()
 
 
-def test_a_job_that_was_suspended_as_a_whole_goes_on(shards, tmp_path):
-    with ParallelRun(3, hpcgnn("train", shards, *flags(60)), tmp_path) as run:
-        wait_for_epochs(run, tmp_path, 5)
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in run.ranks().values():
-                os.kill(pid, number)
-            if number == signal.SIGSTOP:
-                time.sleep(2 * TIMEOUT)
-        ended = run.end()
-    assert (ended.status, ended.sentences) == (0, [])
-
-
 PROGRAM = """
 import time
 from pathlib import Path
@@ -119,6 +107,7 @@ from hpcgnn.run.watchdog import HERE
 def body(comm):
     watch(comm, 1.0)
     watch_closely(comm, 1.0, Path({folder!r}) if {shares} else None)
+    Path({folder!r}, f"begun-{{comm.rank}}").touch()
     HERE.note("waits for rank 0")
     if comm.rank == 0:
         for _ in range({notes}):
@@ -140,6 +129,19 @@ def test_ranks_that_wait_for_a_slow_one_that_gets_on_are_left_alone(tmp_path):
     ended = run_program(tmp_path, shares=True, notes=30, pause=0)
     assert (ended.status, ended.sentences) == (0, [])
     assert not (tmp_path / ".standstill").exists()
+
+
+def test_a_job_that_was_suspended_as_a_whole_goes_on(tmp_path):
+    program = PROGRAM.format(folder=str(tmp_path), shares=True, notes=10, pause=0)
+    with ParallelRun(3, [sys.executable, "-c", program], tmp_path) as run:
+        run.wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in run.ranks().values():
+                os.kill(pid, number)
+            if number == signal.SIGSTOP:
+                time.sleep(3.0)
+        ended = run.end()
+    assert (ended.status, ended.sentences) == (0, [])
 
 
 def test_a_rank_that_lives_and_stands_still_is_named_with_what_it_does(tmp_path):

@@ -18,7 +18,7 @@ from hpcgnn.errors import ConfigError
 BOTH = pytest.mark.parametrize("scheduling", ["in-order", "first-ready"])
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize(("scheduling", "serve"), [("in-order", reference_dram.serve),
                                                    ("first-ready", reference_dram_first_ready.serve_first_ready)])
 def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed, scheduling, serve):

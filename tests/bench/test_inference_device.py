@@ -73,8 +73,8 @@ def refused(row):
 
 
 def test_batches_are_measured_on_the_device_and_with_copies(place, archive):
-    rows = list(benchmark(place, archive, models=("gcn", "sage"), bits=(8,)).measure())
-    assert [row.case.split()[1] for row in rows] == ["gcn", "sage"]
+    rows = list(benchmark(place, archive, models=("sage",), bits=(8,)).measure())
+    assert [row.case.split()[1] for row in rows] == ["sage"]
     for row in rows:
         assert set(row.seconds) == BATCHED - refused(row) and NO_INT8 in row.remarks
         assert any("between CUDA events" in remark for remark in row.remarks)

@@ -60,9 +60,13 @@ def test_processes_train_as_one_does_with_their_batches_together(arrays, tmp_pat
     assert two.peak_bytes > 1e6
 
 
-def test_where_one_process_fails_its_sentence_is_told_and_the_others_are_ended(arrays, tmp_path):
+@pytest.mark.long
+def test_where_a_peers_process_fails_its_sentence_is_told(arrays, tmp_path):
     with pytest.raises(TrainingError, match=r"stand_in_peer … failed with status 1: .*the last process has failed"):
         train_peer(StandIn("dgl"), RACE, Settings(stand_in_peer.FAILING_RATE, 100, 3), 0, 2, arrays, tmp_path)
+
+
+def test_where_one_process_fails_its_sentence_is_told_and_the_others_are_ended(tmp_path):
     sleeping = [sys.executable, "-c", "import time; time.sleep(1000)"]
     failing = [sys.executable, "-c", "import sys; sys.exit('no such graph')"]
     started = time.monotonic()
@@ -111,6 +115,7 @@ def train_beside(rank: int, store: Path, answers) -> None:
     processes.leave()
 
 
+@pytest.mark.long
 def test_the_clock_counts_the_slowest_process_but_neither_its_start_nor_evaluations(tmp_path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

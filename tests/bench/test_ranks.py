@@ -13,7 +13,7 @@ from hpcgnn.__main__ import main
 from hpcgnn.bench.ranks import RanksBenchmark, SimulatedRank, peak_bytes
 from hpcgnn.exchange.plan import ring_rounds
 
-MANY, FEW, ROWS = 5000, 500, 3
+MANY, FEW, ROWS = 2000, 200, 3
 # What a plan is built from has two numbers a part, which are looked at once.
 NAMES = ("plan", "agreement", "links", "layouts", "posting", "posting at once", "exchange", "solver",
          "solver, a budget")
@@ -62,8 +62,8 @@ def test_ten_times_the_ranks_cost_a_rank_nothing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_times_the_neighbors_cost_a_rank_ten_times_as_much(name):
-    calls, counted, num_bytes = counts(MANY, 20, name)
-    more_calls, more_counted, more_bytes = counts(MANY, 200, name)
+    calls, counted, num_bytes = counts(MANY, 10, name)
+    more_calls, more_counted, more_bytes = counts(MANY, 100, name)
     assert more_calls <= 11 * calls + 100 and more_bytes <= 11 * num_bytes + 100_000
     messages, message_bytes, *collectives = counted
     assert more_counted == [10 * messages, 10 * message_bytes, *collectives]

@@ -154,6 +154,7 @@ def run_command(*arguments):
                           capture_output=True, text=True, env=clean_environment())
 
 
+@pytest.mark.long
 def test_the_command_leaves_a_table_a_picture_and_the_curves(tmp_path):
     done = run_command(SMALL, "--epochs", 4, "--lr", "0.01", "--target", "0.5,1.0", "--method", "vanilla,uniform:2",
                        "--ranks", 2, "--threads", 1, "--out", tmp_path)

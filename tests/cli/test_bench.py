@@ -93,6 +93,7 @@ def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
     assert f"results: {tmp_path / 'out'}" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mpirun") is None and "MPIRUN" not in os.environ, reason="there is no mpirun")
 def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(graph, tmp_path):
     peers = installed("dgl", "pyg")
@@ -113,15 +114,15 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
     assert "peak memory of the largest process: hpcgnn" in done.stdout
 
 
-@pytest.mark.long
-def test_shards_are_trained_as_they_are(graph, tmp_path):
+@pytest.mark.parametrize("models", ["gcn", pytest.param("sage,gcn", marks=pytest.mark.long)])
+def test_shards_are_trained_as_they_are(graph, tmp_path, models):
     made = subprocess.run(served(["-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
                                   tmp_path / "shards"]), capture_output=True, text=True, env=clean_environment())
     assert made.returncode == 0, made.stderr
-    done = run_bench("epoch", tmp_path / "shards", "--model", "sage,gcn", "--epochs", 3,
+    done = run_bench("epoch", tmp_path / "shards", "--model", models, "--epochs", 3,
                      "--hidden", 4, "--repeat", 1, "--threads", 1)
     assert done.returncode == 0, done.stderr
-    assert "small sage 3 x 4 fp32" in done.stdout and "small gcn 3 x 4 fp32" in done.stdout
+    assert all(f"small {model} 3 x 4 fp32" in done.stdout for model in models.split(","))
 
 
 def test_an_exchange_is_measured_at_each_width(tmp_path):

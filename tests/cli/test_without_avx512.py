@@ -95,10 +95,12 @@ def test_training_learns_in_every_precision(train, folder, precision):
     assert json.loads((folder / precision / "summary.json").read_text())["test_score"] > 0.8
 
 
+@pytest.mark.long
 def test_losses_in_bfloat16_are_those_of_its_own_instructions_up_to_its_roundings(train):
     np.testing.assert_allclose(train("bf16"), train("bf16-free"), rtol=BFLOAT16_ROUNDINGS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["portable", "avx512"])
 def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(train, level):
     missing = SIMD_FLAGS[level] - processor_flags()
@@ -165,7 +167,7 @@ def test_no_benchmark_of_the_host_is_left_out():
     assert BENCHES.keys() == bench.commands.keys()
 
 
-@pytest.mark.parametrize("name", [name if name in HELD_SMALL else pytest.param(name, marks=pytest.mark.long)
+@pytest.mark.parametrize("name", [name if name == "kernels" else pytest.param(name, marks=pytest.mark.long)
                                   for name in BENCHES])
 def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
     arguments, expected = BENCHES[name]

@@ -32,17 +32,21 @@ def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
 
 def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tmp_path):
     marked = "import pytest\n@pytest.mark.parallel([1, 2])\ndef test_a(word): assert word == 'b'\n"
-    for name, source in {"conftest.py": "import pytest\n@pytest.fixture\ndef word(): return 'b'\n",
-                         "test_a.py": marked, "test_b.py": marked, "test_c.py": marked.replace("1, 2", "2, 3")}.items():
-        (tmp_path / name).write_text(source)
-    (tmp_path / "claims").mkdir()
-    arguments = ["-p", "rank_tests", "--claims", tmp_path / "claims", "-m", "parallel[1]", "-q"]
-    processes = [subprocess.Popen([sys.executable, "-m", "pytest", *arguments, *files], cwd=tmp_path, text=True,
-                                  env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}, stdout=subprocess.PIPE)
-                 for files in ([tmp_path], [tmp_path], [tmp_path / "test_c.py", tmp_path / "test_a.py"])]
-    said = [process.communicate()[0] for process in processes]
-    assert {process.returncode for process in processes} <= {0, 5} and not any("failed" in text for text in said), said
-    assert sum(int(count) for text in said for count in re.findall(r"(\d+) passed", text)) == 2, said
+    for room in ("a", "b"):
+        (tmp_path / room).mkdir()
+        for name, source in {"conftest.py": "import pytest\n@pytest.fixture\ndef word(): return 'b'\n",
+                             "test_a.py": marked, "test_b.py": marked.replace("1, 2", "2, 3")}.items():
+            (tmp_path / room / name).write_text(source)
+    for number, words in enumerate((["."], ["b", "a/test_a.py", "a/test_b.py"])):
+        claims = tmp_path / f"claims-{number}"
+        claims.mkdir()
+        command = [sys.executable, "-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
+                   "--import-mode=importlib"]
+        processes = [subprocess.Popen([*command, *words], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                                      env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}) for _ in range(2)]
+        said = [process.communicate()[0] for process in processes]
+        assert {process.returncode for process in processes} <= {0, 5}, said
+        assert sum(int(count) for text in said for count in re.findall(r"(\d+) passed", text)) == 2, said
 
 
 @pytest.mark.parametrize("source, found", [

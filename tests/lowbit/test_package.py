@@ -40,7 +40,7 @@ def assert_as_written_by_hand(packed, codes, widths):
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.25, 0.5, 0.9, 1.0])
 def test_stream_is_the_one_written_by_hand_and_reads_back(simd, lengths, signed, density):
     form = PackageFormat(lengths, signed)
-    for num_rows, dim in ((1, 1), (70, 7), (130, 64), (9, 1030)):
+    for num_rows, dim in ((1, 1), (130, 7), (9, 64), (2, 1030)):
         codes, widths = random_rows(num_rows, dim, density, form, seed=dim)
         packed = encode(codes, widths, form)
         assert_as_written_by_hand(packed, codes, widths)

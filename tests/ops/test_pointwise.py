@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -266,32 +262,6 @@ def test_rows_and_gradients_that_are_not_contiguous_are_activated_alike():
     case.rows, case.gradient = case.rows.t().contiguous().t(), case.gradient.t().contiguous().t()
     for value, alike in zip(case.run(), expected, strict=True):
         assert torch.equal(value, alike)
-
-
-PROGRAM = """
-import hashlib
-import numpy as np
-import torch
-from hpcgnn.ops.counter import DROPOUT, CounterKey
-from hpcgnn.ops.pointwise import activate
-
-torch.manual_seed(0)
-rows, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((3001, 130), (130,), (130,)))
-out = activate(rows, 0.5, np.arange(3001), CounterKey(1, 2, DROPOUT, 3), weight, bias)
-out.backward(torch.randn(3001, 130))
-for result in (out, rows.grad, weight.grad, bias.grad):
-    print(hashlib.sha256(result.detach().numpy()).hexdigest())
-"""
-
-
-def test_gradients_do_not_depend_on_the_number_of_threads():
-    def digests(num_threads):
-        environment = dict(os.environ, OMP_NUM_THREADS=str(num_threads))
-        return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True,
-                              text=True).stdout.split()
-    one = digests(1)
-    assert len(set(one)) == 4
-    assert digests(2) == digests(5) == one
 
 
 def test_activation_keeps_only_its_rows_and_two_numbers_a_row():

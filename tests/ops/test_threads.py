@@ -12,10 +12,10 @@ import hashlib
 import numpy as np
 import torch
 from hpcgnn.ops.aggregation import from_csr, multiply
-from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.dense import column_sums
 from hpcgnn.ops.fake_quantization import quantize_values_backward
-from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.pointwise import activate, dropout
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
 rng = np.random.default_rng(0)
@@ -35,7 +35,12 @@ received_rows, received, sums = received, received.numpy(), column_sums(h).numpy
 limit = torch.full((1, 1), 7.0)
 by_row = quantize_values_backward(h, torch.full((n, 1), 0.1), limit, received_rows).of_step.numpy()
 by_column = quantize_values_backward(h, torch.full((1, dim), 0.1), limit, received_rows).of_step.numpy()
-for result in (aggregated, dropped, whole, received, sums, by_row, by_column):
+rows, weight, bias = (torch.from_numpy(rng.normal(size=shape).astype(np.float32)).requires_grad_()
+                      for shape in ((n + 1, dim), (dim,), (dim,)))
+activated = activate(rows, 0.5, np.arange(n + 1), CounterKey(1, 2, DROPOUT, 3), weight, bias)
+activated.backward(torch.from_numpy(rng.normal(size=(n + 1, dim)).astype(np.float32)))
+of_activation = [one.detach().numpy() for one in (activated, rows.grad, weight.grad, bias.grad)]
+for result in (aggregated, dropped, whole, received, sums, by_row, by_column, *of_activation):
     print(hashlib.sha256(result).hexdigest())
 """
 
@@ -48,5 +53,5 @@ def digests(num_threads):
 
 def test_results_do_not_depend_on_the_number_of_threads():
     one = digests(1)
-    assert len(set(one)) == 7
-    assert digests(2) == digests(5) == one
+    assert len(set(one)) == 11
+    assert digests(5) == one
