@@ -112,7 +112,7 @@ processes=$((cores < 8 ? cores + 1 : 8)) claims=$results.claims
 mkdir "$results/serial-$processes" "$claims"
 for ((process = 0; process < processes; process++)); do
     HPCGNN_TEST_PROCESS=$process OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive \
-        bash jobs/test_rank.sh "$results/serial-$processes" -m "parallel[1]" --claims "$claims" "$@" &
+        bash jobs/test_rank.sh "$results/serial-$processes" -m "parallel[1]" "--claims=$claims" "$@" &
     serial+=($!)
 done
 wait "${serial[@]}" || true
