@@ -1,6 +1,6 @@
 """Bytes that an aggregation reads from DRAM through a buffer, by the schemes that MEGA compares (Fig. 6 and 20b).
 
-Rows read, copies and lists of them count; edges, produced rows and sums, which every scheme moves alike, do not.
+Counted are the rows read, their copies, and lists of copies; not edges, new rows and sums, alike in every scheme.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENTRIES_A_RUN = 1 << 20
 class Buffer:
     """A fully associative buffer in front of DRAM; the defaults are MEGA's (§VI, Table IV; §V-E for the line).
 
-    num_bytes : int             of rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
+    num_bytes : int             room for rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
     line_bytes : int            what one DRAM access reads or writes
     policy : {"lru", "fifo"}    evicts the line last used, or fetched, longest ago
     sparse_share : float        share that Condense-Edge sets aside as its Sparse Buffer
@@ -60,8 +60,8 @@ class DramTraffic:
 
     dense_bytes, sparse_bytes : int       read for sources of the same cluster, and of other clusters
     copy_bytes : int                      written to condensed regions
-    list_bytes : int                      read of the lists that say which row is copied where
-    dropped_arcs : int                    edges that the scheme leaves out, which changes the result
+    list_bytes : int                      read from the lists that say which row is copied where
+    dropped_arcs : int                    edges left out by the scheme; this changes the result
     """
 
     dense_bytes: int
@@ -78,8 +78,8 @@ class DramTraffic:
 def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Simulate exactly how each row's sources are read in order through the buffer, row after row.
 
-    Rows of `row_bytes` lie one after the other, without padding. Raises ConfigError for an impossible buffer, or rows
-    of more lines than 32-bit numbers can name.
+    Rows of `row_bytes` lie one after the other, without padding. Raises ConfigError for an impossible buffer, or more
+    lines than 32-bit numbers can count.
     """
     _check_lines(rows, row_bytes, buffer)
     dense, sparse = kernels.fetch_lines(
@@ -149,7 +149,7 @@ def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> t
     row = regions.copied_row.astype(np.int64)
     first, last = row * row_bytes // buffer.line_bytes, ((row + 1) * row_bytes - 1) // buffer.line_bytes
     read_to = np.concatenate([[-1], last[:-1]])[:len(row)]
-    read_to[regions.start[:-1][regions.start[:-1] < len(row)]] = -1      # a cluster has read nothing yet
+    read_to[regions.start[:-1][regions.start[:-1] < len(row)]] = -1      # at its first read, a cluster has read nothing
     first = np.maximum(first, read_to + 1)
     return first, last - first + 1
 
@@ -157,7 +157,7 @@ def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> t
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
     """Count the bytes if, as in GCoD, edges between clusters are pruned, first between the least connected clusters.
 
-    `pruned_share` is of all edges; fewer are pruned if there are not so many between clusters.
+    `pruned_share` counts from all edges; fewer are pruned if clusters have fewer edges between them.
 
     Reference: You et al., HPCA 2022 (GCoD), as MEGA compares with it. Which connections go is our choice.
     """
@@ -208,7 +208,7 @@ def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:
 
 
 def _written_lines(num_copies: np.ndarray, row_bytes: int, buffer: Buffer) -> int:
-    """Lines written for regions of `num_copies` copies; a line takes fewer rows if a region is no whole line."""
+    """Lines written for regions of `num_copies` copies; the last line of a region may be partly empty."""
     share_bytes = buffer.sparse_bytes // max(len(num_copies), 1)
     if share_bytes >= buffer.line_bytes:
         return _lines(num_copies * row_bytes, buffer)

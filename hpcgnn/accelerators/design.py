@@ -1,6 +1,6 @@
 """A design as its TOML file describes it: units, buffers, rules and DRAM.
 
-A name stands for a file that comes with hpcgnn, anything else is a path. Numbers are checked when a file is read;
+A name stands for a file that comes with hpcgnn; anything else is a path. Numbers are checked when a file is read;
 `check_needs` checks what a dataflow needs before it makes its first block.
 """
 
@@ -85,7 +85,7 @@ def check_own_columns(design: Design, workload: Workload) -> None:
     for product in workload.products:
         if own_dim(product) not in (0, product.aggregated_dim):
             raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "
-                              f"{design.kind} adds equally many")
+                              f"{design.kind} adds as many as it aggregates")
 
 
 FOLDER = Path(__file__).parent / "configurations"
@@ -94,9 +94,9 @@ SECTIONS = {"design", "units", "buffers", "rules"}
 
 @dataclass(frozen=True)
 class Design:
-    name: str                       # of its file
+    name: str                       # name of its file
     kind: str                       # dataflow: mega, hygcn, gcnax, grow or sgcn
-    bit_width: int                  # of its values; 0: each row has its own, as the model says
+    bit_width: int                  # bits of its values; 0: each row has its own width, given by the model
     clock_ghz: float
     dram: str                       # name or path, see `hpcgnn.accelerators.dram.read_dram`
     units: Mapping[str, int]        # number of each unit; operations are counted by these names

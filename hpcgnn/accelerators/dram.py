@@ -1,4 +1,4 @@
-"""A DRAM as its TOML file describes it, and `Memory`, which tells when it has served an array of requests.
+"""A DRAM as its TOML file describes it, and `Memory`, which computes when it has served an array of requests.
 
 Channels work in parallel. Each has banks with one open row; a burst to the open row is a hit, any other burst must
 close it and activate its own row first. The loop over bursts is ext/src/dram_channel.h.
@@ -120,7 +120,7 @@ class Dram:
     num_bank_groups: int
     banks_per_group: int
     num_rows: int
-    row_bytes: int              # of a row of one bank
+    row_bytes: int              # bytes of a row in one bank
     queue_depth: int            # bursts of a channel that may have commands at the same time
     scheduling: str             # "first-ready" or "in-order", see `Memory`
     mapping: tuple[str, ...]    # address fields above those within a burst, the lowest first
@@ -146,7 +146,7 @@ class Dram:
         return self.num_channels * self.num_bank_groups * self.banks_per_group * self.num_rows * self.row_bytes
 
     def cycles_per_clock(self, clock_ghz: float) -> Fraction:
-        """Accelerator cycles in one DRAM clock, both rounded to whole kHz."""
+        """Accelerator cycles per DRAM clock, with both frequencies rounded to whole kHz."""
         return Fraction(round(clock_ghz * 1e6), round(self.clock_ghz * 1e6))
 
     def parameters(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _runs(dram: Dram, spacing: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Traffic:
-    num_bytes: int     # of whole bursts
+    num_bytes: int     # bytes of whole bursts
     requested_bytes: int
     # num_bursts, row_hits, row_misses: a miss activates a row
     num_bursts: int
@@ -204,7 +204,7 @@ class Traffic:
 
 
 def traffic_of(counts: np.ndarray, burst_bytes: int) -> dict[str, Traffic]:
-    """Traffic by kind that has requests, from counts (len(KINDS), 3) int64: requested bytes, bursts, hits."""
+    """Traffic of each kind that has requests, from counts (len(KINDS), 3) int64: requested bytes, bursts, hits."""
     return {kind: Traffic(bursts * burst_bytes, requested, bursts, hits, bursts - hits)
             for kind, (requested, bursts, hits) in zip(KINDS, counts.tolist(), strict=True) if bursts}
 
@@ -250,12 +250,12 @@ class Memory:
         self.dram = dram
         self.parameters = dram.parameters()
         self.channels = dram_timing.closed_channels(self.parameters)
-        self.counts = np.zeros((2, len(KINDS), 3), np.int64)       # of reads, of writes
+        self.counts = np.zeros((2, len(KINDS), 3), np.int64)       # first reads, then writes
 
     def serve(self, requests: Requests, ready_clock: int = 0, is_write: bool = False) -> int:
         """Serve requests that are ready at one clock, after all earlier ones; return the clock of the last byte moved.
 
-        Without requests, that is `ready_clock`. Raises ConfigError if requests break the contract of `Requests`.
+        Without requests, it returns `ready_clock`. Raises ConfigError if requests break the contract of `Requests`.
         """
         last = int(np.max(requests.block, initial=0)) + 1
         arrays = as_arrays(requests, "requests", 0, last, self.dram.capacity_bytes)

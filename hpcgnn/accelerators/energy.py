@@ -1,7 +1,7 @@
 """Joules of counted events.
 
-DRAM is priced by the bit, SRAM by the byte and the buffer's size, operations by their kind; leakage by the cycles of a
-run. Constants and their sources are in configurations/reference/energy.toml.
+DRAM is priced per bit, SRAM per byte by the buffer's size, operations by their kind, leakage by the cycles of a run.
+Constants and their sources are in configurations/reference/energy.toml.
 """
 
 from __future__ import annotations

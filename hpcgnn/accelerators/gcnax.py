@@ -1,4 +1,4 @@
-"""GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loop order that moves least.
+"""GCNAX, Li et al., HPCA 2021: A(XW) with both sparse matrices in tiles, by the loop order that moves the fewest bytes.
 
 A block is a tile of the sparse matrix times a tile of the dense one. The MACs take outer products of a sparse column
 and a dense row, so that all are busy except at a tile's end. A tile stays in its buffer until another one is needed; an

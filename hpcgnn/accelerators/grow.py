@@ -65,7 +65,7 @@ class Layer:
     design: Design
     graph: ClusteredRows
     product: Product
-    block_start: np.ndarray    # (num_blocks + 1,) int64, first row of each block, and the number of rows
+    block_start: np.ndarray    # (num_blocks + 1,) int64, first row of each block, then the number of all rows
     # input_start, result_start: (num_rows + 1,) int64, address of each row of X in CSR, and of the result, and the end
     input_start: np.ndarray
     result_start: np.ndarray
@@ -98,8 +98,8 @@ class CombinationPlan(NamedTuple):
 def combination_plan(design: Design, product: Product) -> CombinationPlan:
     """The panels of W's columns that read the fewest bytes.
 
-    assumed: GROW's paper keeps W in the cache and has no larger W. Here X is read once per panel, the first rows of a
-    panel that fill the cache are read once, and any other row once per value that needs it.
+    assumed: in GROW's paper, W always fits the cache. Here X is read once per panel, the first rows of a panel that
+    fill the cache are read once, and any other row once per value that needs it.
     """
     rows, columns = product.rows, product.combined_dim
     nonzeros = rows.nonzeros.sum(axis=0, dtype=np.int64)
@@ -200,7 +200,7 @@ def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterato
 
 
 def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
-    """First row of each block within its cluster, and the number of rows; cluster_start is (num_clusters + 1,)."""
+    """First row of each block within a cluster, then the number of all rows; cluster_start is (num_clusters + 1,)."""
     size = np.diff(cluster_start)
     num_blocks = -(-size // rows_a_block)
     within = np.arange(num_blocks.sum()) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
@@ -273,7 +273,7 @@ def _fills(layer: Layer, is_cached: np.ndarray, start: np.ndarray) -> tuple[Requ
 
 
 def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.ndarray) -> tuple[Requests, int]:
-    # A block reads a row besides the cached ones once, however many of its edges need it.
+    # A block reads a row that is not cached once, however many of its edges need it.
     graph = layer.graph
     source = graph.indices[graph.indptr[start[0]]:graph.indptr[start[-1]]].astype(np.int64)
     block = np.repeat(np.arange(len(arcs)), arcs)

@@ -22,8 +22,8 @@ class Array:
     def cycles(self, num_rows: np.ndarray | int, depth: np.ndarray | int, num_columns: int) -> np.ndarray | int:
         """Cycles of (num_rows, depth) times (depth, num_columns).
 
-        Tiles follow each other without a gap; the sums of the last one leave the far corner later, by the array's
-        sides.
+        Tiles follow each other without a gap; the sums of the last tile need as many cycles more as it takes to cross
+        the array.
         """
         num_tiles = -(-num_rows // self.rows) * -(-num_columns // self.columns)
         return num_tiles * depth + (self.rows + self.columns - 2)
@@ -40,7 +40,7 @@ def array_of(design: Design) -> Array:
 def simd_cycles(design: Design, num_vectors: np.ndarray, dim: np.ndarray | int) -> np.ndarray:
     """Cycles in which the SIMD cores add `num_vectors` vectors.
 
-    The columns of a vector are spread over the cores; cores that are left take the next vectors (HyGCN, HPCA 2020,
+    The columns of a vector are spread over the cores; free cores take the next vectors (HyGCN, HPCA 2020,
     vertex-disperse processing mode).
     """
     num_cores = design.units["simd"] // design.rules["simd_width"]

@@ -1,8 +1,8 @@
-"""HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW).
+"""HyGCN (Yan et al., HPCA 2020): computes (AX)W interval by interval, or A(XW); zeros in features are not skipped.
 
-Aggregation goes through intervals of rows. For each interval, windows of sources slide and shrink over the rows that
-its edges need, and are loaded. SIMD cores add them to sums in the Aggregation Buffer; a systolic array multiplies the
-sums of an interval with W while the next interval is aggregated. A(XW) is MEGA's HyGCN-C.
+Aggregation goes through intervals of rows. For each interval, windows slide and shrink over the source rows that its
+edges need; the rows inside the windows are loaded. SIMD cores add them to sums in the Aggregation Buffer; a systolic
+array multiplies the sums of an interval with W while the next interval is aggregated. A(XW) is MEGA's HyGCN-C.
 
 assumed, where the paper is silent: a block is an interval, or a slice of its columns; W is kept where the Weight Buffer
 holds all of it, else it is read for each interval; edges lie interval after interval in CSC, with an id for each edge
@@ -68,16 +68,16 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
 class Plan(NamedTuple):
     rows_a_block: int
-    slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, and the number of columns
+    slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, then the number of all columns
     window_rows: int           # rows of a slice in half of the input buffer, at least one
 
 
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
     """Rows of a block, and how many of their columns are aggregated at once.
 
-    assumed: an interval has as many rows as half the Aggregation Buffer holds sums of, and half the Output Buffer
-    results. Where these are fewer than `fewest_rows` (the systolic array's rows, which would idle), columns are taken
-    in slices, so that half the Output Buffer is full; HyGCN's paper has no rows that long.
+    assumed: the sums of an interval's rows fit half the Aggregation Buffer, and their results half the Output Buffer.
+    If fewer than `fewest_rows` rows fit (rows of the systolic array would idle), columns are taken in slices, so that
+    half the Output Buffer is full; HyGCN's paper has no rows that long.
     """
     num_sums = design.buffer_bytes("aggregation") // 2 * 8 // design.rules["sum_bits"]
     results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
@@ -195,7 +195,7 @@ def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, ki
 
 
 def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
-    """Reads of the rows of W for each block's slice; where W stays in its buffer, for the first interval only."""
+    """Reads of the rows of W for each block's slice; if W stays in its buffer, for the first interval only."""
     slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
     index = np.arange(len(block)) % (len(slice_start) - 1)
     needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
@@ -221,8 +221,8 @@ def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[
 
 
 def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int], ...], kind: str) -> Iterator[Blocks]:
-    # Rows stream through the Input Buffer, results wait in the Output Buffer.
-    # assumed: a block has as many rows as half the Output Buffer holds results of.
+    # Rows stream through the Input Buffer, results wait in the Output Buffer. assumed: the results of a block fill half
+    # the Output Buffer.
     design, product = layer.design, layer.product
     results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
     start = block_starts(layer.workload.num_nodes, max(1, results // product.combined_dim))
@@ -281,7 +281,7 @@ def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str,
 
 def _multiplied(layer: Layer, array: Array, rows: np.ndarray, depth: np.ndarray | int, weights: Requests
                 ) -> dict[str, int]:
-    # W is read from its buffer once per group of rows that the array takes; a result is read and written once a slice.
+    # W is read from its buffer once per group of rows in the array; a result is read and written once per slice.
     columns, sum_bits = layer.product.combined_dim, layer.design.rules["sum_bits"]
     result_bytes = int(rows.sum()) * columns * sum_bits // 8
     return {"mac": int((rows * depth).sum()) * columns, "write:weight": int(weights.num_bytes.sum()),

@@ -1,4 +1,4 @@
-"""What the models of rows share: sizes of CSR rows, columns of nonzeros, a row cache, and requests joined by address.
+"""Shared by the accelerators that work row by row: sizes of CSR rows, columns of nonzeros, a row cache, requests.
 
 Only the number of nonzeros of each slice is known, so they are spread evenly in it. Requests that follow each other in
 DRAM are joined, and work is cut into runs of bounded size.
@@ -17,7 +17,7 @@ from hpcgnn.errors import ConfigError
 
 
 def compressed_start(nonzeros: np.ndarray, bit_width: int, id_bytes: int) -> np.ndarray:
-    """Byte where each CSR row begins, and the number of bytes, (num_rows + 1,) int64.
+    """Byte where each CSR row begins, then the number of all bytes, (num_rows + 1,) int64.
 
     A row has an offset, and an id and a value per nonzero; `nonzeros` is (num_rows,) int64.
     """
@@ -25,7 +25,7 @@ def compressed_start(nonzeros: np.ndarray, bit_width: int, id_bytes: int) -> np.
 
 
 def result_start(workload: Workload, index: int, bit_width: int, id_bytes: int) -> np.ndarray:
-    """Byte where each row of the result of product `index` begins, and the end, (num_nodes + 1,) int64.
+    """Byte where each row of the result of product `index` begins, then the end, (num_nodes + 1,) int64.
 
     Rows are stored as the next product reads them; dense after the last one.
     """
@@ -50,12 +50,12 @@ KNUTH = 2654435761      # 2^32 over the golden ratio: consecutive numbers are sp
 
 
 def slice_bounds(rows: FeatureCounts) -> np.ndarray:
-    """First column of each slice, and the number of columns, (NUM_SLICES + 1,) int64."""
+    """First column of each slice, then the number of all columns, (NUM_SLICES + 1,) int64."""
     return np.minimum(np.arange(NUM_SLICES + 1, dtype=np.int64) * rows.slice_dim, rows.dim)
 
 
 def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarray | int) -> np.ndarray:
-    """Number of nonzeros before each column, (..., n) int64, if a slice's are spread evenly; rounded down.
+    """Number of nonzeros before each column, (..., n) int64, if they are spread evenly in a slice; rounded down.
 
     nonzeros : (..., NUM_SLICES) int         of a row, or of several rows together
     column : (n,) int64                      from 0 to dim
@@ -87,7 +87,7 @@ def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarr
 class RowCache:
     """A fully associative cache, empty at first, that keeps the rows used last within `capacity` bytes.
 
-    num_bytes, (num_rows,) int64, is per row; a row larger than the cache passes by. Raises ConfigError for more rows
+    num_bytes, (num_rows,) int64, is per row; a row larger than the cache is not kept. Raises ConfigError for more rows
     than 32-bit ids can name.
     """
 
@@ -106,7 +106,7 @@ class RowCache:
         return missed.astype(bool)
 
 
-# Of a run of blocks: each takes some hundred bytes while its requests are made.
+# Most work in a run of blocks: each unit takes some hundred bytes while its requests are made.
 WORK_A_RUN = 1 << 19
 
 
@@ -115,7 +115,7 @@ def size_in_bytes(num_values: np.ndarray | int, bit_width: int) -> np.ndarray | 
 
 
 def result_dim(product: Product) -> int:
-    """Columns of a product's result: the aggregated ones, which take GraphSage's others, or all without aggregation."""
+    """Columns of a product's result: the aggregated ones (GraphSage's others are added to them), or all if none is."""
     return product.aggregated_dim or product.combined_dim
 
 
@@ -155,7 +155,7 @@ def by_address(*requests: Requests) -> Requests:
 def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, int]]:
     """Yield (first, last) of runs of blocks first to last - 1, of at most `limit` work or one block each.
 
-    work, (num_blocks + 1,) int64, is the work before each block, and in all.
+    work, (num_blocks + 1,) int64, is the work before each block, then all work.
     """
     first = 0
     while first < len(work) - 1:

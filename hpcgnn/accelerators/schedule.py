@@ -1,4 +1,4 @@
-"""What a design makes of a workload: passes of blocks with DRAM requests, cycles per unit and events that cost energy.
+"""The schedule of a workload on a design: passes of blocks with DRAM requests, cycles per unit and energy events.
 
 A design yields these; `hpcgnn.accelerators.timeline` runs them in time. Example: a pass with stages ("simd", "mac") and
 two blocks computes block 0 in mac while block 1 is in simd.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What a request to DRAM is for.
+# Purposes of a request to DRAM.
 KINDS = ("weights", "input rows", "positions", "edges", "combined rows", "condensed rows", "lists", "partial sums",
          "output rows")
 KIND = {name: index for index, name in enumerate(KINDS)}
@@ -22,7 +22,7 @@ class Requests(NamedTuple):
     """Requests to DRAM, in the order in which they are made."""
 
     block: np.ndarray        # (n,) int32, number of the block within its Blocks; not descending
-    address: np.ndarray      # (n,) int64, of the first byte
+    address: np.ndarray      # (n,) int64, address of the first byte
     num_bytes: np.ndarray    # (n,) int64, at least 1, contiguous
     kind: np.ndarray         # (n,) uint8, an index of KINDS
 
@@ -33,7 +33,7 @@ NO_REQUESTS = Requests(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0,
 class Blocks(NamedTuple):
     """Consecutive blocks of a pass. A pass may yield many of these, so that memory stays bounded."""
 
-    cycles: np.ndarray           # (num_blocks, num_stages) int64, for which a block occupies each stage
+    cycles: np.ndarray           # (num_blocks, num_stages) int64, cycles that a block occupies each stage
     reads: Requests              # served before the block enters the first stage
     writes: Requests             # made when the block has left the last stage
     # "read:BUFFER" and "write:BUFFER" in bytes, by names of the design's [buffers]; operations by names of its [units].

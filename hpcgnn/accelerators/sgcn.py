@@ -1,14 +1,14 @@
-"""SGCN, Yoo et al., HPCA 2023: compressed features, an aggregation engine behind a cache, and a systolic array.
+"""SGCN, Yoo et al., HPCA 2023: compressed features, an aggregation engine with a cache, and a systolic array.
 
 Rows of features lie in DRAM in BEICSR, by slices of columns. The array multiplies them with W as if they were dense;
 SIMD engines add up rows that they read through the cache, slice after slice, and skip zeros of compressed ones.
-rules.order says which goes first: "combination-first" is A(XW) with a dense XW; "aggregation-first" is (AX)W, where the
-engines read compressed rows.
+rules.order says which product goes first: "combination-first" is A(XW) with a dense XW; "aggregation-first" is (AX)W,
+where the engines read compressed rows.
 
 assumed, where the paper is silent: with rules.sparse_input the first product is A(XW) in either order, and the engines
-make its XW, which take X in CSR as they take edges (the array would multiply the zeros of a very sparse input); W is
-kept where the Weight Buffer holds all of it; a block of the array has as many rows as half the Output Buffer holds
-results of; an edge takes `id_bytes`, and each row an offset. A last result is dense.
+make its XW; they read X in CSR as they read edges (the array would multiply the zeros of a very sparse input). W is
+kept if the Weight Buffer holds all of it. The results of a block of the array fill half the Output Buffer. An edge
+takes `id_bytes`, and each row an offset. The last result is dense.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hpcgnn.accelerators.rows import (
 from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 
-LINE_BYTES = 64     # assumed: of SGCN's cache; slots begin at lines
+LINE_BYTES = 64     # assumed: a line of SGCN's cache; slots begin at lines
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
@@ -132,7 +132,7 @@ class Names:
 
     kind: str
     start: np.ndarray                            # (num_rows + 1,) int64, names before each row
-    address: np.ndarray                          # (num_rows + 1,) int64, of each row in DRAM, and the end
+    address: np.ndarray                          # (num_rows + 1,) int64, address of each row in DRAM, then the end
     of_rows: Callable[[int, int], np.ndarray]    # (first, last) → names of rows first to last - 1, (num_names,) integer
 
 
@@ -148,7 +148,7 @@ class Aggregation:
     result_kind: str
     # multiplies a slice's sums with the slice's rows of W; the results of slices add up in DRAM
     array: Array | None = None
-    # weights_at, sums_at: addresses of W and of these results, where there is an array
+    # weights_at, sums_at: addresses of W and of these results, if there is an array
     weights_at: int = 0
     sums_at: int = 0
     weight_columns: int = 0
@@ -158,9 +158,9 @@ class Aggregation:
 def aggregation_blocks(work: Aggregation) -> Iterator[Blocks]:
     """Yield a block per round of strips, slice after slice.
 
-    Each engine takes a strip of `strip_rows` consecutive rows, next to the strips of the other engines. All go through
-    theirs in step, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. assumed: the
-    engines wait for each other at the end of their strips; the cache is fully associative with least-recently-used
+    Each engine takes a strip of `strip_rows` consecutive rows, next to the strips of the other engines. All engines
+    advance together, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. assumed:
+    the engines wait for each other at the end of their strips; the cache is fully associative with least-recently-used
     replacement; a row without values costs its engine one cycle, for its bitmap.
     """
     design, num_rows = work.design, len(work.names.start) - 1

@@ -17,7 +17,7 @@ from hpcgnn.errors import ConfigError
 
 DATAFLOWS: dict[str, Callable[[Design, Workload], list[Pass]]] = {
     "mega": mega.passes, "hygcn": hygcn.passes, "gcnax": gcnax.passes, "grow": grow.passes, "sgcn": sgcn.passes}
-WORKLOAD = "workload.bit_width"      # a change of the workload, where others are of the design
+WORKLOAD = "workload.bit_width"      # this change applies to the workload, all others to the design
 
 
 @dataclass(frozen=True)

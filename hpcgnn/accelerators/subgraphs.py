@@ -27,7 +27,7 @@ class Subgraphs:
 class KeptClusters:
     """The cluster of each node, by graph and rows per subgraph; the least recently used entry leaves first.
 
-    Keeps (num_nodes,) int32 per entry and not the edges, so that a large graph is in memory once.
+    An entry is (num_nodes,) int32, without edges, so that a large graph is in memory once.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -55,13 +55,13 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
                  kept: KeptClusters = KEPT) -> Subgraphs:
     """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `hpcgnn bench dram` does for its schemes.
 
-    `indptr` and `indices` hold edges by destination. Some subgraphs of METIS are larger. There is one subgraph if the
-    graph has no more rows or no edge. Raises ConfigError for subgraphs of no row, or if METIS gave up.
+    `indptr` and `indices` hold edges by destination. METIS makes some subgraphs larger. There is one subgraph if the
+    graph has no more rows than that, or no edge. Raises ConfigError for subgraphs of no row, or if METIS gave up.
 
-    Reference: MEGA, §V-E; GROW, §V, cut their graphs so.
+    Reference: MEGA, §V-E, and GROW, §V, cut their graphs this way.
     """
     if rows_a_subgraph < 1:
-        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected one at least: choose larger buffers")
+        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected at least one: choose larger buffers")
     arcs = arcs_of(indptr, indices)
     order, rows = lay_out(arcs, kept.clusters(arcs, rows_a_subgraph, seed))
     return Subgraphs(order, rows)
@@ -70,7 +70,7 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
 def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> Subgraphs:
     """Cut a graph into blocks of consecutive ids; errors as in `subgraphs_of`. Reference: MEGA, §VII-2."""
     if rows_a_subgraph < 1:
-        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected one at least: choose larger buffers")
+        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected at least one: choose larger buffers")
     num_nodes = len(indptr) - 1
     start = np.append(np.arange(0, num_nodes, rows_a_subgraph), num_nodes).astype(np.int64)
     return Subgraphs(np.arange(num_nodes), ClusteredRows(start, np.ascontiguousarray(indptr, np.int64),

@@ -21,13 +21,13 @@ CAUSES = ("dram reads", "upstream", "downstream", "dram writes", "drain")
 
 
 def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
-    """Time passes one after the other, beginning with closed banks; `clock_ghz`, at least 0.001, is the accelerator's.
+    """Simulate passes one after the other, from closed banks on; `clock_ghz`, at least 0.001, is the accelerator's.
 
     Each buffer has two halves. The reads of block b are made when block b - 2 has left the stage `buffered_until`; a
     stage starts when its input is there and the next stage has taken block b - 2; the last stage waits for the writes
-    of block b - 2. Requests are made in the order reads(0), reads(1), writes(0), reads(2), writes(1), ..., none before
-    those in front of it; the channels of DRAM work on them independently. Raises ConfigError if a pass, its blocks or
-    its requests break the contract of `hpcgnn.accelerators.schedule`.
+    of block b - 2. Requests are made strictly in the order reads(0), reads(1), writes(0), reads(2), writes(1), ...; the
+    channels of DRAM work on them independently. Raises ConfigError if a pass, its blocks or its requests break the
+    contract of `hpcgnn.accelerators.schedule`.
     """
     if not 0.001 <= clock_ghz <= 100:
         raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
@@ -45,8 +45,8 @@ class StageTiming:
     name: str
     busy_cycles: int
     # cycles in which the stage waits: for its block's reads; for the block to leave the stage before it; for the next
-    # stage to free a buffer; for writes that free the last buffer; after its last block. Of overlapping causes, the
-    # later end counts
+    # stage to free a buffer; for writes that free the last buffer; after its last block. If causes overlap, the one
+    # that ends later counts
     stalls: Mapping[str, int]
 
 

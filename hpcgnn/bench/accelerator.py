@@ -1,6 +1,6 @@
 """`hpcgnn bench accelerator`: inferences on models of MEGA and its peers, as tables and pictures after MEGA's figures.
 
-Tables show cycles and what waits, DRAM bytes and joules; a last one shows MEGA's gains beside the paper's. The picture
+Tables show cycles and waits, DRAM bytes and joules; the last one shows MEGA's gains next to the paper's. The picture
 follows Fig. 1 and 14 to 22: speed, DRAM, energy and what waits.
 """
 
@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FIRST = "mega"                  # whose gain over the others is told
+FIRST = "mega"                  # its gain over the others is shown
 PAPER = FOLDER / "reference" / "paper.toml"
 MEASURES: dict[str, Callable[[Outcome], float]] = {
     "speedup": lambda outcome: outcome.cycles,
@@ -62,7 +62,7 @@ def kinds_of(outcomes: list[Outcome]) -> list[str]:
 
 
 def waiting_share(outcome: Outcome) -> tuple[float, float]:
-    """Shares of all cycles in which the busiest unit of each pass works, and which DRAM costs."""
+    """Shares of all cycles: those in which the busiest unit of each pass works, and those lost to DRAM."""
     busy = waiting = 0
     for one in outcome.timing.passes:
         busy += max((stage.busy_cycles for stage in one.stages), default=0)
@@ -116,7 +116,7 @@ def _short(number: float) -> str:
 
 
 def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield measure, design, and MEGA's gain over it by workload, where both ran it unchanged."""
+    """Yield measure, design, and MEGA's gain over the design on each workload that both ran unchanged."""
     plain = {(outcome.workload, outcome.design): outcome for outcome in outcomes if not outcome.changes}
     others = dict.fromkeys(design for _, design in plain if design != FIRST)
     for measure, value in MEASURES.items():
@@ -163,9 +163,9 @@ ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage"
 def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
     """Draw one row of panels per workload.
 
-    The first panel compares each outcome with the one that takes most, on a logarithmic scale; the others show the
-    parts of its cycles, DRAM bytes and energy as shares, with the total behind the bar. Raises ConfigError where the
-    file can't be written.
+    The first panel compares each outcome with the largest one, on a logarithmic scale; the others show the parts of its
+    cycles, DRAM bytes and energy as shares, with the total to the right of the bar. Raises ConfigError where the file
+    can't be written.
     """
     from matplotlib.figure import Figure
 
@@ -191,7 +191,7 @@ def _draw_gains(axes: Any, workload: str, shown: list[Outcome]) -> None:
         axes.barh([place + (number - 1) * 0.27 for place in places],
                   [most / max(value(outcome), most * 1e-9) for outcome in shown], height=0.27, label=HEADINGS[measure])
     axes.set_yticks(places, [name_of(outcome) for outcome in shown])
-    axes.set(xscale="log", xlabel="over the one that takes most (Fig. 14, 16, 17)", ylim=(len(shown) - 0.5, -0.5))
+    axes.set(xscale="log", xlabel="ratio to the largest (Fig. 14, 16, 17)", ylim=(len(shown) - 0.5, -0.5))
     axes.set_title(workload, loc="left")
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -235,7 +235,7 @@ JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"
 class AcceleratorBenchmark:
     """Runs every workload on every design, or on the first design at each value of the sweep.
 
-    `degrees` is filled with the trained models that have been read.
+    `degrees` is filled with an entry per trained model that was read.
     """
 
     sources: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph with drawn ones; sweeps.
 
-A trained model answers once for its whole graph, and the codes that each of its maps reads are counted. A graph without
-a model gets GCN, GIN and SAGE of two layers with assumed widths. `values_by_degree` shows why rows with many neighbors
+A trained model runs once on its whole graph, and the codes that each of its maps reads are counted. A graph without a
+model gets GCN, GIN and SAGE of two layers with assumed widths. `values_by_degree` shows why rows with many neighbors
 need more bits (MEGA's Fig. 3).
 """
 
@@ -33,7 +33,7 @@ from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS, RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 
-MOST_POINTS = 64      # of a sweep
+MOST_POINTS = 64      # runs of a sweep
 
 
 def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
@@ -42,7 +42,7 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
     Parameters
     ----------
     sources : tuple of str      .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph
-                                with ":gcn", ":gin" or ":sage" behind it gets this model only
+                                followed by ":gcn", ":gin" or ":sage" gets this model only
     seen : list                 is filled with a trained model's values by in-degree
 
     Raises
@@ -136,7 +136,7 @@ class DegreeValues:
     """Mean absolute values of aggregated rows, by in-degree."""
 
     name: str
-    in_degree: np.ndarray    # (n,) int64, that occur, ascending
+    in_degree: np.ndarray    # (n,) int64, the in-degrees that occur, ascending
     mean: np.ndarray         # (n,) float64, over the columns of all rows with this in-degree
 
 
@@ -172,20 +172,20 @@ def draw_degrees(path: Path, found: list[DegreeValues]) -> None:
         raise ConfigError(f"{path} can't be written: {error}") from error
 
 
-HIDDEN = {"gcn": 128, "gin": 128, "sage": 256}      # of two layers; MEGA, Table III
-NUM_SAMPLED = 25                                    # neighbors of GraphSage; MEGA, Table III
-SEED = 0                                            # of neighbors and counts that are drawn
-HIDDEN_DENSITY = 0.5                                # assumed: ReLU leaves half of what is centered
-NUM_FEATURES, NUM_CLASSES = 128, 40                 # assumed, of a graph without features and labels
-# Widths that a graph without a trained model gets (assumed): from the share of nodes with the fewest in-neighbors on.
+HIDDEN = {"gcn": 128, "gin": 128, "sage": 256}      # columns between two layers; MEGA, Table III
+NUM_SAMPLED = 25                                    # neighbors per node in GraphSage; MEGA, Table III
+SEED = 0                                            # seed of drawn neighbors and counts
+HIDDEN_DENSITY = 0.5                                # assumed: ReLU leaves half of the centered values
+NUM_FEATURES, NUM_CLASSES = 128, 40                 # assumed for a graph without features and labels
+# Assumed widths for a graph without a trained model, from the share of nodes with the fewest in-neighbors on.
 DRAWN_WIDTHS = ((0.0, 2), (0.8, 3), (0.95, 4), (0.99, 6))
 
 
 @dataclass(frozen=True)
 class DrawnGraph:
-    """A graph that is drawn, with the numbers of MEGA's Table II, because its data is not at hand.
+    """A graph drawn with the sizes of MEGA's Table II, because its data is not at hand.
 
-    `density` is that of the features (GCNAX, Table I).
+    `density` is the share of nonzero features (GCNAX, Table I).
     """
 
     num_nodes: int
@@ -224,7 +224,7 @@ def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Work
         if convolution.second is not None:
             products.append(Product(f"layer {number + 1}, second map", joined(seconds[number]),
                                     len(convolution.second.codes), 0))
-    # Rows stand in the order of the part, and so do its arcs.
+    # Rows and edges are in the order of the part.
     indptr, indices = arcs_of_model(work.part.indptr, work.part.indices, model.convolutions[0].kind)
     return Workload(name, indptr, indices, tuple(products))
 
@@ -271,7 +271,7 @@ def topology_workload(graph: Topology, kind: str) -> Workload:
 
 
 def drawn_workloads(name: str, kinds: tuple[str, ...]) -> Iterator[Workload]:
-    """Draw a graph with the numbers of DRAWN_GRAPHS and power-law in-degrees, and counts of its features.
+    """Draw a graph with the sizes in DRAWN_GRAPHS and power-law in-degrees, and counts of its features.
 
     Raises ConfigError for an unknown name.
     """
@@ -292,7 +292,7 @@ def draw_arcs(num_nodes: int, num_arcs: int, rng: np.random.Generator) -> tuple[
     """Draw edges of a graph with communities and power-law degrees (exponent 3).
 
     One end of an edge is node floor(n u^2) of a random order, u uniform. The other end is one of the 256 nodes around
-    it in that order for half of the edges (assumed), and is drawn as the first one for the others.
+    it in that order for half of the edges (assumed), and drawn as the first end for the others.
 
     Returns
     -------
@@ -354,7 +354,7 @@ def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[n
     nodes = np.arange(num_nodes, dtype=np.int32)
     row = np.repeat(nodes, np.diff(indptr))
     column = np.empty(len(indices) + num_nodes, np.int32)
-    # An arc moves by the nodes whose own arc stands before it.
+    # An edge moves by the number of self-loops inserted before it.
     column[np.arange(len(indices)) + row + (indices > row)] = indices
     column[indptr[:-1] + nodes + np.bincount(row[indices < row], minlength=num_nodes)] = nodes
     return indptr + np.arange(num_nodes + 1), column
@@ -362,7 +362,7 @@ def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[n
 
 def sampled(indptr: np.ndarray, indices: np.ndarray, most: int,
             rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Keep at most `most` edges of each row, equally far apart from a random start, so that each is equally likely."""
+    """Keep at most `most` edges of each row, evenly spaced from a random start, so that each is equally likely."""
     num_arcs = np.diff(indptr)
     num_kept = np.minimum(num_arcs, most)
     start = np.concatenate([[0], np.cumsum(num_kept)]).astype(np.int64)

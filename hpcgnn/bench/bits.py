@@ -1,9 +1,9 @@
-"""`hpcgnn bench bits`: products of bits beside int8 and floats, and what jumping zero tiles and reusing tiles gain.
+"""`hpcgnn bench bits`: products of bits against int8 and floats, and the gains of skipping zero tiles and reuse.
 
 The cases are QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations for all widths, as the paper
-does. Packing is measured apart, since adjacency and weights are packed once. The ceiling of a product is as many
-products of bits on registers; the ceiling of packing is a stream that reads the rows. Operands of products lie in the
-caches, where the next layer of a batch finds them.
+does. Packing is measured apart, since adjacency and weights are packed once. The ceiling of a product is the same
+number of products of bits on registers; the ceiling of packing is a stream that reads the rows. Operands of products
+are in the caches, as they are for the next layer of a batch.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 from hpcgnn.partition.metis import metis_parts
 
-SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # of Table 3: of both sides, and of the features
+SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # of Table 3: sides of the adjacency, columns, bits
 REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)
-BATCH_SIZE, MAX_BATCHES = 16, 8             # clusters a batch, and batches that are multiplied
-BATCH_DENSITY = 0.1                         # of a drawn batch, inside its clusters
+BATCH_SIZE, MAX_BATCHES = 16, 8             # clusters per batch, and batches that are multiplied
+BATCH_DENSITY = 0.1                         # share of edges inside the clusters of a drawn batch
 UNIT = "TOP/s"
 INT8 = "torch int8"
 ONCE_A_PLANE, ALL_TILES, JUMPED, GATHER = "once a plane", "all tiles", "jumped in all tiles", "gather fp32"
@@ -74,14 +74,14 @@ class BitsBenchmark(PartedBenchmark):
 
 
 def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...]) -> Iterator[Measurement]:
-    """Multiply 1-bit (size, size) by b-bit (size, dim), beside torch with the same codes; then pack."""
+    """Multiply 1-bit (size, size) by b-bit (size, dim), and the same codes by torch; then pack."""
     rng = torch.Generator().manual_seed(0)
     ones = torch.randint(0, 2, (size, size), generator=rng, dtype=torch.int8).to(place.name)
     left, dense = bit_gemm.pack_codes(ones.view(torch.uint8), 1, False), ones.to(place.wide_float)
     for width in widths:
         codes = torch.randint(0, min(1 << width, 128), (size, dim), generator=rng, dtype=torch.int8).to(place.name)
         right = bit_gemm.pack_codes(codes.view(torch.uint8), width, True)
-        # cuBLAS multiplies int8 on tensor cores where the right operand lies column by column.
+        # cuBLAS multiplies int8 on tensor cores if the right operand is stored by columns.
         columns = codes.t().contiguous().t() if place.is_device else codes
         peers, remarks = admit({INT8: partial(torch._int_mm, ones, columns),
                                 float_peer(place): partial(torch.mm, dense, codes.to(place.wide_float))},
@@ -142,7 +142,7 @@ def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> li
 
 def measure_batches(place: Place, name: str, batches: list[scipy.sparse.csr_matrix], dims: tuple[int, ...],
                     widths: tuple[int, ...]) -> Iterator[Measurement]:
-    """Aggregate all batches one after the other: a list of tiles beside all tiles, and the sparse kernel."""
+    """Aggregate all batches one after the other: by a list of tiles, by all tiles, and by the sparse kernel."""
     listed, dense = ([_tiles_of(batch, is_dense, place) for batch in batches] for is_dense in (False, True))
     sparse = [from_csr(batch.indptr.astype(np.int64), batch.indices.astype(np.int32), batch.shape[1])
               for batch in batches]
@@ -165,7 +165,7 @@ def measure_batches(place: Place, name: str, batches: list[scipy.sparse.csr_matr
 
 
 def measure_reuse(place: Place, size: int, dim: int = REUSE_DIM) -> Iterator[Measurement]:
-    """Multiply tiles of ones: a tile is loaded once for all planes, or once per plane (QGTC, Fig. 10)."""
+    """Multiply tiles of ones, each loaded once for all planes, or once per plane (QGTC, Fig. 10)."""
     full = np.tile(np.arange(size, dtype=np.int32), size)
     ones = [tiles.tiles_of_csr(np.arange(size + 1) * size, full, size, True, place.name)]
     for width in REUSE_WIDTHS:

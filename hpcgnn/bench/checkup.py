@@ -1,6 +1,6 @@
-"""What `hpcgnn doctor` looks at: cores and threads, MPI and Slurm, torch and the GPU, packages, disk, instruction sets.
+"""Checks of `hpcgnn doctor`: cores and threads, MPI and Slurm, torch and the GPU, packages, disk, instruction sets.
 
-Each function yields a `Finding`: what was seen, and what to change. MPI is looked at without starting it.
+Each function yields a `Finding`: what was seen, and what to change. MPI is examined without starting it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, si
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was seen of this machine."""
+    """One observation about this machine."""
 
     subject: str               # MPI, cores, Slurm, …
     seen: str                  # a phrase
     remedy: str = ""           # what to change, one sentence; "" if all is well
-    is_broken: bool = False    # hpcgnn can't train on several ranks, or at all, before that is changed
+    is_broken: bool = False    # hpcgnn can't train on several ranks, or at all, until this is changed
 
 
 def lines_of(findings: Iterable[Finding]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def place_here(variables: Mapping[str, str]) -> Place:
 def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
     """Cores of this process, the variables for its threads, and the allocator.
 
-    `variables` are those that the user set, before hpcgnn sets its own.
+    `variables` are the user's, read before hpcgnn sets its own.
     """
     usable, there = available_cores(), os.cpu_count() or 1
     siblings = SIBLINGS.read_text().strip() == "1" if SIBLINGS.exists() else False
@@ -79,8 +79,8 @@ def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
             f"{f', {quota:g} by a quota' if quota is not None else ''}")
     remedy = ""
     if quota is not None and quota < usable:
-        remedy = (f"the container gives the time of {quota:g} cores, more threads than that wait for each other: set "
-                  f"OMP_NUM_THREADS={max(1, int(quota))} for all ranks together")
+        remedy = (f"the container gives the time of {quota:g} cores, and more threads than that wait for each other: "
+                  f"set OMP_NUM_THREADS={max(1, int(quota))} for all ranks together")
     elif usable == 1 and there > 1:
         remedy = ("this process is bound to one core; under Open MPI use --bind-to none or --map-by numa, under Slurm "
                   "--cpus-per-task")
@@ -119,7 +119,7 @@ def binding_findings(places: Sequence[Place]) -> Iterator[Finding]:
         every = set().union(*(place.cores for place in company))
         if len(company) > len(every):
             yield Finding("ranks", f"{len(company)} on the {len(every)} cores of {host}",
-                          "ranks wait for each other's cores; start at most one rank a core")
+                          "ranks wait for each other's cores; start at most one rank per core")
 
 
 def span_text(cores: Sequence[int]) -> str:
@@ -137,12 +137,12 @@ OPEN_MPI, MPICH, UNKNOWN = "Open MPI", "MPICH", "unknown"
 FAMILIES = {OPEN_MPI: ("open mpi", "openrte", "prrte", "prterun"),
             MPICH: ("mpich", "hydra", "intel(r) mpi", "mvapich")}
 LAUNCHERS = ("mpirun", "mpiexec")
-SECONDS = 10.0           # in which a program must have said its version
+SECONDS = 10.0           # time for a program to print its version
 TYPES = {OPEN_MPI: "pmix", MPICH: "pmi2"}
 
 
 def family_of(text: str) -> str:
-    """Which family of MPI a version text is from; Intel MPI and MVAPICH have MPICH's interface."""
+    """The family of MPI that a version text names; Intel MPI and MVAPICH have MPICH's interface."""
     text = text.lower()
     return next((name for name, words in FAMILIES.items() if any(word in text for word in words)), UNKNOWN)
 
@@ -197,8 +197,8 @@ def launcher_findings(family: str, library: str) -> Iterator[Finding]:
 
     Parameters
     ----------
-    family : {"Open MPI", "MPICH", "unknown"}      of the library
-    library : str                                  its path, or ""
+    family : {"Open MPI", "MPICH", "unknown"}      the library's family
+    library : str                                  the library's path, or ""
     """
     path = next((found for name in LAUNCHERS if (found := shutil.which(name))), None)
     if path is None:
@@ -210,7 +210,7 @@ def launcher_findings(family: str, library: str) -> Iterator[Finding]:
     first = next((line.strip() for line in version.splitlines() if line.strip()), "says nothing")
     seen = f"{path}: {first}"
     if UNKNOWN not in (family, theirs) and family != theirs:
-        yield Finding("launcher", seen, f"it is of {theirs} and the library of {family}, so every rank would be alone; "
+        yield Finding("launcher", seen, f"it belongs to {theirs}, the library to {family}: every rank would be alone; "
                       f"put the bin folder of {Path(library).parent.parent if library else f'that {family}'} first on "
                       f"PATH, or set MPI4PY_MPIABI={'openmpi' if theirs == OPEN_MPI else 'mpich'}", is_broken=True)
     else:
@@ -245,7 +245,7 @@ def slurm_remedy(family: str, offered: list[str], default: str) -> str:
 
 DRIVER = Path("/proc/driver/nvidia/version")
 NOT_FOR_USERS = {"docs", "test", "mpi", "mpich", "cuda12", "cuda13"}
-LITTLE_SPACE = 1 << 30      # bytes, of which a run of a large graph writes several
+LITTLE_SPACE = 1 << 30      # bytes; a run of a large graph writes several times as many
 
 
 def gpu_findings() -> Iterator[Finding]:
@@ -264,7 +264,7 @@ def gpu_findings() -> Iterator[Finding]:
 
 
 def gpu_remedy(has_driver: bool, cuda: str | None, number: int, has_cupy: bool) -> str:
-    """What is missing for --device cuda; "" if nothing is, or if there is no GPU."""
+    """What is missing for --device cuda; "" if nothing is missing, or if there is no GPU."""
     if not has_driver and number == 0:
         return ""
     if cuda is None:
@@ -315,7 +315,7 @@ def disk_findings(folder: Path) -> Iterator[Finding]:
 
 
 def has_links(folder: Path) -> bool:
-    """Whether files in a writable folder may have a second name, which a run's lock needs."""
+    """Whether files in a writable folder may have a second name (hard link); a run's lock needs one."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".hpcgnn-doctor-") as here:
         Path(here, "one").touch()
         try:
@@ -334,7 +334,7 @@ def file_system_of(folder: Path) -> str:
 
 
 TORCH_LEVELS = {"DEFAULT": "portable", "AVX2": "avx2", "AVX512": "avx512"}
-LOW_SHARE = 0.5          # of the ceiling, below which a product's rate is worth a word
+LOW_SHARE = 0.5          # a product below this share of its ceiling is reported
 
 
 def machine_lines(num_threads: int) -> list[str]:

@@ -13,12 +13,12 @@ import torch
 
 from hpcgnn.errors import ConfigError
 
-CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # one package, a name a CUDA release
+CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # one package, one name per CUDA release
 
 
 @dataclass(frozen=True)
 class Chip:
-    """The GPU, as far as a launch or a figure depends on it."""
+    """The properties of the GPU that a launch or a figure depends on."""
 
     name: str
     capability: tuple[int, int]    # (int, int), compute capability

@@ -1,4 +1,4 @@
-"""`DevicePlace` times work on a GPU by its events, beside limits measured in the same run.
+"""`DevicePlace` times work on a GPU by its events, and measures the GPU's limits in the same run.
 
 The limits are copies, gathered rows, and 1-bit products on registers (kernels/ceilings.cu).
 """
@@ -24,12 +24,12 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import sub_warp
 
 FLUSH_BYTES = 1 << 30       # written before each repetition
-BUSY_SECONDS = 2e-3         # that the writing takes at least: Python queues a launch in a tenth of it
+BUSY_SECONDS = 2e-3         # least time of the writing: Python queues a launch in a tenth of it
 L2_MULTIPLE = 4
 BLOCK_THREADS, WARP = 256, 32
 VECTOR_BYTES = 16
-ENTRIES_A_BLOCK = 1024                              # as many as a block of the aggregation has
-TILES_A_ROUND = 8                                   # of a warp, SETS of ceilings.cu
+ENTRIES_A_BLOCK = 1024                              # as in a block of the aggregation
+TILES_A_ROUND = 8                                   # tiles of a warp, SETS of ceilings.cu
 OPERATIONS_A_TILE = {"mma8": 2 * 8 * 8 * 128, "mma16": 2 * 16 * 8 * 256}
 BLOCKS_A_PROCESSOR = 8
 GATHERED_ROW_BYTES = 256
@@ -39,8 +39,8 @@ GATHERED_ROW_BYTES = 256
 class DevicePlace(Place):
     """torch's current device.
 
-    Before each repetition, memory beyond the L2 cache is written for as long as Python queues the work. The cache then
-    holds nothing that the work reads, and the seconds are the device's, without the launch.
+    Before each repetition, memory larger than the L2 cache is written for as long as Python queues the work. The cache
+    then holds nothing that the work reads, and the seconds are the device's, without the launch.
     """
 
     name: str = "cuda"
@@ -60,7 +60,7 @@ class DevicePlace(Place):
         return seconds_between_events(work)
 
     def first_seconds_of(self, work: Work) -> float:
-        # The first call compiles kernels, so its seconds say nothing.
+        # The first call compiles kernels, so its seconds don't tell how long a later call takes.
         work()
         return 0.0
 
@@ -75,7 +75,7 @@ class DevicePlace(Place):
         return max(1, math.ceil(BUSY_SECONDS / seconds_between_events(self._flushed.zero_)))
 
     def moving(self, num_read: int, num_written: int) -> Work:
-        # Half of the bytes are copied; so the other half is written.
+        # Copying half of the bytes writes the other half.
         source, target = (self.empty_bytes((num_read + num_written) // 2).zero_() for _ in range(2))
         return partial(target.copy_, source)
 
@@ -110,7 +110,7 @@ class DevicePlace(Place):
     def bit_ceilings(self) -> list[Measurement]:
         """Both shapes of 1-bit products with operands in registers, measured once.
 
-        There are none if tensor cores have no 1-bit AND.
+        Empty if tensor cores have no 1-bit AND.
         """
         return self._bit_ceilings
 
@@ -146,7 +146,7 @@ class DevicePlace(Place):
     def _free_bytes(self) -> int:
         if self.name == "cpu":      # where kernels are emulated
             return self.chip.memory_bytes
-        torch.cuda.empty_cache()    # what torch keeps of tensors that are gone
+        torch.cuda.empty_cache()    # memory that torch keeps after tensors are freed
         return torch.cuda.mem_get_info()[0]
 
     def describe(self) -> dict[str, Any]:

@@ -43,14 +43,14 @@ from hpcgnn.run.output import size_text
 CONDENSED, BY_SOURCE = "condense-edge", "metis, by source"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"
 DIM, BITS = 128, 4                  # values of a row, and bits of a value
-PRUNED_SHARE = 0.1                  # of the arcs, that gcod drops
-LINE_BYTES = 128                    # of one DRAM access
-SPARSE_SHARE = 0.25                 # of the buffer, that condense-edge sets aside for copies
-SEED = 0                            # of METIS, and of ids that are shuffled
+PRUNED_SHARE = 0.1                  # share of the edges that gcod removes
+LINE_BYTES = 128                    # bytes of one DRAM access
+SPARSE_SHARE = 0.25                 # share of the buffer that condense-edge sets aside for copies
+SEED = 0                            # seed of METIS, and of shuffled ids
 JSON, PICTURE = "dram.json", "dram.png"
 PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copies": "copy_bytes",
          "lists": "list_bytes"}
-CAPTION = "bytes read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
+CAPTION = "bytes read (copies: written) for one aggregation; edges, new rows and sums, equal for all, are not counted"
 
 Counts = list[tuple[str, str, DramTraffic]]
 
@@ -61,7 +61,7 @@ def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
 
 
 def shuffled(graph: Topology, seed: int) -> Topology:
-    """Renumber the graph at random, with ascending rows, so that no order of the source is left."""
+    """Renumber the graph at random, with ascending rows, which removes the source's order."""
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
     moved = arcs_of(Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order)))
     moved.sort_indices()
@@ -77,8 +77,8 @@ class DramBenchmark:
     buffer: Buffer
     pruned_share: float                     # share of the edges, see `pruned_traffic`
     widths: tuple[int, ...]                 # columns of the fp32 rows to time; empty: nothing is timed
-    row_bytes: int = -(-DIM * BITS // 8)    # of a row that is read
-    seed: int = SEED                        # of METIS
+    row_bytes: int = -(-DIM * BITS // 8)    # bytes of a row that is read
+    seed: int = SEED                        # seed of METIS
 
     @cached_property
     def arcs(self) -> scipy.sparse.csr_matrix:
@@ -86,7 +86,7 @@ class DramBenchmark:
 
     @cached_property
     def condensed_cluster(self) -> np.ndarray:
-        """Cluster of each row in preprocess's condense-edge; kept, since METIS takes most of the time."""
+        """Cluster of each row in preprocess's condense-edge order; kept, since METIS takes most of the time."""
         return cluster_rows(self.arcs, ROWS_A_CONDENSED_CLUSTER, self.seed, self.graph.name)
 
     @cached_property
@@ -97,7 +97,7 @@ class DramBenchmark:
                 else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
     def count(self) -> Iterator[tuple[str, str, DramTraffic]]:
-        """Yield group, name and bytes of each scheme, then of each order with rows read through the whole buffer."""
+        """Yield group, name and bytes of each scheme, then of each order; orders read rows through the whole buffer."""
         for name, traffic in self._schemes():
             yield SCHEMES, name, traffic
         whole = np.array([0, self.graph.num_nodes])
@@ -161,7 +161,7 @@ def show_traffic(title: str, counts: Counts) -> None:
     """Print one row per scheme or order, with its ratio to the first of its group."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
     table.add_column("scheme", no_wrap=True)
-    for heading in (*PARTS, "total", "of the first", "arcs dropped"):
+    for heading in (*PARTS, "total", "of the first", "edges left out"):
         table.add_column(heading, justify="right")
     first: dict[str, DramTraffic] = {}
     for group, name, traffic in counts:

@@ -1,7 +1,7 @@
 """The environment of a measurement: threads, waiting, allocator.
 
-It must be set before NumPy and torch load, so this file imports neither. `call_in_child` calls what needs them in a new
-process: the caller stays small, because a child's peak memory begins with its parent's.
+It must be set before NumPy and torch load, so this file imports neither. `call_in_child` runs functions that need them
+in a new process: the caller stays small, because a child's peak memory begins with its parent's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which glibc keeps freed memory and uses huge pages, so that all reuse warm pages."""
+    """The environment in which glibc keeps freed memory and uses huge pages, so that all work reuses warm pages."""
     return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **environment}
 
 

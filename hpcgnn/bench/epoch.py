@@ -1,4 +1,4 @@
-"""`hpcgnn bench epoch`: epochs of trainings, each in its own process, beside the sum of ceilings and peers.
+"""`hpcgnn bench epoch`: times epochs of trainings, each in its own process, against peers and the sum of the ceilings.
 
 Ours is `hpcgnn train`; a peer runs by its driver in `peers/`. This process imports neither NumPy nor torch, because a
 child's peak memory begins with its parent's.
@@ -22,7 +22,7 @@ from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
 from hpcgnn.errors import ConfigError, TrainingError
 from hpcgnn.run.output import size_text, time_text
 
-WARM_UP_EPOCHS = 2    # memory is allocated and caches are filled in these
+WARM_UP_EPOCHS = 2    # these allocate memory and fill caches
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class EpochSettings:
 class Trained:
     """Result of one training.
 
-    Seconds of its epochs without the first two, peak bytes of its largest process, and the test score at the best
-    validation score.
+    Seconds of its epochs without the first two, peak bytes of its largest process, and the test score at the evaluation
+    with the best validation score.
     """
 
     epoch_seconds: list[float]
@@ -106,7 +106,7 @@ def train_peer(peer: str, settings: EpochSettings, arrays: Path, threads: int) -
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Standard output of a command. Raises TrainingError with its last line of complaint where it fails."""
+    """Standard output of a command. Raises TrainingError with its last line of complaint if it fails."""
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
     if done.returncode:
         raise TrainingError(f"{' '.join(command[:6])} … failed with status {done.returncode}: {complaint(done.stderr)}")
@@ -120,7 +120,7 @@ def complaint(text: str) -> str:
 
 
 LAYERS = 3
-EVAL_EVERY = 5      # epochs between evaluations, which are not timed; the score is that at the best of them
+EVAL_EVERY = 5      # epochs between evaluations; evaluations are not timed, and the best one gives the score
 
 RunKey = tuple[str, str]    # name of the contestant, precision
 
@@ -133,7 +133,7 @@ class EpochBenchmark:
     models: tuple[str, ...]
     precisions: tuple[str, ...]
     threads: int
-    num_ranks: int            # 0, or ranks of one thread that train besides the one process
+    num_ranks: int            # ranks, one thread each, of a second training besides the one process; 0: none
     peers: tuple[str, ...]    # "dgl", "pyg"; they train in float32
     epochs: int
     repeat: int               # rounds; round r trains everything once, with seed r

@@ -48,9 +48,9 @@ DROPOUT, RATE = 0.5, 0.01
 ALIKE, WARM_UP, LAST = "without dropout", "warm-up", "evaluated"
 ALIKE_EPOCHS, WARM_UP_EPOCHS, PROFILED_EPOCHS = 3, 2, 2
 # Largest relative difference of a loss: sums are added in another order, and bfloat16 has 8 bits. A wrong gradient, or
-# another coefficient of one arc in ten, is beyond them by the third epoch.
+# another coefficient of one edge in ten, exceeds it by the third epoch.
 TOLERANCE = {"fp32": 2e-3, "bf16": 5e-2}
-RANKS_TOLERANCE = 1e-3      # of ranks whose dropout draws the same; their sums are in another order
+RANKS_TOLERANCE = 1e-3      # for several ranks: dropout draws the same, sums are in another order
 
 
 @dataclass
@@ -62,12 +62,12 @@ class InProcessEpochs(PartedBenchmark):
     device: str
     models: tuple[str, ...]
     precisions: tuple[str, ...]    # of "fp32", "tf32", "bf16"
-    # has_peer, compiles: PyTorch Geometric takes part; also under torch.compile, after all else
+    # has_peer: PyTorch Geometric takes part; compiles: also under torch.compile, after everything else
     has_peer: bool = False
     compiles: bool = False
     epochs: int = 10               # timed epochs of each precision
     hidden: int = 256
-    ranks: int = 0                 # 0, or ranks that train on the same device in their own processes, beside one rank
+    ranks: int = 0                 # 0, or ranks that train on the same device in their own processes, after one rank
     begin: Begin = say_nothing
     _sessions: dict[str, Session] = field(default_factory=dict, init=False)
     _baseline: dict[str, int] = field(default_factory=dict, init=False)
@@ -103,7 +103,7 @@ class InProcessEpochs(PartedBenchmark):
         return Path(self.source) if Path(self.source).is_dir() else self._cut(1)
 
     def _cut(self, ranks: int) -> Path:
-        # A drawn graph is cut by node numbers, which say nothing of its edges anyway.
+        # A drawn graph is cut by node numbers; they are unrelated to its edges.
         size, shards = drawn_size(self.source), self._folder / f"p{ranks}"
         if shards.exists():
             return shards
@@ -139,9 +139,9 @@ class InProcessEpochs(PartedBenchmark):
     def _phases(self, storage: str, is_peer: bool = False) -> tuple[Phase, ...]:
         timed = [Phase(name, self.epochs, DROPOUT) for name in self.precisions if storage_of(name) == storage]
         alike = [Phase(ALIKE, ALIKE_EPOCHS, 0.0)] if self.has_peer else []
-        # tf32 begins with epochs of its own that nobody times: other kernels of cuBLAS are loaded.
+        # tf32 begins with epochs of its own that are not timed: other kernels of cuBLAS are loaded.
         warmed = [one for phase in timed for one in (Phase(warm_up_of(phase.name), WARM_UP_EPOCHS, DROPOUT), phase)]
-        # The last epoch is evaluated and saved, which is no part of an epoch's profile.
+        # The last epoch is also evaluated and saved, so it is outside the profile.
         profiled = [] if is_peer else [Phase(PROFILED, PROFILED_EPOCHS, DROPOUT), Phase(LAST, 1, DROPOUT)]
         return (*alike, *warmed, *profiled)
 
@@ -151,7 +151,7 @@ class InProcessEpochs(PartedBenchmark):
         peers, refusals = self._train_peers(ours, model, storage, False) if self.has_peer else ({}, [])
         faults = [fault for name, peer in peers.items()
                   for fault in unlike(ours.clock.losses[ALIKE], peer.losses[ALIKE], TOLERANCE[storage], name)]
-        # A peer that adds thousands of rows in bfloat16 rounds more than ours, whose sums are float32: no fault.
+        # A peer that adds thousands of rows in bfloat16 rounds more than our float32 sums: that is no fault.
         said = [] if storage == "fp32" else [f"{self._case(model, storage)}: {fault}" for fault in faults]
         yield from self._rows(ours, model, storage, peers, [*ours.remarks(), *refusals, *said])
         if faults and not said:
@@ -198,11 +198,11 @@ class InProcessEpochs(PartedBenchmark):
 
     def _train_peers(self, ours: Ours, model: str, storage: str,
                      compiles: bool) -> tuple[dict[str, PhaseClock], list[str]]:
-        # Compiled, the peer trains by edges only: a compiler fuses these with products.
+        # The compiled peer trains by edges only: a compiler fuses edges with products.
         from hpcgnn.bench.peers.pyg_in_process import EDGES, FORMS, PeerTraining
 
         done, refusals, phases = {}, [], self._phases(storage, is_peer=True)
-        if compiles:      # another probability is another program
+        if compiles:      # each dropout probability is compiled anew
             phases = tuple(phase for phase in phases if phase.name != ALIKE)
         for form in (EDGES,) if compiles else FORMS[model]:
             training = PeerTraining(model, form, PRECISION[storage], self._dims, HEADS, ours.weights, RATE, compiles)
@@ -211,7 +211,7 @@ class InProcessEpochs(PartedBenchmark):
             try:
                 clock = training.run(self._peer_graph(),
                                      lambda stack: PhaseClock(phases, self.device, stack.set_dropout))
-            except Exception as reason:      # a peer, or a compiler, has many
+            except Exception as reason:      # a peer, or a compiler, raises many kinds
                 lines = str(reason).strip().splitlines() or [type(reason).__name__]
                 refusals.append(f"{training.name} can't train {ours.case}: {lines[0][:200]}")
             else:
@@ -281,10 +281,10 @@ class Ours:
     weights: dict[str, torch.Tensor]         # at the start, on the host
     dims: list[int]                          # columns of input, hidden layers and output
     peak_bytes: int
-    epoch_seconds: dict[str, list[float]]    # by phase, from metrics.jsonl
+    epoch_seconds: dict[str, list[float]]    # phase -> seconds, from metrics.jsonl
 
     def remarks(self) -> list[str]:
-        """What the profile says, in one sentence."""
+        """The profile in one sentence."""
         record, timed = self.clock.profile, self.epoch_seconds
         if "fault" in record:
             return [f"{self.case}: there is no profile: {record['fault']}"]
@@ -318,7 +318,7 @@ class Watch(Callback):
         self.clock.tick(record["loss"])
 
     def by_phase(self) -> dict[str, list[float]]:
-        """What the trainer itself has recorded of each epoch."""
+        """Seconds per epoch as the trainer recorded them, by phase."""
         places = iter(self._recorded)
         return {phase.name: [next(places) for _ in range(phase.epochs)] for phase in self._phases}
 
@@ -339,7 +339,7 @@ def warm_up_of(precision: str) -> str:
 
 
 def unlike(ours: list[float], theirs: list[float], tolerance: float, name: str) -> list[str]:
-    """One sentence where losses without dropout differ by more than the tolerance, relative to ours."""
+    """One sentence if losses without dropout differ from ours by more than the relative tolerance, else none."""
     difference = max(abs(one / other - 1) for one, other in zip(theirs, ours, strict=True))
     if difference <= tolerance:
         return []

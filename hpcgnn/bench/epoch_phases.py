@@ -1,8 +1,8 @@
 """`PhaseClock` times the epochs of one training phase by phase, in the same way for every contestant.
 
 A training has phases, for example 3 epochs without dropout, 2 to warm up, 10 timed ones, 10 more in tf32, and 2 under
-torch's profiler. The training calls `start` before its first epoch and `tick` after each. The loss that `tick` gets was
-read from the device, so nothing of the epoch is still running.
+torch's profiler. The training calls `start` before its first epoch and `tick` after each. `tick` gets a loss that was
+read from the device, so all work of the epoch has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 PROFILED = "profile"
 TF32 = "tf32"
-LONGEST, LONGEST_GAPS, LONGEST_NAME = 20, 5, 90      # of a profile: kernels, gaps, characters of a kernel's name
+LONGEST, LONGEST_GAPS, LONGEST_NAME = 20, 5, 90      # kept in a profile: kernels, gaps, characters of a kernel's name
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PhaseClock:
     # seconds, losses: of each phase's epochs, by name
     seconds: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[str, list[float]] = field(default_factory=dict)
-    # of PROFILED, see `profile_record`; has only `fault` where torch's profiler fails
+    # the profile of PROFILED, see `profile_record`; has only `fault` if torch's profiler fails
     profile: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int = 0  # of the device's memory from the first epoch to the profile; 0 on the host
     _number: int = -1
@@ -75,7 +75,7 @@ class PhaseClock:
         self._restart()
 
     def stop(self) -> None:
-        """Leave the current phase where a training ends early, and restore torch's settings."""
+        """Leave the current phase if a training ends early, and restore torch's settings."""
         torch.set_float32_matmul_precision("highest")
         if self._profiler is not None:
             self._profiler.__exit__(None, None, None)
@@ -112,7 +112,7 @@ class PhaseClock:
         # A timed training goes on without a profile.
         try:
             yield
-        except Exception as reason:      # of CUPTI, Kineto and what they find
+        except Exception as reason:      # from CUPTI, Kineto or what they read
             self.profile = {"fault": f"{type(reason).__name__}: {reason}"}
 
     def _restart(self) -> None:

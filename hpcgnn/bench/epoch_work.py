@@ -29,11 +29,11 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
 
     Raises
     ------
-    DatasetError      nodes have several labels, which the peers' drivers don't train
+    DatasetError      nodes have several labels; the peers' drivers need one class
     """
     info = read_graph_info(shards)
     if info.is_multi_label:
-        raise DatasetError(f"{info.name} has several labels a node; this benchmark needs one class a node")
+        raise DatasetError(f"{info.name} has several labels per node; this benchmark needs one class per node")
     parts = [read_partition(shards, part, info.num_parts) for part in range(info.num_parts)]
     place = np.argsort(np.concatenate([part.inner_id for part in parts]))
     nodes = {name: np.concatenate([getattr(part, name) for part in parts])[place] for name in NODE_ARRAYS}
@@ -67,8 +67,8 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
 def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]]:
     """Multiplications, columns read and columns written per node of each layer's products.
 
-    Lists the forward, the weights' gradient, and the rows' gradient except the input's. The narrower side, which is
-    summed over neighbors, counts once per weight; the wider one once for all weights.
+    Lists the forward, the weights' gradient, and the rows' gradient except the input's. The narrower side is summed
+    over neighbors and counts once per weight; the wider one counts once for all weights.
     """
     products = []
     for layer, (left, right) in enumerate(pairwise(dims)):
@@ -79,7 +79,7 @@ def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]
 
 
 def _product_seconds(num_nodes: int, products: list[tuple[int, int, int]], precision: str) -> float:
-    # On registers, or the time to read and write memory where that takes longer.
+    # On registers, or the time to read and write memory if that is longer.
     whole = sum(multiplied for multiplied, *_ in products)
     seconds = _median(PLACE.multiplying(precision, num_nodes * whole)) / whole
     row_bytes = num_nodes * PRECISION[precision].itemsize
@@ -90,7 +90,7 @@ def _product_seconds(num_nodes: int, products: list[tuple[int, int, int]], preci
 def layer_widths(dims: list[int]) -> list[int]:
     """Columns of every sum over neighbors: each layer's narrower side, forward and backward.
 
-    The first layer has no backward where it sums the constant input.
+    The first layer has no backward if it sums the constant input.
     """
     narrow = [min(pair) for pair in pairwise(dims)]
     return narrow + (narrow if dims[1] < dims[0] else narrow[1:])

@@ -1,6 +1,6 @@
 """`hpcgnn bench exchange`: an exchange of rows on all ranks at each bit-width.
 
-Its ceiling is a copy of the same bytes in memory; Sendrecvs of them stand beside it.
+Its ceiling is a copy of the same bytes in memory; Sendrecvs of them are timed too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RanksPlace(HostPlace):
 class ExchangeBenchmark:
     """One rank's share of `hpcgnn bench exchange`.
 
-    Each rank sends `num_rows` rows of `width` columns to each other; there are at least two.
+    Each rank sends `num_rows` rows of `width` columns to every other rank; there are at least two ranks.
     """
 
     place: RanksPlace

@@ -1,6 +1,6 @@
 """The networks of the inference benchmark in floats, and `FloatBatches`, which runs them on hpcgnn's kernels.
 
-A network is drawn, or is the float twin of a trained model of integers: the numbers that its weight codes stand for.
+A network is drawn, or is the float twin of a trained integer model: its weights are the values of the weight codes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FloatBatches:
     ----------
     features : (num_rows, num_features) float32, in the order of the batches
     storage : torch.dtype of rows and weights; a LayerNorm is float32
-    device : str         torch's name of the place of rows and weights
+    device : str         torch's name of the device that holds rows and weights
     """
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray,
@@ -97,7 +97,7 @@ STORED, NORMS = ("weight", "bias", "second", "second_bias", "own"), ("norm_weigh
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """A convolution of the stack; gin has a second map, sage one of the row itself."""
+    """A convolution of the stack; gin has a second map, sage a map of the row itself."""
 
     kind: str
     # weight, bias: (mapped_dim, in_dim) float32, (mapped_dim,)
@@ -108,7 +108,7 @@ class FloatConvolution:
     second_bias: torch.Tensor | None = None
     epsilon: float = 0.0
     own: torch.Tensor | None = None            # (mapped_dim, in_dim) float32 or None
-    # norm_weight, norm_bias: (out_dim,) float32 or None, of the LayerNorm behind it
+    # norm_weight, norm_bias: (out_dim,) float32 or None, of the LayerNorm after it
     norm_weight: torch.Tensor | None = None
     norm_bias: torch.Tensor | None = None
     norm_eps: float = 1e-5
@@ -125,12 +125,12 @@ class FloatConvolution:
                                 for name, (tensor, dtype) in tensors.items()})
 
 
-# What a convolution sees of its rows in one pass: these, the mapped ones, and gin's hidden ones.
+# Rows that a convolution handles in one pass: its input, the mapped rows, and gin's hidden rows.
 SeenRows = tuple[torch.Tensor, ...]
 
 
 def random_stack(kind: str, dims: list[int], hidden: int, has_norm: bool = True) -> list[FloatConvolution]:
-    """Draw convolutions between these widths, the same ones each time; gin's first maps go to `hidden` columns."""
+    """Draw convolutions between these widths, the same in every call; gin's first maps have `hidden` columns."""
     rng = torch.Generator().manual_seed(0)
 
     def drawn(out_dim: int, in_dim: int) -> torch.Tensor:

@@ -16,9 +16,9 @@ from hpcgnn.errors import ConfigError, DatasetError
 
 DRAWN = "drawn:"
 SYNTHETIC_DEGREE = 20
-DRAWN_FEATURES, DRAWN_CLASSES = 100, 47      # of a graph to train on: those of ogbn-products
-DRAWN_SPLITS = 0.08, 0.02                    # of its nodes: training and validation
-BYTES_A_ARC = 400      # of the rows of 256 columns that products read and write, and of drawing
+DRAWN_FEATURES, DRAWN_CLASSES = 100, 47      # for a graph to train on, as in ogbn-products
+DRAWN_SPLITS = 0.08, 0.02                    # shares of its nodes: training and validation
+BYTES_A_ARC = 400      # for rows of 256 columns that products read and write, and for drawing
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def drawn_arcs(source: str) -> int | None:
     except (ValueError, OverflowError):
         num_edges = 0
     if num_edges < SYNTHETIC_DEGREE:
-        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS with {SYNTHETIC_DEGREE} arcs at least, "
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS with at least {SYNTHETIC_DEGREE} edges, "
                           f"as in {DRAWN}20e6")
     return num_edges
 
@@ -79,7 +79,7 @@ def read_topology(path: Path) -> Topology:
     is_csr = num_nodes > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all()
     if not is_csr or (len(indices) and not 0 <= indices.min() <= indices.max() < num_nodes):
         raise DatasetError(f"{path} holds no CSR of a square matrix; expected indptr that rises from 0 to the number "
-                           "of arcs, and indices of existing nodes")
+                           "of edges, and indices of existing nodes")
     return Topology(path.stem, indptr, indices)
 
 
@@ -140,16 +140,16 @@ def drawn_size(source: str) -> tuple[int, int] | None:
     except (ValueError, OverflowError):
         num_nodes = 0
     if num_nodes < 2:
-        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS or {DRAWN}ARCS,NODES with 2 nodes at "
-                          f"least, as in {DRAWN}124e6,2449029")
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS or {DRAWN}ARCS,NODES with at least "
+                          f"2 nodes, as in {DRAWN}124e6,2449029")
     return num_edges, num_nodes
 
 
 def draw_training_graph(num_edges: int, num_nodes: int, place: str) -> GraphDataset:
     """Draw a symmetric graph to train on; ends as in `draw_power_law`.
 
-    Duplicates and self-loops go, so there are somewhat fewer edges. Features are normal around a random center of the
-    node's class, so that a training learns something. `num_edges` counts both directions.
+    Duplicates and self-loops are removed, so there are somewhat fewer edges. Features are normal around a random center
+    of the node's class, so that a training learns something. `num_edges` counts both directions.
     """
     rng = torch.Generator(place).manual_seed(0)
     order = torch.randperm(num_nodes, generator=rng, device=place)
@@ -169,6 +169,6 @@ def draw_training_graph(num_edges: int, num_nodes: int, place: str) -> GraphData
     features = torch.randn(num_nodes, DRAWN_FEATURES, generator=rng, device=place).add_(centers[labels])
     place_of = np.random.default_rng(0).random(num_nodes)
     is_train, is_val = place_of < DRAWN_SPLITS[0], place_of >= 1 - DRAWN_SPLITS[1]
-    is_train[0], is_val[0] = True, False      # a tiny graph has a training node too
+    is_train[0], is_val[0] = True, False      # even a tiny graph has a training node
     return GraphDataset(f"drawn-{len(indices) / 1e6:.3g}M", indptr, indices, features.cpu().numpy(),
                         labels.cpu().numpy(), DRAWN_CLASSES, is_train, is_val, ~(is_train | is_val))

@@ -1,4 +1,4 @@
-"""`HostPlace` times work by the wall clock, beside limits measured in the same run on the same threads and memory.
+"""`HostPlace` times work by the wall clock, and measures limits in the same run on the same threads and memory.
 
 The limits are bandwidth and products on registers. Arrays lie on huge pages where the system gives them, and are
 touched once, so that no page fault is timed.
@@ -25,7 +25,7 @@ from hpcgnn.ops.simd import allows_tiles, multiplies_bfloat16
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes
 
 MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)    # Linux only
-NUM_PRODUCTS = 4e9       # some tens of milliseconds a core
+NUM_PRODUCTS = 4e9       # some tens of milliseconds per core
 PREFETCH_DISTANCES = (4, 8, 16, 32, 64)
 
 
@@ -75,7 +75,7 @@ class HostPlace(Place):
         return lambda: [work() for work in works]
 
     def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work:
-        # Keeps the sum of the rows in registers, and prefetches at the distance that is the fastest here.
+        # Keeps the sum of the rows in registers, and prefetches at the distance that is fastest here.
         table, storage, dim = as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1]
         works = {str(ahead): partial(kernels.gather_sum, table, dim, storage, indices, ahead)
                  for ahead in PREFETCH_DISTANCES}
@@ -110,7 +110,7 @@ class HostPlace(Place):
                                {OURS: self.multiplying(precision, NUM_PRODUCTS)})
 
     def bit_ceilings(self) -> list[Measurement]:
-        # Each product of bits has its own ceiling beside it.
+        # Each product of bits is measured with its own ceiling.
         return []
 
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """`hpcgnn bench inference`: passes over batches of METIS clusters, or whole graphs, on integers and in floats.
 
 Drawn networks are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64), with the
-LayerNorm of training. A model file brings a trained one, and its float twin has the numbers that its weight codes stand
-for. Graphs, batches and packed features are made beforehand for all contestants, which are in `inference_host` and
+LayerNorm of training. A model file holds a trained network; its float twin has the values of the weight codes. Graphs,
+batches and packed features are made beforehand for all contestants, which are in `inference_host` and
 `inference_device`.
 """
 
@@ -29,7 +29,7 @@ from hpcgnn.lowbit.integer_model import IntegerModel
 
 HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
 LAYERS = 3
-BATCH_SIZE = 16     # clusters a batch, as QGTC's
+BATCH_SIZE = 16     # clusters per batch, as in QGTC
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class InferenceBenchmark:
 
     place: Place
     sources: tuple[Path, ...]    # .npz archives
-    trained: tuple[Path, ...]    # model files, each of the graph of one archive; with any, nothing is drawn
-    models: tuple[str, ...]      # of HIDDEN, to draw
-    bits: tuple[int, ...]        # of drawn features, weights and sums
+    trained: tuple[Path, ...]    # model files, each for the graph of one archive; if any, no model is drawn
+    models: tuple[str, ...]      # keys of HIDDEN, models to draw
+    bits: tuple[int, ...]        # bits of drawn features, weights and sums
     num_clusters: int            # 0 takes the graph as a whole
-    peers: tuple[str, ...]       # dgl, torch; on a device torch
+    peers: tuple[str, ...]       # dgl, torch; on a device only torch
     batch_size: int = BATCH_SIZE
 
     def measure(self) -> Iterator[Measurement]:
@@ -50,7 +50,7 @@ class InferenceBenchmark:
 
         Raises
         ------
-        ConfigError      a model without its archive, or that can't be taken through batches
+        ConfigError      a model without its archive, or a model that can't run in batches
         """
         waiting = {path: read_model(path)[0] for path in self.trained}
         for path, model in waiting.items():
@@ -72,7 +72,7 @@ class InferenceBenchmark:
     def _measure_drawn(self, work: BatchedGraph, kind: str) -> Iterator[Measurement]:
         dims = [work.features.shape[1], *[HIDDEN[kind]] * (LAYERS - 1), work.num_classes]
         stack, seen = random_stack(kind, dims, HIDDEN[kind]), []
-        # On the host, so that a device is given the same integers.
+        # On the host, so that a device gets the same integers.
         FloatBatches(stack, work.batches, work.features).forward(seen)
         others = self._sides.float_sides(work, stack, self.peers, self.place)
         for bits in self.bits:

@@ -1,7 +1,7 @@
 """Contestants of `hpcgnn bench inference` on a device: integers as in `hpcgnn infer --device cuda`, floats, and torch.
 
-A resident pass finds its features on the device and leaves its logits there; a pass with copies moves both across. All
-integer passes must have the host's bits, which is checked before anything is timed.
+A resident pass reads its features on the device and leaves its logits there; a pass with copies moves both. The logits
+of all integer passes must equal the host's to the bit; this is checked before anything is timed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REMARK = (f"each time is of {PASSES} passes in a row between CUDA events, queued
           "the device, and logits stay there")
 COPY_REMARK = (f"{OURS_COPIED}: passes of hpcgnn infer, for which packed batches come from pinned memory, logits and "
                f"embeddings go back, and the host waits for each group of batches; {FP16_COPIED}: features come in "
-               "float16 from pinned memory and logits go back there, while arcs stay on the device")
+               "float16 from pinned memory and logits go back there, while edges stay on the device")
 NO_INT8 = "torch int8 is left out: torch quantizes its linear maps dynamically on the host alone"
 
 Sides = dict[str, Callable[[], object]]
@@ -57,7 +57,7 @@ Sides = dict[str, Callable[[], object]]
 class CopiedFloats:
     """Passes of floats with features from pinned memory and logits back to it.
 
-    `side` lies on the device; each pass writes its features.
+    `side` lies on the device; each pass overwrites `side.features`.
     """
 
     def __init__(self, side: FloatBatches):
@@ -67,11 +67,11 @@ class CopiedFloats:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that cross in a pass, both ways."""
+        """Bytes copied in a pass, in both directions together."""
         return self._features.nbytes + self._logits.nbytes
 
     def compute(self) -> torch.Tensor:
-        """Queue a pass; return its logits (num_rows, num_classes), which are there once the device has come so far."""
+        """Queue a pass; return its logits (num_rows, num_classes), complete once the device has run it."""
         self._side.features.copy_(self._features, non_blocking=True)
         return self._logits.copy_(self._side.compute(), non_blocking=True)
 
@@ -82,7 +82,7 @@ def _pinned_as(rows: torch.Tensor) -> torch.Tensor:
 
 def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
                 place: Place) -> dict[str, Any]:
-    """The float contestants by name, with all that they read on the device."""
+    """The float contestants by name; everything they read is on the device."""
     sides: dict[str, Any] = {name: FloatBatches(stack, work.batches, work.features, storage, place.name)
                              for name, storage in FLOATS.items()}
     if "torch" in peers:
@@ -93,7 +93,7 @@ def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[
 
 def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                   place: Place) -> Measurement:
-    """Time resident passes over the whole graph beside `others`, its `float_sides`.
+    """Time resident passes over the whole graph, and `others` (from `float_sides`).
 
     Raises AssertionError where logits differ from the host's.
     """
@@ -110,7 +110,7 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                     place: Place) -> Measurement:
-    """Time passes over all batches, resident in every way and with copies, beside `others`, their `float_sides`.
+    """Time passes over all batches, resident in each of WAYS and with copies, and `others` (from `float_sides`).
 
     Raises AssertionError where ways disagree or logits differ from the host's.
     """
@@ -139,7 +139,7 @@ def _logits_of(resident: ResidentRun) -> np.ndarray:
 
 def _measure(case: str, work: BatchedGraph, place: Place, ours: Sides, others: dict[str, Any], copied: Sides,
              remarks: list[str]) -> Measurement:
-    # Peers that refuse are left out; the time that the host takes to queue is noted.
+    # Peers that fail are left out; a remark says if the host takes longer to queue than the device to compute.
     peers, refusals = admit({name: others[name].compute for name in PEERS if name in others}, case)
     resident = {**ours, **{name: others[name].compute for name in FLOATS}, **peers}
     contestants = {name: in_a_row(side) for name, side in {**resident, **copied}.items()}

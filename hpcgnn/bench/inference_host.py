@@ -35,13 +35,13 @@ FLOATS = {FP32: torch.float32, BF16: torch.bfloat16}
 ONCE = "dgl, one batch"
 ROW_REMARK = f"each time is of {PASSES} passes in a row"
 REMARK = (f"{ROW_REMARK}; {ONCE}: all clusters in one block-diagonal graph, where dgl goes "
-          "batch after batch; hpcgnn takes all batches in one call, a thread a batch; floats of hpcgnn and torch are "
-          "of one graph")
+          "batch after batch; hpcgnn takes all batches in one call, one thread per batch; floats of hpcgnn and torch "
+          "take all clusters as one graph")
 
 
 def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
                 place: Place) -> dict[str, Any]:
-    """The float contestants by name, torch's int8 among them."""
+    """The float contestants by name, including torch's int8."""
     batches, features = work.batches, work.features
     sides: dict[str, Any] = {name: FloatBatches(stack, batches, features, storage) for name, storage in FLOATS.items()}
     if "torch" in peers:
@@ -56,7 +56,7 @@ def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[
 
 def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                   place: Place) -> Measurement:
-    """Time passes over the whole graph beside `others`, its `float_sides`."""
+    """Time passes over the whole graph, and `others` (from `float_sides`)."""
     rows = bit_rows(work, model)
     run = GraphPass(model, work.part, work.alone, rows)
     contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}
@@ -69,11 +69,11 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                     place: Place) -> Measurement:
-    """Time passes over all batches, in every way, beside `others`. Raises AssertionError where ways disagree."""
+    """Time passes over all batches in each of WAYS, and `others`. Raises AssertionError if logits differ."""
     packed = pack_features(model, work.batches, work.features, work.in_degree)
     load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
     runs = {way: BatchedRun(model, packed, way) for way in WAYS}
-    # Sides that read the same rows are kept apart: one would find them in the caches.
+    # Contestants that read the same rows don't follow each other: the second would find them in the caches.
     sides = {OURS: runs["auto"], FP32: others[FP32], "tiles": runs["tiles"], BF16: others[BF16],
              "gather": runs["gather"], **others}
     answers = {way: run.forward()[0] for way, run in runs.items()}

@@ -1,4 +1,4 @@
-"""What `hpcgnn bench inference` shares between host and device: batches or a whole graph, and integers beside floats.
+"""Shared by host and device in `hpcgnn bench inference`: batches or a whole graph, and integers compared with floats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.partition import Partition
 
-PASSES = 3      # in a row: the first one finds the caches full of another side's rows
+PASSES = 3      # in a row, since the first one finds the caches full of another contestant's rows
 WAYS = ("auto", "tiles", "gather")
 FP32, BF16 = "hpcgnn fp32", "hpcgnn bf16"
 
@@ -59,12 +59,12 @@ class BatchedGraph:
 
     @property
     def alone(self) -> CodeExchange:
-        """The exchange of the whole graph's only part."""
+        """The exchange of a whole graph, which has one part."""
         return CodeExchange(StandInComm(0, 1), ExchangePlan.build(self.part))
 
     @property
     def amount(self) -> float:
-        """Rows of all passes of one time, in 1e6."""
+        """Million rows in the passes of one timing."""
         return PASSES * self.batches.num_rows / 1e6
 
     def case(self, kind: str, layers: int, hidden: int) -> str:
@@ -83,7 +83,7 @@ def _repeat(work: Callable[[], object]) -> None:
 
 
 def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
-    """Raise AssertionError where logits of a contestant differ from the first one's bits."""
+    """Raise AssertionError unless all contestants' logits have the same bits."""
     first = next(iter(answers))
     for name, answer in answers.items():
         if answer.tobytes() != answers[first].tobytes():
@@ -91,7 +91,7 @@ def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
 
 
 def against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int, floats: dict[str, Any]) -> dict[str, Any]:
-    """Details of the integer contestant for bench.json, beside the FloatBatches in `floats`."""
+    """Details for bench.json of the integer contestant against the FloatBatches in `floats`."""
     same = (floats[FP32].forward().argmax(1) == logits.argmax(1)).mean()
     return {"best_float_over_ours": min(measured.median(name) for name in floats) / measured.median(),
             "same_class_as_fp32": float(same), "row_bytes": row_bytes, "bf16_row_bytes": floats[BF16].row_bytes}
@@ -115,5 +115,5 @@ def float_summary(case: str, details: dict[str, Any]) -> str:
 
 def batch_summary(case: str, details: dict[str, Any]) -> str:
     return (f"{float_summary(case, details)}; {100 * details['zero_tile_share']:.1f} % of the tiles are zero and "
-            f"jumped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
+            f"skipped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
             f"{details['auto_over_better']:.2f} of the better side's seconds")

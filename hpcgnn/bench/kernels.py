@@ -1,4 +1,4 @@
-"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training beside them and peers.
+"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training against ceilings and peers.
 
 Products are SpMM, the mean of in-neighbors' rows, and SDDMM, products of edges' ends; their ceiling is a gather of the
 same rows. Peers of products are in `peers/spmm.py`; on a device the peer is cuSPARSE, called by torch.sparse.
@@ -43,7 +43,7 @@ KEY = CounterKey(0, 0, FORWARD, 0)
 PACKING = {"affine": "quantize + pack", "rotated": "rotate + pack"}
 UNPACKING = {"affine": "unpack + dequantize", "rotated": "unpack + rotate"}
 FUSED = "norm + ReLU + dropout"
-OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants where rows are narrower
+OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants if rows are narrower
 WITH_VALUES = "with values"                                      # on a device
 
 
@@ -79,7 +79,7 @@ class KernelBenchmark(PartedBenchmark):
 def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
     """Multiply rows (num_rows, width) by (width, width), and compute the weight's gradient, in each precision.
 
-    torch is left out, with a remark, where it has no instructions for a precision: it would take minutes.
+    torch is left out, with a remark, if it has no instructions for a precision: it would take minutes.
     """
     amount = 2 * num_rows * width**2 / 1e9
     for precision in precisions:
@@ -215,12 +215,11 @@ def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], pre
 
 def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
                  products: dict) -> Measurement:
-    """Measure SpMM; beside it our float32 and, on a device, HalfGNN's half arithmetic and edge weights as cuSPARSE
-    reads them.
+    """Measure SpMM, our float32 and, on a device, HalfGNN's half arithmetic and edge weights as cuSPARSE reads them.
 
     Parameters
     ----------
-    products : dict name → function of the rows, or None where a peer has none in this precision
+    products : dict name → function of the rows, or None if a peer has none in this precision
     """
     rows = place.random_rows(graph.num_nodes, width, PRECISION[precision])
     peers, remarks = admit({peer: partial(product, rows) for peer, product in products.items() if product is not None},
@@ -228,7 +227,7 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
     remarks += [f"{peer} has no {precision} product" for peer, product in products.items() if product is None]
     contestants: Contestants = {CEILING: place.gathering(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
     if place.is_device:
-        # cuSPARSE reads a weight of every arc; a mean needs none, which is our choice.
+        # cuSPARSE reads one weight per edge; our mean reads none.
         weighted = replace(matrix, row_scale=None, entry_scale=weights_of_arcs(graph))
         contestants[WITH_VALUES] = partial(multiply, weighted, rows)
     if precision != "fp32":

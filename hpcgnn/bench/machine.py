@@ -32,5 +32,5 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what computes here, without importing it."""
+    """Versions of the packages that compute here, without importing them."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}

@@ -1,4 +1,4 @@
-"""`hpcgnn bench packages`: encoding and decoding of Adaptive-Packages, beside dense passes and libraries' formats.
+"""`hpcgnn bench packages`: encoding and decoding of Adaptive-Packages against dense passes and libraries' formats.
 
 Rates count the dense rows: one byte per code, four bytes per float32 value.
 """
@@ -17,7 +17,7 @@ from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, sizes
 from hpcgnn.lowbit.package import PackagedRows, encode
 
-NUM_ROWS, DIM = 100_000, 256            # of dense rows, beyond every cache
+NUM_ROWS, DIM = 100_000, 256            # dense rows, larger than every cache
 MIXED = 0                               # as a width: 1 to 8 bits for each row
 WIDTHS, DENSITIES = (1, 2, 4, 8, MIXED), (0.05, 0.5, 1.0)
 

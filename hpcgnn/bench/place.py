@@ -1,4 +1,4 @@
-"""`Place` says where a benchmark runs: how work is timed there, what limits it, and how rows are put there.
+"""`Place` is where a benchmark runs: it times work, measures the limits, and holds rows.
 
 `HostPlace` is in `hpcgnn.bench.host`, `DevicePlace` in `hpcgnn.bench.device`.
 """
@@ -22,7 +22,7 @@ LONGEST_REASON = 120        # characters of a refusal
 PRECISION = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 Work = Callable[[], object]
-# A number is the seconds of a contestant that are known already; None is one that does not exist here.
+# A number is the known seconds of a contestant; None: there is no such contestant here.
 Contestants = dict[str, Work | float | None]
 
 
@@ -31,10 +31,10 @@ class Place(ABC):
     """Times contestants in one place."""
 
     effort: Effort
-    name: str                                                               # torch's name of the place
+    name: str                                                               # torch's name of the device
     stream_bytes: int                                                       # length of the streams of its ceilings
-    num_rows: int  # rows of a message and of pointwise work, beyond every cache
-    # is told each piece of work before it is timed
+    num_rows: int  # rows of a message and of pointwise work, larger than every cache
+    # called with the name of each piece of work before it is timed
     begin: Begin = field(default=say_nothing, compare=False, repr=False)
 
     wide_float: ClassVar[torch.dtype]
@@ -50,7 +50,7 @@ class Place(ABC):
 
     @abstractmethod
     def moving(self, num_read: int, num_written: int) -> Work:
-        """Work that reads and writes as many bytes, in order."""
+        """Work that reads and writes these numbers of bytes, in order."""
 
     @abstractmethod
     def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work | None:
@@ -61,7 +61,7 @@ class Place(ABC):
 
     @abstractmethod
     def multiplying_bits(self, num_products: int) -> Work | float | None:
-        """Work that does as many products of bits on registers, or its seconds."""
+        """Work that does this many products of bits on registers, or its seconds."""
 
     @abstractmethod
     def ceilings(self) -> Iterator[Measurement]:
@@ -69,7 +69,7 @@ class Place(ABC):
 
     @abstractmethod
     def bit_ceilings(self) -> list[Measurement]:
-        """Measure the limits of products of bits that are not contestants beside them."""
+        """Measure those limits of products of bits that are not measured with each product."""
 
     @abstractmethod
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -89,14 +89,14 @@ class Place(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Details of the place for bench.json, beside the machine."""
+        """Details of the place for bench.json; the machine is described apart."""
 
     def interleave(self, contestants: dict[str, Work], is_hot: bool = False) -> dict[str, list[float]]:
         """Time all contestants in turn, round after round, so that a busy moment of the machine hits all of them.
 
-        The first call of each counts for nothing: it imports modules, compiles kernels, allocates memory and fills
-        caches. If it took so long that the fewest repetitions would use up all seconds, one more is timed; if it took
-        more than all seconds, it is the only one.
+        The first call of each is not counted: it imports modules, compiles kernels, allocates memory and fills caches.
+        If it took so long that the fewest repetitions would use up all seconds, one more call is timed; if it took more
+        than all seconds, it is the only one and counts.
         """
         seconds: dict[str, list[float]] = {}
         for name, work in contestants.items():
@@ -122,7 +122,7 @@ class Place(ABC):
 
 
 def refusal(work: Work) -> str | None:
-    """Try the work; return the peer's own words where it can't do it, else None."""
+    """Try the work; return the peer's error if it fails, else None."""
     try:
         work()
     except RuntimeError as reason:

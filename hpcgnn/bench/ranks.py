@@ -1,7 +1,7 @@
-"""`hpcgnn bench ranks`: what a rank's own work costs, by the number of ranks and of neighbors.
+"""`hpcgnn bench ranks`: the cost of a rank's own work, by the numbers of ranks and neighbors.
 
-One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. The seconds are
-thus those of this process, without a network.
+One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. So the seconds
+are this process's own, without a network.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RUN_ID = "bench"
 REMARK = ("one process stands for a rank among many, and nobody answers: seconds and the most memory at once are its "
           "own, without a network")
 
-Works = dict[str, Callable[[], object]]      # by name, each of which can be done again and again
+Works = dict[str, Callable[[], object]]      # work by name; each can be repeated
 
 
 def simulated_part(num_ranks: int, num_neighbors: int, rows: int) -> Partition:
@@ -68,7 +68,7 @@ def simulated_part(num_ranks: int, num_neighbors: int, rows: int) -> Partition:
 
 
 def simulated_trace(plan: ExchangePlan, site: tuple[int, int]) -> Trace:
-    """Draw ranges of the rows that an exchange sends."""
+    """Draw a value range for each row that an exchange sends."""
     rng = np.random.default_rng(site)
     send = plan.halo if site[1] == BACKWARD else plan.boundary
     return Trace(COLUMNS, tuple(rows.position for rows in send),
@@ -76,7 +76,7 @@ def simulated_trace(plan: ExchangePlan, site: tuple[int, int]) -> Trace:
 
 
 def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw what `time_rounds` measures."""
+    """Draw the measurements of `time_rounds`."""
     source = np.repeat((rank - timed_rounds(num_ranks)) % num_ranks, len(SIZES) * REPETITIONS)
     num_bytes = np.tile(np.repeat(SIZES, REPETITIONS), len(source) // (len(SIZES) * REPETITIONS))
     return source, num_bytes, (2e-5 + 1e-9 * num_bytes) * np.random.default_rng(rank).lognormal(0, 0.1, len(source))
@@ -84,7 +84,7 @@ def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, 
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """A rank among many, with all that its works need."""
+    """A rank among many, with everything that its work needs."""
 
     part: Partition
     comm: StandInComm
@@ -96,7 +96,7 @@ class SimulatedRank:
         return cls(part, StandInComm(part.part, num_ranks), ExchangePlan.build(part))
 
     def works(self) -> Works:
-        """Everything that a rank does for its peers, in the order of a training."""
+        """All work of a rank for its peers, in the order of a training."""
         timed = simulated_times(self.comm.size, self.comm.rank)
         return {
             "plan": lambda: ExchangePlan.build(self.part),
@@ -136,10 +136,10 @@ class SimulatedRank:
 class RanksBenchmark:
     """Runs `hpcgnn bench ranks`."""
 
-    # num_ranks, num_neighbors: are combined; a rank has at most all others as neighbors
+    # num_ranks, num_neighbors: all combinations; a rank's neighbors are at most all other ranks
     num_ranks: tuple[int, ...] = NUM_RANKS
     num_neighbors: tuple[int, ...] = NUM_NEIGHBORS
-    rows: int = ROWS                          # sent to each neighbor, and received from it
+    rows: int = ROWS                          # rows sent to each neighbor, and received from it
     repeat: int = 5                           # repetitions of each work
     begin: Begin = say_nothing
 
@@ -156,7 +156,7 @@ class RanksBenchmark:
     def _measure_work(self, name: str, rank: SimulatedRank, work: Callable[[], object]) -> Measurement:
         case = f"{len(rank.plan.peers) - 1:,} neighbors of {rank.comm.size:,} ranks"
         self.begin(f"{name}: {case}")
-        work()      # what is made once is made
+        work()      # warm-up: builds what is built only once
         seconds = [wall_seconds(work) for _ in range(self.repeat)]
         before = dict(vars(rank.comm))
         num_bytes = peak_bytes(work)
@@ -166,7 +166,7 @@ class RanksBenchmark:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Most memory that a work has at once, besides what was there before it."""
+    """Peak memory of a piece of work, beyond what was allocated before it."""
     tracemalloc.start()
     try:
         work()
@@ -181,7 +181,7 @@ RESULT_COLUMNS = 3
 @dataclass(frozen=True)
 class RanksResult(BenchmarkResult):
     def figure(self) -> Figure:
-        """Seconds over neighbors: a panel per work, a line per number of ranks. Needs matplotlib."""
+        """Seconds over neighbors: one panel per piece of work, one line per number of ranks. Needs matplotlib."""
         from matplotlib.figure import Figure
 
         works = list(dict.fromkeys(row.group for row in self.measurements))

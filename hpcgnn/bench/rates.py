@@ -40,7 +40,7 @@ TABLE_MB, COLUMNS = (1, 8, 64, 256), (64, 256)
 MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)
 TAG, LEAST_LATENCY = 7, 1e-7
 KEYS = {"drop": CounterKey(0, 0, DROPOUT, 0), "message": CounterKey(0, 0, FORWARD, 0)}
-TINY, TINY_DEGREE = 64, 4      # nodes of a graph whose step takes as long as everything beside kernels
+TINY, TINY_DEGREE = 64, 4      # nodes of a graph so small that its step takes no longer than the work around kernels
 
 Tables = dict[str, dict[str, Any]]
 
@@ -65,7 +65,7 @@ class NodeRates:
         return {"node": node, **rates, "pack": pack, "unpack": unpack, "network": self._network(hosts)}
 
     def _seconds(self, what: str, work: Callable[[], object]) -> float:
-        # The slowest rank counts; of the repetitions, the one that was disturbed least.
+        # The slowest rank counts, in the repetition that was disturbed least.
         return min(self.place.measure("rate", what, 0.0, "s", {OURS: work}).seconds[OURS])
 
     def _rates(self, precision: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class NodeRates:
         return seconds
 
     def _network(self, hosts: list[str]) -> dict[str, float]:
-        # Between the ranks of a host, and between hosts if there are several.
+        # Links between the ranks of a host, and between hosts if there are several.
         rank, found = self.place.comm.rank, {}
         names = list(dict.fromkeys(hosts))
         beside = [[other for other, host in enumerate(hosts) if host == name] for name in names]
@@ -153,7 +153,7 @@ class NodeRates:
             seconds.append(self._seconds(f"message of {num_bytes} bytes {name} nodes", work))
             sizes.append(num_bytes)
         per_byte, once = fit(np.array(sizes), np.array(seconds))
-        # A fit may put all on one of the two; neither a latency nor a rate is without limit.
+        # A fit may explain all seconds by the latency or by the rate alone; both are kept within limits.
         return {f"{name}_latency_seconds": max(once, LEAST_LATENCY),
                 f"{name}_bytes_per_second": 1 / (per_byte or seconds[-1] / sizes[-1])}
 

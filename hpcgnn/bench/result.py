@@ -1,4 +1,4 @@
-"""`BenchmarkResult` shows what a benchmark found, with its machine, as a table, bench.json and bench.png.
+"""`BenchmarkResult` shows a benchmark's measurements and machine as a table, bench.json and bench.png.
 
 A picture needs matplotlib, an optional extra.
 """
@@ -30,10 +30,10 @@ WIDEST = 1000
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Everything of one `hpcgnn bench`."""
+    """The results of one `hpcgnn bench`."""
 
     kind: str                                            # name of the subcommand
-    # see `describe_machine`, taken before the first measurement; on a GPU also its chip and CUDA
+    # from `describe_machine` before the first measurement; on a GPU also the chip and CUDA
     machine: dict[str, Any]
     measurements: list[Measurement] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)    # parts that could not be measured, with the reason
@@ -64,11 +64,11 @@ class BenchmarkResult:
         return print_to_text(self.tables(), self.remarks())
 
     def tables(self) -> list[Table | str]:
-        """What is printed above the remarks."""
+        """The tables printed above the remarks."""
         return [_table_of(self.measurements)]
 
     def write(self, folder: Path) -> None:
-        """Write bench.json and table.txt. Raises ConfigError where a file can't be written."""
+        """Write bench.json and table.txt. Raises ConfigError if a file can't be written."""
         records = [row.as_record() for row in self.measurements]
         contents = {"kind": self.kind, "machine": self.machine, "failures": self.failures, "measurements": records}
         try:
@@ -78,7 +78,7 @@ class BenchmarkResult:
             raise ConfigError(f"--out {folder} can't hold the results: {error.strerror}") from error
 
     def draw(self, folder: Path) -> str | None:
-        """Write bench.png; return None, or why there is none. Raises ConfigError where it can't be written."""
+        """Write bench.png; return None, or why there is none. Raises ConfigError if it can't be written."""
         missing = why_no_picture(PICTURE)
         if missing is None:
             figure = self.figure()
@@ -94,7 +94,7 @@ class BenchmarkResult:
 
 
 def open_folder(folder: Path) -> None:
-    """Make the folder for the results, before anything is measured. Raises ConfigError where it can't be used."""
+    """Make the folder for the results, before anything is measured. Raises ConfigError if it can't be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -145,7 +145,7 @@ def _cells(row: Measurement) -> tuple[str, str, str]:
 def draw_bars(measurements: list[Measurement]) -> Figure:
     """Draw the share of each ceiling and the ratio to each peer.
 
-    Ceilings themselves, and work without a ceiling and a peer, are left out.
+    Ceilings, and work with neither a ceiling nor a peer, are left out.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""`Measurement` holds the seconds of one piece of work by several contestants, and what follows from them.
+"""`Measurement` holds the seconds of several contestants for one piece of work, and the rates and ratios.
 
 The loop that times contestants is `hpcgnn.bench.place.Place.interleave`. Imports neither NumPy nor torch.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 OURS, CEILING = "hpcgnn", "ceiling"
 
-Begin = Callable[[str], None]        # is told what is measured from now on
+Begin = Callable[[str], None]        # called with the name of the next measurement
 Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the function that measures it
 
 
@@ -21,7 +21,7 @@ Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the 
 class Effort:
     """How often a contestant is timed.
 
-    `repeat` times, but from the third on only until it has used up `seconds`; once if three times would use up more.
+    `repeat` times, but from the third on only until `seconds` are used up; only once if three would use up more.
     """
 
     repeat: int = 7
@@ -39,7 +39,7 @@ class Measurement:
     unit: str  # "GB/s", "GFLOP/s", "GOP/s" or "TOP/s"; "s" shows the seconds themselves
     # dict name -> list of float, every repetition of every contestant: hpcgnn, ceiling and peers
     seconds: dict[str, list[float]]
-    remarks: list[str] = field(default_factory=list)         # what a reader must know, e.g. a peer that can't do this
+    remarks: list[str] = field(default_factory=list)         # for the reader, e.g. a peer that can't do this
     details: dict[str, Any] = field(default_factory=dict)    # further entries of bench.json
 
     def median(self, name: str = OURS) -> float:
@@ -47,7 +47,7 @@ class Measurement:
 
     @property
     def rate(self) -> float | None:
-        """Our rate in `unit`; None where only seconds have a meaning."""
+        """Our rate in `unit`; None if only seconds have a meaning."""
         return None if self.unit == "s" else self.amount / self.median()
 
     @property
@@ -84,7 +84,7 @@ def wall_seconds(work: Callable[[], Any]) -> float:
 
 @dataclass
 class PartedBenchmark:
-    """Measures parts; one that fails is noted in `failures`, and the next one begins."""
+    """Measures parts; if one fails, notes it in `failures` and goes on with the next."""
 
     failures: list[str] = field(default_factory=list, init=False)
 

@@ -1,6 +1,6 @@
-"""What costs energy in MEGA: operations of its units and bytes of its buffers, for runs of blocks.
+"""Events that cost energy in MEGA: operations of its units and bytes of its buffers, for runs of blocks.
 
-A buffer is written with what DRAM brings, and read for what goes there.
+What DRAM brings is written to a buffer; what goes to DRAM is read from one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _sum_events(layer: Layer, num_arcs: int) -> dict[str, int]:
 
 
 def _output_events(layer: Layer, first: int, last: int, from_sums: bool) -> dict[str, int]:
-    # Rows go into the Input Buffer and, where it is too small, on to DRAM.
+    # Rows go into the Input Buffer and, if it is too small, on to DRAM.
     events = {"read:aggregation": (last - first) * layer.sum_bytes * from_sums}
     if not layer.encodes:
         return events

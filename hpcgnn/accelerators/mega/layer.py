@@ -45,7 +45,7 @@ class Layer:
     # source, target: where X is read, and where the next X or the sums are written; None: it stays in the Input Buffer
     source: PlacedRows | None
     target: PlacedRows | None
-    following: StoredRows | None    # the next X, which the Encoder makes; None where sums leave as they are
+    following: StoredRows | None    # the next X, made by the Encoder; None if sums leave as they are
 
     @property
     def num_rows(self) -> int:
@@ -60,12 +60,12 @@ class Layer:
 
     @property
     def output_dim(self) -> int:
-        """Columns that the layer leaves: the sums', or XW's if nothing is summed."""
+        """Columns of the layer's result: of the sums, or of XW if nothing is summed."""
         return self.product.aggregated_dim or self.product.combined_dim
 
     @property
     def has_own_half(self) -> bool:
-        """Whether further columns of XW are added to the row they came from, as in GraphSage."""
+        """Whether further columns of XW are added to the sum of their own row, as in GraphSage."""
         return 0 < self.product.aggregated_dim < self.product.combined_dim
 
     @property
@@ -93,7 +93,7 @@ class Layer:
 
     @property
     def has_later(self) -> bool:
-        """Whether a pass of its own aggregates subgraphs."""
+        """Whether a separate pass aggregates subgraphs."""
         return bool(self.product.aggregated_dim) and self.connections.num_fused_rows < self.num_rows
 
     @property

@@ -22,7 +22,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
 
-# Whether subgraphs come from METIS, else from blocks of ids; and how what they need of each other is read.
+# How subgraphs are made (METIS or blocks of ids), and how a subgraph reads the rows of others.
 SCHEDULES = {"condense": (True, "condense"), "condense-ids": (False, "condense"), "metis": (True, "source"),
              "metis-arcs": (True, "arc"), "gcod": (True, "gather"), "naive": (False, "gather")}
 STORAGES = ("package", "bitmap")
@@ -101,8 +101,8 @@ class Rules:
     def least_width(self) -> int:
         """Fewest bits that a value is fed with.
 
-        assumed: narrower values get zeros above them, as the crossbar brings weights to one group of C-PEs per cycle
-        (§V-C: "each weight is reused at least twice").
+        assumed: narrower values are padded with zeros, since the crossbar brings weights to one group of C-PEs per
+        cycle (§V-C: "each weight is reused at least twice").
         """
         return -(-self.pes_per_tile // self["crossbar_columns"])
 
@@ -115,7 +115,7 @@ def bytes_of(num_values: int, bits: int) -> int:
 
 
 def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
-    """Number of rows with sums in half of the Aggregation Buffer and XW in half of the Combination Buffer.
+    """Number of rows that fit: sums into half of the Aggregation Buffer, XW into half of the Combination Buffer.
 
     Raises ConfigError if that is none.
     """
@@ -130,7 +130,7 @@ def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
 @dataclass(frozen=True)
 class Layout:
     subgraphs: Subgraphs    # without the edges that gcod prunes
-    num_rows: int           # that a subgraph was asked to have
+    num_rows: int           # requested rows per subgraph
 
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
         """The subgraphs of a layer.
@@ -233,7 +233,7 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
 def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Bits of the packages that each row opens, headers and padding included, and their number, (num_rows,) int64 both.
 
-    A package takes the values of successive rows until it is full or the width changes; its mode is then the shortest
+    A package takes the values of successive rows until it is full or the width changes. Its mode is the shortest one
     that holds them. A row without values changes nothing.
 
     Parameters
@@ -288,7 +288,7 @@ class Connections:
 
     @cached_property
     def later(self) -> ClusteredRows:
-        """Rows without the edges into fused subgraphs, which need nothing of others later."""
+        """Rows without the edges into fused subgraphs, which no later pass aggregates."""
         first = int(self.rows.indptr[self.num_fused_rows])
         return ClusteredRows(self.rows.start, np.maximum(self.rows.indptr - first, 0), self.rows.indices[first:])
 

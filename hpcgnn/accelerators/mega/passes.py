@@ -79,7 +79,7 @@ def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
     - arc: the others once per edge (`direct_traffic`);
     - gather: all rows as edges need them, through both buffers (`gather_traffic`).
 
-    Assumed: except for gather, lines of own rows are read in order, as sources are taken.
+    Assumed: except for gather, lines of own rows are read in the order of the sources.
     """
     if layer.is_kept:
         yield from _runs_without_reads(layer.connections.later)
@@ -186,7 +186,7 @@ NO_ROW_REQUESTS = RowRequests(*(np.empty(0, np.int64) for _ in RowRequests._fiel
 
 
 def block_bounds(window_start: np.ndarray, most: int) -> np.ndarray:
-    """Rows where blocks begin, and the end. Blocks are windows, cut so that none has more than `most` rows."""
+    """Rows where blocks begin, then the end. Blocks are windows, cut so that none has more than `most` rows."""
     num_blocks = -(-np.diff(window_start) // most)
     window = np.repeat(np.arange(len(num_blocks)), num_blocks)
     number = np.arange(len(window)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
@@ -230,7 +230,7 @@ def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
 
 
 def _combining_cycles(layer: Layer, ends: Mapping[str, np.ndarray], run: np.ndarray, is_last: bool) -> np.ndarray:
-    # The Condense Unit works beside the Aggregation Engine (§V-D).
+    # The Condense Unit works at the same time as the Aggregation Engine (§V-D).
     rules, num_rows = layer.rules, np.diff(run)
     of_blocks = {name: np.diff(end[run]) for name, end in ends.items()}
     combination = of_blocks["combination"] + (num_rows > 0) * rules["combination_fill"]

@@ -1,4 +1,4 @@
-"""Cycles of MEGA's units, and the requests that they make besides rows.
+"""Cycles of MEGA's units, and their requests other than for rows.
 
 Aggregation Engine: 256 units multiply-add one source's row into the sums of its destinations. Combination Engine: 4
 tiles of bit-serial C-PEs, each with a slice of a row's columns. Condense Unit (Algorithm 1): comparisons of IDs, stores
@@ -21,8 +21,8 @@ from hpcgnn.partition.condense import CondensedRegions
 def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np.ndarray:
     """Cycles in which sources are added to the sums of their destinations, with the shape of `num_arcs`.
 
-    Columns lie over the units. Units that a row leaves free take further destinations of the same source (§V-D: "free
-    units can be assigned to aggregate other nodes"); a row of more columns than units takes several cycles per edge.
+    Each unit takes one column. Units that a row leaves free take further destinations of the same source (§V-D: "free
+    units can be assigned to aggregate other nodes"); a row with more columns than units takes several cycles per edge.
     Sources follow each other without a gap; a block ends rules.aggregation_fill cycles later. Assumed: no two edges
     meet at a bank of the Aggregation Buffer.
     """
@@ -62,7 +62,7 @@ def row_cycles(nonzeros: np.ndarray, width: np.ndarray, combined_dim: int, rules
 
 class RowRequests(NamedTuple):
     row: np.ndarray          # (n,) int64, not descending
-    offset: np.ndarray       # (n,) int64, bytes from the begin of the region
+    offset: np.ndarray       # (n,) int64, bytes from the start of the region
     num_bytes: np.ndarray    # (n,) int64
 
 
@@ -82,7 +82,7 @@ def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, ro
     cycles = np.bincount(regions.copied_row, minlength=num_rows) * stores + len(turns)
     for first in turns:
         last = min(first + fifos, num_subgraphs)
-        # Once for a row, however many subgraphs of the group copy it: the same place is written again.
+        # A row counts once, however many subgraphs of the group copy it: the same place is written again.
         cycles[regions.copied_row[regions.start[first]:regions.start[last]]] -= 1
     return cycles
 
@@ -90,8 +90,8 @@ def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, ro
 def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
     """Reads of ID lists, which lie one after the other.
 
-    Assumed: a list is read in pieces of one DRAM access: the first at the begin, each further one when the IDs of the
-    piece before have matched. The Edge Buffer keeps pieces and fills the FIFOs.
+    Assumed: a list is read in pieces of one DRAM access: the first at the start, each further one when the IDs of the
+    piece before it have matched. The Edge Buffer keeps pieces and fills the FIFOs.
     """
     num_copies, ids = np.diff(regions.start), max(rules["line_bytes"] // BYTES_AN_ID, 1)
     subgraph, piece = _pieces(-(-num_copies // ids))
@@ -156,13 +156,13 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
 
     - resident: half of the Weight Buffer holds W, which is read once.
     - streamed: per window of rows, all of W, in blocks of the columns that are multiplied at once, where a block fits.
-    - by need: per window, the rows of W that it has values for. A window has no more values than half of the Weight
-      Buffer has rows of W, except a window of one row, where values take turns.
+    - by need: per window, the rows of W that it has values for. A window has at most as many values as rows of W fit
+      half of the Weight Buffer, except a window of one row, where values take turns.
 
-    A window stays in half of the Input Buffer. Assumed: no two values of a window share a column, and the rows of W
-    that it needs lie evenly apart, since counts do not say where values are.
+    A window stays in half of the Input Buffer. Assumed, since counts do not say where values are: no two values of a
+    window share a column, and the rows of W that it needs are evenly spaced.
 
-    row_end : (num_rows + 1,) int64    bytes of rows in the Input Buffer, summed up; zeros if all are there already
+    row_end : (num_rows + 1,) int64    running sum of the rows' bytes in the Input Buffer; zeros if all are there
     count : (num_rows,) int64          nonzeros of a row
     """
     half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])

@@ -24,10 +24,10 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """DGL's layer; both kinds map before they sum where that is narrower.
+    """DGL's layer; both kinds map before they sum if the mapped rows are narrower.
 
-    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's. With DGL's own Glorot
-    and the gain of ReLU it learns more slowly, which would look like a difference between the systems.
+    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's. With DGL's own start
+    (Glorot with the gain of ReLU) it learns more slowly, which would look like a difference between the systems.
     """
     if model == "gcn":
         return GraphConv(in_dim, out_dim)

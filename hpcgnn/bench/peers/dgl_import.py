@@ -1,4 +1,4 @@
-"""`import_dgl` imports DGL's graphs and products without its sampler library, which does not work beside any torch."""
+"""`import_dgl` imports DGL's graphs and products without its sampler library, which needs one version of torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Absent(ModuleType):
 
 def import_dgl() -> ModuleType:
     """Import the module `dgl`, on PyTorch. Raises ConfigError, with the reason, where it can't be imported."""
-    os.environ.setdefault("DGLBACKEND", "pytorch")    # otherwise it asks, and writes a file to the home folder
+    os.environ.setdefault("DGLBACKEND", "pytorch")    # otherwise DGL asks, and writes a file to the home folder
     # DGL loads a library that is built for one version of torch, and refuses to start with any other.
     sys.modules.setdefault(SAMPLER, _Absent(SAMPLER))
     try:

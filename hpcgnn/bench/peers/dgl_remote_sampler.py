@@ -6,8 +6,8 @@ features of other nodes that they need.
     RANK=.. WORLD_SIZE=2 MASTER_ADDR=.. MASTER_PORT=.. GLOO_SOCKET_IFNAME=..
         python -m hpcgnn.bench.peers.dgl_remote_sampler ARRAYS.npz SETTINGS.json OWNER.npy
 
-Reference: Zheng et al., "DistDGL", IA3 2020. Kinder to the peer than the original: every process holds all edges, so
-drawing neighbors costs no message.
+Reference: Zheng et al., "DistDGL", IA3 2020. This favors the peer: every process holds all edges, so drawing neighbors
+costs no message.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs wh
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
-    # 64-bit ids: of blocks with 32-bit ids, DGL 2.1 fails to make a CSR on several threads.
+    # 64-bit ids: with 32-bit ids, DGL 2.1 fails to make a CSR of a block on several threads.
     return dgl_epoch.make_graph(indptr, indices, model).long()
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from hpcgnn.bench.epoch import EpochSettings
 from hpcgnn.bench.timing import wall_seconds
 
-# (model, in, out) -> module, whose forward is (graph, rows).
+# (model, in, out) -> module with forward(graph, rows).
 ConvolutionMaker = Callable[[str, int, int], nn.Module]
 
 

@@ -16,7 +16,7 @@ def parse_peers(text: str, allowed: tuple[str, ...] = tuple(PEERS)) -> tuple[str
 
     Raises
     ------
-    ConfigError      an unknown name, or one that is not installed
+    ConfigError      an unknown name, or a peer that is not installed
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:

@@ -1,4 +1,4 @@
-"""What PyTorch Geometric's two loaders share: edges as a list, the graph of each layer, convolutions."""
+"""Shared by PyTorch Geometric's two loaders: edges as a list, the graph of each layer, convolutions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trimmed(RowsSecond):
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    # GCN can't cache the normalized adjacency, which differs from batch to batch.
+    # The normalized adjacency differs from batch to batch, so GCN can't cache it.
     return Trimmed(GCNConv(in_dim, out_dim) if model == "gcn" else SAGEConv(in_dim, out_dim))
 
 
@@ -39,7 +39,7 @@ def edge_index_of(arrays: PeerGraph) -> torch.Tensor:
 
 
 def layer_graphs(batch, num_layers: int) -> list[LayerGraph]:
-    """Leave out of each layer what no later one reads, where the batch counts nodes and edges by hop.
+    """Leave out of each layer what no later layer reads, if the batch counts nodes and edges by hop.
 
     torch_geometric.utils.trim_to_layer does the same.
     """

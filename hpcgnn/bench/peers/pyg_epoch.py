@@ -13,7 +13,7 @@ from hpcgnn.bench.peers.epoch_loop import drive
 
 
 class RowsSecond(nn.Module):
-    """Wraps a convolution of PyTorch Geometric, which takes the rows first."""
+    """Calls a convolution of PyTorch Geometric, forward(rows, graph), as forward(graph, rows)."""
 
     def __init__(self, convolution: nn.Module):
         super().__init__()
@@ -32,7 +32,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Ten
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    # GCN caches the normalized adjacency; mean maps first where that is narrower.
+    # GCN caches the normalized adjacency; mean maps first if the mapped rows are narrower.
     if model == "gcn":
         return RowsSecond(GCNConv(in_dim, out_dim, cached=True))
     return RowsSecond(SAGEConv(in_dim, out_dim))

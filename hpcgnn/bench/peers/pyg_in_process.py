@@ -29,7 +29,7 @@ FORMS = {"sage": (CSR, EDGES), "gcn": (CSR, EDGES), "gat": (EDGES,)}     # ways 
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """What a peer trains on, on its device."""
+    """The graph that a peer trains on, on its device."""
 
     edges: torch.Tensor          # (2, num_edges) int64, source and target of each edge, targets ascending
     features: torch.Tensor       # (num_nodes, num_features) float32
@@ -37,7 +37,7 @@ class PeerGraph:
     train_index: torch.Tensor    # (n,) int64, nodes of the loss
 
     def form(self, name: str, model: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """The graph as a convolution takes it behind the rows, in one of FORMS."""
+        """The graph in one of FORMS, as the arguments of a convolution after the rows."""
         num_nodes, edges, weight = len(self.features), self.edges, None
         if model == "gcn":
             edges, weight = gcn_norm(edges, None, num_nodes, add_self_loops=True, dtype=torch.float32)
@@ -60,7 +60,7 @@ class PeerGraph:
 class PeerStack(nn.Module):
     """Dropout → convolution → LayerNorm → ReLU; the last convolution gives the logits.
 
-    `dims` are the columns of input, hidden layers and output; `heads` is of gat.
+    `dims` are the columns of input, hidden layers and output; `heads` is for gat.
     """
 
     def __init__(self, model: str, dims: list[int], heads: int):
@@ -97,11 +97,11 @@ class PeerTraining:
     """One training of the peer."""
 
     model: str
-    form: str                 # of FORMS
-    precision: torch.dtype    # of rows and weights; PyTorch Geometric sums in the rows' type
+    form: str                 # one of FORMS
+    precision: torch.dtype    # type of rows and weights; PyTorch Geometric sums in the rows' type
     dims: list[int]           # columns of input, hidden layers and output
     heads: int
-    weights: Weights          # ours, by our names, to start with
+    weights: Weights          # our initial weights, by our names
     lr: float
     compiles: bool = False
 
@@ -118,7 +118,7 @@ class PeerTraining:
         return stack
 
     def run(self, graph: PeerGraph, make_clock: Callable[[PeerStack], PhaseClock]) -> PhaseClock:
-        """Train through all phases of a clock. Raises RuntimeError where the peer can't do this or memory is short."""
+        """Train through all phases of a clock. Raises RuntimeError if the peer can't do this or memory is short."""
         stack = self.stack().to(graph.features.device, self.precision)
         clock, given = make_clock(stack), graph.form(self.form, self.model, self.precision)
         rows, labels = graph.features.to(self.precision), graph.labels[graph.train_index]

@@ -18,7 +18,7 @@ from hpcgnn.bench.race.contestants import PeerSettings
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
     """The loader over this process's training nodes, shuffled again every epoch."""
-    # Its list of neighbors begins at the batch, the list in the settings at the input.
+    # NeighborLoader's list of neighbors begins at the batch, the list in the settings at the input.
     data = Data(x=arrays.rows, y=arrays.labels, edge_index=edge_index_of(arrays))
     loader = NeighborLoader(data, list(settings.fanout[::-1]), input_nodes=processes.share(arrays.train_nodes),
                             batch_size=settings.batch, shuffle=True)

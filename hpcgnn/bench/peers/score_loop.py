@@ -49,8 +49,8 @@ class PeerGraph:
         return self.masks["train"].nonzero()[:, 0]
 
 
-EVALUATIONS = 4      # of an epoch of batches
-# Yields the loss of every batch of an epoch; the model is in training.
+EVALUATIONS = 4      # evaluations within an epoch of batches
+# Yields the loss of every batch of an epoch; the model is in training mode.
 Losses = Callable[[BlockStack], Iterator[torch.Tensor]]
 
 
@@ -71,7 +71,7 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
 
     Parameters
     ----------
-    make_graph : callable(indptr, indices, model) -> graph      the whole one, for evaluations
+    make_graph : callable(indptr, indices, model) -> graph      the whole graph, for evaluations
     make_losses : callable(arrays, graph, settings, processes) -> Losses
     join : callable(settings) -> processes
     """
@@ -81,7 +81,7 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
     arrays = read_graph(sys.argv[1])
     graph = make_graph(arrays.indptr, arrays.indices, settings.model)
     dims = [arrays.rows.shape[1], *[settings.hidden] * (settings.layers - 1), arrays.num_classes]
-    model = BlockStack(settings, dims, make_convolution)      # the same in all processes; what follows is not
+    model = BlockStack(settings, dims, make_convolution)      # the same in all processes; later draws differ
     set_seeds(processes.seed(settings.seed))
     losses = make_losses(arrays, graph, settings, processes)
     points, peak = train(model, graph, arrays, losses, settings, processes)
@@ -100,10 +100,10 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
           processes: Alone) -> tuple[list[Point], int]:
     """Collective: the evaluations, and the peak bytes of the largest process in training.
 
-    Training ends at the limit of epochs or seconds, or with a score that is enough. An epoch of batches is long, so it
-    is also evaluated EVALUATIONS times within, if every epoch is evaluated. The clock starts in all processes together.
-    It stands still while the first process evaluates the whole graph and the others wait. Peak bytes are taken before
-    the first evaluation.
+    Training ends at the limit of epochs or seconds, or with a sufficient score. An epoch of batches is long, so if
+    every epoch is evaluated, EVALUATIONS evaluations are spread over it. The clock starts in all processes together. It
+    is stopped while the first process evaluates the whole graph and the others wait. Peak bytes are taken before the
+    first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     clock, points, updates, peak = Clock(processes), [], 0, 0
@@ -143,7 +143,7 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
 
 
 class Clock:
-    """Adds up seconds of training, of the slowest process."""
+    """Adds up the seconds that the slowest process trains."""
 
     def __init__(self, processes: Alone):
         self._processes, self._started, self.seconds = processes, 0.0, 0.0

@@ -39,7 +39,7 @@ def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place
 
 
 def weights_of(graph: Topology, precision: str, place: str) -> torch.Tensor:
-    """The mean as torch's sparse matrix; on a device with 32-bit indices, which are faster there."""
+    """The mean as torch's sparse matrix; on a device it has 32-bit indices, which are faster there."""
     values = torch.from_numpy(weights_of_arcs(graph)).to(place, PRECISION[precision])
     return _sparse_tensor(graph, values, np.int64 if place == HOST else np.int32)
 
@@ -58,7 +58,7 @@ def weights_of_arcs(graph: Topology) -> np.ndarray:
 
 
 def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
-    # Into existing memory: torch.sparse.mm would write zeros first.
+    # The result goes into existing memory: torch.sparse.mm would write zeros first.
     weights, outputs = weights_of(graph, precision, place), {}
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
 
 
 def torch_product(graph: Topology, precision: str) -> Product:
-    # MKL has no 16-bit product, so that one is torch's own reduction.
+    # MKL has no 16-bit product, so torch's own reduction is used for 16 bits.
     if precision == "fp32":
         matrix = weights_of(graph, precision, HOST)
         return lambda rows: torch.sparse.mm(matrix, rows)
@@ -89,7 +89,7 @@ def pyg_product(graph: Topology, precision: str) -> Product:
 
 
 def scipy_product(graph: Topology, precision: str) -> Product | None:
-    # SciPy's product has one thread.
+    # SciPy's product runs on one thread.
     if precision != "fp32":
         return None
     shape = graph.num_nodes, graph.num_nodes
@@ -99,7 +99,7 @@ def scipy_product(graph: Topology, precision: str) -> Product | None:
 
 
 def dgl_product(graph: Topology, precision: str) -> Product:
-    # DGL's mean would also divide the result, which is not counted against it.
+    # DGL's mean would also divide the result; its sum is timed instead.
     dgl = import_dgl()
     target = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.indptr))
     arcs = torch.from_numpy(graph.indices), torch.from_numpy(target)

@@ -1,7 +1,7 @@
 """The processes of a peer's training: what each of them does, and what they tell each other.
 
-`Alone` is one process; `Together` are several, over gloo, that each hold all features; in `Remote` each holds its own
-nodes' features, and the rows of others are fetched and counted.
+`Alone` is one process. In `Together`, several processes over gloo each hold all features. In `Remote`, each holds the
+features of its own nodes; the rows of other nodes are fetched and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcgnn.bench.race.contestants import PeerSettings
 
 
 class Alone:
-    """The only process of a training."""
+    """A training in one process."""
 
     rank, size = 0, 1
 
@@ -25,7 +25,7 @@ class Alone:
         return seed * self.size + self.rank
 
     def share(self, ids: torch.Tensor) -> torch.Tensor:
-        """This process's share of (n,) ids, equally many in all processes."""
+        """This process's share of (n,) ids; all shares have the same size."""
         return ids
 
     def fetch(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
@@ -39,11 +39,11 @@ class Alone:
         """Average the gradients over all processes."""
 
     def agree(self, value: float) -> float:
-        """The largest value of all processes."""
+        """The largest value among all processes."""
         return value
 
     def ask_first(self, answer: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """What the first process answers; the others wait for it."""
+        """The first process's answer; the others wait for it."""
         return answer()
 
     def sent_bytes(self) -> int:
@@ -111,14 +111,14 @@ class Remote(Together):
         self.owner = owner
 
     def share(self, ids: torch.Tensor) -> torch.Tensor:
-        """The own nodes among the ids, as many as the process with the fewest has."""
+        """This process's own nodes among the ids, cut to the number of the process with the fewest."""
         owner = self.owner[ids]
         return ids[owner == self.rank][:int(torch.bincount(owner, minlength=self.size).min())]
 
     def fetch(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         """Collective: the rows (n, dim) of nodes (n,) int64; other processes send theirs.
 
-        Of `rows` only the own ones are read.
+        Only the process's own rows in `rows` are read.
         """
         owner, out = self.owner[nodes], torch.empty(len(nodes), rows.shape[1])
         is_own = owner == self.rank

@@ -24,8 +24,8 @@ class TorchBatches:
     Parameters
     ----------
     features : (num_rows, num_features) float32, in the order of the batches
-    is_int8 : bool      maps are dynamically quantized: int8 weights, and rows that become 8 bits in each product; on
-                        the host, in float32
+    is_int8 : bool      maps are dynamically quantized: int8 weights, and rows rounded to 8 bits in each product; only
+                        on the host, with float32 rows
     storage : torch.dtype of rows, weights and the sparse matrix
     """
 
@@ -72,12 +72,12 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> n
     if not is_int8:
         return made
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")      # torch calls it deprecated, and has nothing else for linear maps
+        warnings.simplefilter("ignore")      # torch calls it deprecated, but has no replacement for linear maps
         return torch.ao.quantization.quantize_dynamic(nn.Sequential(made), {nn.Linear}, torch.qint8)
 
 
 def _matrix_of(layer: FloatConvolution, batches: Batches, storage: torch.dtype, device: str) -> torch.Tensor:
-    # Sums over neighbors, with the row itself where the kind adds it; on a device 32-bit indices are faster.
+    # Sums over neighbors, and the row itself if the kind adds it; on a device 32-bit indices are faster.
     size = batches.num_rows
     matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices), np.float32), batches.indices, batches.indptr),
                                      (size, size))

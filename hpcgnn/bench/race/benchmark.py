@@ -1,4 +1,4 @@
-"""`RaceBenchmark` trains contestants, each with the same trials, and yields a row for each: the time to every target.
+"""`RaceBenchmark` trains contestants with the same trials, and yields one row per contestant: its time to each target.
 
 This process imports neither NumPy nor torch, because a child's peak memory begins with its parent's.
 """
@@ -20,7 +20,7 @@ from hpcgnn.bench.race.runs import Course, train
 from hpcgnn.bench.timing import Begin, say_nothing
 from hpcgnn.errors import ConfigError, HpcgnnError
 
-REFERENCE = Ours()       # full-graph training, whose best validation score the targets are shares of
+REFERENCE = Ours()       # full-graph training; targets are shares of its best validation score
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Trials:
-    """What every contestant tries: learning rates, training nodes per batch, and the number of seeds."""
+    """Settings that every contestant tries: learning rates, training nodes per batch, and the number of seeds."""
 
     rates: tuple[float, ...]
     batches: tuple[int, ...]
@@ -56,13 +56,13 @@ class RaceBenchmark:
     contestants: list[Contestant]
     targets: tuple[float, ...]  # shares of the reference's best validation score, ascending
     trials: Trials
-    ranks: int                                                       # 1: one process; else ranks of one thread
+    ranks: int                                                       # 1: one process; else ranks with one thread each
     threads: int
-    remarks: list[str] = field(default_factory=list)                 # what a reader must know beforehand
+    remarks: list[str] = field(default_factory=list)                 # for the reader, known beforehand
     begin: Begin = say_nothing
     is_short: bool = False  # trainings other than the reference end with the highest target
-    device: str = "cpu"  # {"cpu", "cuda"}, for ours; peers train on the host
-    failures: list[str] = field(default_factory=list, init=False)    # what could not be trained, filled by `measure`
+    device: str = "cpu"  # {"cpu", "cuda"}, of our trainings; peers train on the host
+    failures: list[str] = field(default_factory=list, init=False)    # trainings that failed, filled by `measure`
 
     def measure(self) -> Iterator[ScoreRow]:
         """Yield one row per contestant and model, the reference's first."""
@@ -125,9 +125,9 @@ class Runner:
     course: Course
 
     def trials_of(self, contestant: Contestant) -> list[Trial]:
-        """Train everything that a contestant tries, on seed 0; leave out what fails.
+        """Train all settings of a contestant on seed 0; leave out those that fail.
 
-        Raises HpcgnnError, with the first reason, where everything failed.
+        Raises HpcgnnError, with the first reason, if all failed.
         """
         tried, trials, failures = self.benchmark.trials, [], {}
         for settings in contestant.candidates(tried.rates, tried.batches):
@@ -143,7 +143,7 @@ class Runner:
         return trials
 
     def complete(self, contestant: Contestant, trial: Trial) -> Trial:
-        """Train a trial on the seeds that it lacks."""
+        """Train a trial on its missing seeds."""
         for seed in range(self.benchmark.trials.seeds):
             if seed not in trial.by_seed:
                 self._train(contestant, trial, seed)
@@ -156,7 +156,7 @@ class Runner:
 
 
 def peer_remarks(course: Course) -> list[str]:
-    """What a reader must know of the peers' processes."""
+    """Remarks about the peers' processes."""
     allocator = "under tcmalloc" if find_tcmalloc() else \
         "with glibc's allocator, which slows them down: tcmalloc is not installed"
     threads = "one thread each" if course.threads == 1 else f"{course.threads} threads between a peer's processes"

@@ -1,4 +1,4 @@
-"""Who takes part in a race: `Ours` and `Peer`, what may be tried with each, and the settings that all share.
+"""Contestants of a race: `Ours` and `Peer`, the settings that each may try, and the settings that all share.
 
 `RaceSettings` and `PeerSettings` travel to a peer's process as JSON. Imports neither NumPy nor torch.
 """
@@ -17,7 +17,7 @@ from hpcgnn.errors import ConfigError
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """What is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam."""
+    """Settings that all contestants share: dropout, convolution, LayerNorm, ReLU; Adam."""
 
     model: str
     # epochs, seconds: limits of a training, whichever comes first; seconds without evaluations
@@ -27,7 +27,7 @@ class RaceSettings:
     layers: int = 3
     hidden: int = 256
     dropout: float = 0.5
-    enough: float = math.inf    # validation score that ends a training; infinite: only the limits do
+    enough: float = math.inf    # validation score that ends a training; infinite: only the limits end it
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class PeerSettings(RaceSettings):
     """One training of a peer."""
 
     lr: float = 0.01
-    batch: int = 1024               # training nodes of a batch of one process; approximate with clusters
+    batch: int = 1024               # training nodes in one process's batch; approximate with clusters
     fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first; empty: clusters
     seed: int = 0
-    # processes, rank: how many train together, and which of them this is
+    # processes: how many train together; rank: number of this one
     processes: int = 1
     rank: int = 0
-    store: str = ""                 # file by which several find each other
+    store: str = ""                 # file by which several processes find each other
 
     def is_evaluated(self, epoch: int) -> bool:
         """Whether scores are taken after this many epochs, unless it is the last one."""
         return epoch == self.epochs or epoch % self.eval_every == 0
 
 
-FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps an epoch
-FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn for a node in each layer, the input's first
+FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps per epoch
+FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn per node in each layer, the input's first
 SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
 PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
                 "neither is installed")
@@ -76,7 +76,7 @@ class Ours:
         return {name: value for name, value in own.items() if value}
 
     def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Settings to try: learning rates, since the number of steps says what a batch is."""
+        """Settings to try: learning rates only, since the number of steps fixes the batch."""
         return [Settings(rate) for rate in rates]
 
 
@@ -86,7 +86,7 @@ class Peer:
 
     package: str                         # {"dgl", "pyg"}
     fanout: tuple[int, ...] = ()         # neighbors drawn per node in each layer, the input's first
-    processes: tuple[int, ...] = (1,)    # how many may divide a batch
+    processes: tuple[int, ...] = (1,)    # numbers of processes that divide a batch, to try
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ def list_ours(methods: tuple[str, ...], steps: tuple[str, ...], precisions: tupl
 
 
 def list_peers(asked: dict[str, tuple[int, ...]]) -> tuple[list[Peer], list[str]]:
-    """Contestants of installed packages, and a sentence on each that is left out.
+    """Contestants from installed packages, and a sentence on each that is left out.
 
     `asked` has the numbers of processes by package.
     """

@@ -1,4 +1,4 @@
-"""`Training` holds what one training has reached after which time; `Trial` holds the same settings over several seeds.
+"""`Training` holds the scores of one training over time; `Trial` holds trainings with the same settings by seed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 NEVER = math.inf
-ROUNDING = 1e-9      # a score that a target was made of reaches it
+ROUNDING = 1e-9      # so that the score from which a target was computed reaches it
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Training:
-    """One training; `points` ascend and are not empty, `peak_bytes` is of its largest process."""
+    """One training; `points` ascend and are not empty, `peak_bytes` belongs to its largest process."""
 
     points: list[Point]
     peak_bytes: int
@@ -60,7 +60,7 @@ def reaches(point: Point, score: float) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """What contestants may choose: the learning rate and, with batches, training nodes per step (else 0) and processes.
+    """Settings of one trial: the learning rate and, with batches, training nodes per step (else 0) and processes.
     """
 
     lr: float
@@ -69,7 +69,7 @@ class Settings:
 
     @property
     def own_batch(self) -> int:
-        """Training nodes of one process's batch."""
+        """Training nodes in one process's batch."""
         return self.batch // self.processes
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Trial:
         return statistics.median(value(training) for training in self.trainings)
 
     def seconds_to(self, score: float) -> float:
-        """Median seconds of training to a validation score; NEVER where half of the seeds don't reach it."""
+        """Median seconds of training to a validation score; NEVER if half of the seeds don't reach it."""
         return self._until(score, "seconds")
 
     def epochs_to(self, score: float) -> float:
@@ -106,7 +106,7 @@ class Trial:
 
     @property
     def best_score(self) -> float:
-        """Median of the best validation scores; of two in the middle the lower one, which most seeds reach."""
+        """Median of the best validation scores; if two are in the middle, the lower one, which most seeds reach."""
         return statistics.median_low(training.best.val_score for training in self.trainings)
 
     def as_record(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Trial:
 
 
 def fastest(trials: list[Trial], score: float) -> Trial:
-    """The trial that reaches a validation score first, on its first seed; among equals, the best by score."""
+    """The trial that is first to reach a validation score on its first seed; among equals, the best by score."""
     def rank(trial: Trial) -> tuple[float, float]:
         first = trial.trainings[0]
         point = first.reach(score)

@@ -1,4 +1,4 @@
-"""What `hpcgnn bench time-to-score` shows: a table with a row per contestant (`ScoreRow`), and the curves."""
+"""The output of `hpcgnn bench time-to-score`: a table with one row per contestant (`ScoreRow`), and the curves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A validation score to reach, and its share of the best one of full-graph training."""
+    """A validation score to reach, and its share of full-graph training's best score."""
 
     share: float
     score: float
@@ -38,7 +38,7 @@ class ScoreRow:
     group: str
     case: str
     trials: list[Trial]
-    chosen: Trial                    # the shown one: first to reach the first target, then best by score
+    chosen: Trial                    # the shown trial: first to reach the first target, then best by score
     targets: list[Target]            # ascending
     reference: dict[float, float]    # dict share -> float, seconds of full-graph training; empty in its own row
     remarks: list[str] = field(default_factory=list)
@@ -48,11 +48,11 @@ class ScoreRow:
         return self.chosen.median(lambda training: training.epoch_seconds)
 
     def seconds_to_target(self) -> dict[float, float]:
-        """Median seconds to each target by its share; infinite where it is not reached."""
+        """Median seconds to each target by its share; infinite if it is not reached."""
         return {target.share: self.chosen.seconds_to(target.score) for target in self.targets}
 
     def ratio(self, target: Target) -> float | None:
-        """Seconds to a target over those of full-graph training; None if either never reaches it."""
+        """Ratio of the seconds to a target to full-graph training's; None if either never reaches it."""
         ours, theirs = self.chosen.seconds_to(target.score), self.reference.get(target.share, math.inf)
         return ours / theirs if math.isfinite(ours) and math.isfinite(theirs) and theirs > 0 else None
 
@@ -86,7 +86,7 @@ def finite(value: float) -> float | None:
 
 NOT_REACHED = "–"
 CAPTION = ("s to: seconds of training (epochs), evaluations not counted; –: not reached. lr, NxB: of the best trial,",
-           "N processes of a peer with B training nodes a batch each. bench.json has all trials, updates and ratios.")
+           "N processes of a peer with B training nodes per batch each. bench.json has all trials, updates and ratios.")
 AXES: dict[str, Callable[[Point], float]] = {
     "seconds of training": lambda point: point.seconds, "epochs": lambda point: point.epoch,
     "MB sent by all ranks": lambda point: point.sent_bytes / 1e6}
@@ -94,7 +94,7 @@ AXES: dict[str, Callable[[Point], float]] = {
 
 @dataclass(frozen=True)
 class RaceResult(BenchmarkResult):
-    """The rows of a race, as a BenchmarkResult holds measurements."""
+    """A BenchmarkResult with the rows of a race as its measurements."""
 
     def tables(self) -> list[Table | str]:
         grouped = _grouped(self.measurements)

@@ -25,14 +25,14 @@ from hpcgnn.bench.race.curve import Point, Settings, Training
 from hpcgnn.errors import TrainingError
 
 LOOK_EVERY = 0.05                              # seconds between looks at which processes have ended
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}        # the name of a machine need not lead to an address of its own
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}        # the machine's name may not resolve to its own address
 
 
 def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, threads: int, arrays: Path,
                folder: Path) -> Training:
     """Run a peer's driver in all its processes, which share the threads, under tcmalloc where that is installed.
 
-    `arrays` is the graph as an .npz archive; `folder` takes what the processes leave.
+    `arrays` is the graph as an .npz archive; `folder` gets the processes' files.
     """
     store = folder / "store"
     with suppress(FileNotFoundError):
@@ -47,9 +47,9 @@ def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, th
 
 
 def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder: Path) -> str:
-    """Run commands beside each other until all have ended; return what the first one printed.
+    """Run commands at the same time until all have ended; return what the first one printed.
 
-    Raises TrainingError, with its sentence, where one failed; the others are then ended.
+    If one fails, ends the others and raises TrainingError with its sentence.
     """
     processes: list[subprocess.Popen] = []
     try:
@@ -59,7 +59,7 @@ def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder
         failed = _wait(processes)
     finally:
         for process in processes:
-            process.terminate()      # nothing, where it has ended
+            process.terminate()      # has no effect if it has ended
             process.wait()
     if failed is not None:
         raise TrainingError(f"{' '.join(commands[failed][:3])} … failed with status {processes[failed].returncode}: "
@@ -77,7 +77,7 @@ def _wait(processes: list[subprocess.Popen]) -> int | None:
 
 
 LOOK_AT_PEERS_EVERY = 0.2      # seconds between looks at what a run has recorded
-STOPPED = 75          # status of a run that a signal ended
+STOPPED = 75          # exit status of a run that a signal ended
 METRICS = "metrics.jsonl"
 SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_bytes_control")
 
@@ -86,7 +86,7 @@ SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_
 class Course:
     """What all contestants train on.
 
-    Shards of `ranks` parts, the same graph as one .npz archive, threads, a folder for runs, and the device of ours.
+    Shards of `ranks` parts, the same graph as one .npz archive, threads, a folder for runs, and our device.
     """
 
     shards: Path
@@ -98,14 +98,14 @@ class Course:
 
 
 def train(contestant: Contestant, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
-    """Train a contestant once. Raises TrainingError where its process failed or ended before an evaluation."""
+    """Train a contestant once. Raises TrainingError if its process failed or ended before an evaluation."""
     if isinstance(contestant, Ours):
         return train_ours(contestant, race, settings, seed, course)
     return train_peer(contestant, race, settings, seed, course.threads, course.arrays, course.folder)
 
 
 def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
-    """Run `hpcgnn train`, and end it by a signal where it has trained longer than the limit."""
+    """Run `hpcgnn train`, and end it by a signal once it has trained longer than the limit."""
     out = course.folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     flags = {"model": race.model, "layers": race.layers, "hidden": race.hidden, "dropout": race.dropout,
@@ -127,7 +127,7 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
 def run_within(command: list[str], environment: dict[str, str], metrics: Path, race: RaceSettings) -> int:
     """Run a training until it ends or its metrics show the limit of seconds or a sufficient score.
 
-    Returns its peak bytes. Raises TrainingError, with its sentence, where it failed.
+    Returns its peak bytes. Raises TrainingError, with its sentence, if it failed.
     """
     errors = metrics.parent.with_name("errors.txt")
     with errors.open("w") as stream:
@@ -145,7 +145,7 @@ def run_within(command: list[str], environment: dict[str, str], metrics: Path, r
 
 
 def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tuple[int, bool]:
-    # Peak bytes are those of the largest among the process and its children.
+    # Peak bytes belong to the largest of the process and its children.
     seconds, best, is_stopped, stream = 0.0, 0.0, False, None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -158,7 +158,7 @@ def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tupl
             seconds += training_seconds(record)
             best = max(best, record.get("val_score") or 0.0)
         if (seconds > race.seconds or best >= race.enough) and not is_stopped:
-            process.send_signal(signal.SIGUSR1)    # the one that every MPI's launcher hands on
+            process.send_signal(signal.SIGUSR1)    # every MPI's launcher hands this signal on
             is_stopped = True
         sleep(LOOK_AT_PEERS_EVERY)
 
@@ -179,14 +179,14 @@ def read_records(metrics: Path) -> list[dict[str, Any]]:
 
 
 def training_seconds(record: dict[str, Any]) -> float:
-    """Seconds of an epoch, and of deciding after it."""
+    """Seconds of an epoch and of the decisions after it."""
     return record["epoch_seconds"] + (record.get("assign_seconds") or 0.0)
 
 
 def points_of(records: Iterable[dict[str, Any]], steps: str = FULL_GRAPH) -> Iterator[Point]:
     """Yield the evaluations of a run from its metrics.
 
-    `steps` is what the run was asked for; an epoch that records its number of steps counts with that number.
+    `steps` is the run's setting; an epoch that records its own number of steps counts with that number.
     """
     asked, updates, seconds, sent = int(steps) if steps.isdecimal() else 1, 0, 0.0, 0
     for record in records:

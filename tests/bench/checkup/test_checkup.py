@@ -91,7 +91,7 @@ def test_ranks_that_sit_on_each_other_are_named():
     one_core = [Place("a", (0,), "4"), Place("a", (0,), "4")]
     found = remedies(binding_findings(one_core))
     assert found[0].startswith("4 threads share 1 cores") and len(found) == 3
-    assert found[2] == "ranks wait for each other's cores; start at most one rank a core"
+    assert found[2] == "ranks wait for each other's cores; start at most one rank per core"
 
 
 @pytest.mark.parametrize("has_driver, cuda, number, has_cupy, words", [
