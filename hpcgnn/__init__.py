@@ -4,7 +4,7 @@
     graph = hpcgnn.open("shards/cora-p2")
     run = hpcgnn.fit(model, graph, method="sylvie", epochs=200, out="runs/mine")
 
-What is public is listed here, in `__all__`; all else may change between versions. A name is imported when it is first
+Public names are listed here, in `__all__`; all else may change between versions. A name is imported when it is first
 used, so that `import hpcgnn` takes no time. The rooms of the package are described in ARCHITECTURE.md.
 """
 
@@ -67,7 +67,7 @@ __all__ = [
 
 
 def _end_all_ranks(kind, error, traceback, show=sys.excepthook) -> None:
-    """Show what nobody has caught before `hpcgnn.open`, and end the ranks that wait there for this one."""
+    """Show an error that was not caught before `hpcgnn.open`, and end the ranks that wait there for this one."""
     show(kind, error, traceback)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
@@ -75,7 +75,7 @@ def _end_all_ranks(kind, error, traceback, show=sys.excepthook) -> None:
         mpi.COMM_WORLD.Abort(1)
 
 
-_end_all_ranks.show = sys.excepthook      # what `open`, which installs a hook of its own, goes on with
+_end_all_ranks.show = sys.excepthook      # restored by `open` before it installs its own hook
 sys.excepthook = _end_all_ranks
 
 
@@ -83,7 +83,7 @@ def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
     if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.nn", "hpcgnn.pyg", "hpcgnn.training")):
-        import_module("hpcgnn.run.launch")      # before all else that imports MPI, which it prepares
+        import_module("hpcgnn.run.launch")      # it prepares MPI, so it comes before any other import of MPI
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -12,7 +12,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] != ["train"]:
         sys.exit(_run(words))
-    # Training answers these signals; every other command dies of them, as it is used to.
+    # Training answers these signals; every other command is ended by them, as usual.
     with STOP_REQUEST:
         status = _run(words)
         if arguments is None:

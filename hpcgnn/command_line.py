@@ -1,6 +1,6 @@
-"""The command line: its subcommands, each a file of `hpcgnn.cli` that is imported when it is called, and its exit.
+"""The command line and its exit. Each subcommand is a file of `hpcgnn.cli` that is imported when it is called.
 
-Whatever ends a command becomes one sentence on standard error and an exit status here.
+An error or signal that ends a command becomes one sentence on standard error and an exit status.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ USAGE_ERROR = 2
 GRACE_SECONDS = 3.0
 
 COMMANDS = {
-    "preprocess": "Convert a source graph into HDF5 shards, one a rank.",
+    "preprocess": "Convert a source graph into HDF5 shards, one per rank.",
     "inspect": "Show what a folder of shards holds, part by part.",
     "plan": "Predict memory, bytes and seconds of runs on many ranks, and recommend one.",
-    "train": "Train a model on shards; run it under mpirun with one rank a part.",
-    "predict": "Answer with a trained model for every node; run it under mpirun with one rank a part.",
+    "train": "Train a model on shards; run it under mpirun with one rank per part.",
+    "predict": "Answer with a trained model for every node; run it under mpirun with one rank per part.",
     "export": "Write a trained model's weights for plain PyTorch or PyTorch Geometric.",
-    "quantize": "Make a trained model a small one of integers.",
-    "infer": "Answer with an integer model for every node; run it under mpirun with one rank a part.",
-    "watch": "Show how a training stands, in the terminal, until it ends.",
+    "quantize": "Turn a trained model into a small integer model.",
+    "infer": "Answer with an integer model for every node; run it under mpirun with one rank per part.",
+    "watch": "Show the progress of a training in the terminal, until it ends.",
     "report": "Draw one or several run folders as HTML and PNG.",
     "doctor": "Say what this machine can do, and what slows a training on it.",
     "bench": "Measure kernels, epochs and exchanges against the machine's ceilings and against peers.",
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            # click would end the program with no word and status 1.
+            # click would end the program silently with status 1.
             raise StreamClosed(sentence_of(error)) from error
 
 
@@ -92,9 +92,9 @@ def complain(message: str) -> None:
         try:
             print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
         except OSError:
-            return      # nobody can be told; the exit status says it
+            return      # standard error can't be written; the exit status remains
     elif not _waits_for_rank_zero():
-        # A launcher kills all ranks once one has failed; rank 0 must have spoken by then.
+        # A launcher kills all ranks once one has failed; rank 0 must have printed before.
         time.sleep(GRACE_SECONDS)
 
 
@@ -105,7 +105,7 @@ def _waits_for_rank_zero() -> bool:
 
 
 def _give_up_unwritten_output() -> None:
-    """Discard output that nobody can take, so that the interpreter does not fail on it again with a traceback."""
+    """Discard output that can't be written, so that the interpreter does not fail on it again with a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if not _is_written(stream):
             nowhere = os.open(os.devnull, os.O_WRONLY)

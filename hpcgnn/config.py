@@ -1,6 +1,6 @@
 """Settings of a training run, from four layers: defaults < data/registry.toml < --config FILE < flags.
 
-An unknown key is an error, and so is a setting that has no effect beside the others.
+An unknown key is an error, and so is a setting that has no effect together with the others.
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ from hpcgnn.registry import read_registry
 from hpcgnn.settings import Clash, check_values, setting
 
 MODELS = tuple(MODEL_PATHS)
-# Of quantization-aware training; LEARNED have steps that are parameters, and SIZED widths that are.
+# Schemes of quantization-aware training: in LEARNED ones steps are parameters, in SIZED ones widths too.
 SCHEMES = ("none", "degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
 QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
-STORING_MODELS = ("gcn", "sage")       # whose layers keep rows as codes between the passes
+STORING_MODELS = ("gcn", "sage")       # their layers can keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
-OWN = "own"      # a loss or a score that a program has given to hpcgnn.fit
+OWN = "own"      # a loss or a score that a program gave to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
-AS_THEY_ARE = 32          # bits of rows that are kept without codes
-AUTO, BY_ROW, MOST_STEPS = "auto", "rows:", 4096      # steps an epoch
-CLUSTERS_A_BATCH = 16                  # of inference in batches
-DEFAULT_AVERAGE = 0.25                 # of the steps of an epoch
+AS_THEY_ARE = 32          # bits of rows that are stored unchanged, without codes
+AUTO, BY_ROW, MOST_STEPS = "auto", "rows:", 4096      # values of `steps`
+CLUSTERS_A_BATCH = 16                  # in inference
+DEFAULT_AVERAGE = 0.25                 # share of an epoch's steps
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
 QUANTIZATION = "Quantization-aware training"
 
-# Directions whose messages are rotated, by the setting that asks for it.
+# Directions with rotated messages, by the value of `code`.
 ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": ("forward",),
            "rotated-backward": ("backward",)}
-LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
+LEAST_ROTATED = 8    # methods rotate rows from this number of columns on: fewer columns leave more bias
 
 STEPS_CLASHES = (
-    Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),
+    Clash("rematerialize", True, "rows that a step does not compute are kept, so they don't come peer by peer; choose "
+                                 "one"),
     Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
-    Clash("pre_aggregation", "on", "a step has some of the rows that a sum is made of; choose one"),
+    Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
       for scheme in QUANTIZED))
 NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
-# What a value of a setting of the run can't be joined with; methods know their own.
+# Values of other settings that a setting's value can't be combined with; methods declare their own clashes.
 CLASHES = {
     ("predict", "previous"): (Clash("precision", "fp16", "differences would mix loss scales; use bf16"),),
     ("rematerialize", True): (
@@ -80,9 +81,9 @@ CLASHES = {
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
-        *(Clash("precision", precision, "integers are trained as float32 values, which 16 bits would round once more; "
-                "use fp32") for precision in ("bf16", "fp16")),
-        Clash("rematerialize", True, "its layers are no steps that could be run again; choose one"))
+        *(Clash("precision", precision, "integers are trained as float32 values, and 16 bits would round them once "
+                "more; use fp32") for precision in ("bf16", "fp16")),
+        Clash("rematerialize", True, "its layers can't be run again in the backward pass; choose one"))
        for scheme in QUANTIZED},
 }
 
@@ -113,90 +114,93 @@ class TrainConfig:
                         has_flag=False)
     epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
                           is_common=True)
-    steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, or with rows:N some "
-                         "rows drawn one by one, and reads all others as they last were. 1 is the whole graph in one "
-                         "step; auto begins with many and ends with 1.",
+    steps: str = setting("1", "Optimizer steps per epoch: each computes the rows of some clusters, or with rows:N some "
+                         "rows drawn one by one, and reads all other rows as they last were. 1 is the whole graph in "
+                         "one step; auto begins with many and ends with 1.",
                          group=TRAINING, is_common=True)
-    history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, as bfloat16, or "
-                           "as codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
-    average: float = setting(DEFAULT_AVERAGE, "Scores, and what is saved for predictions, are of weights averaged over "
-                             "so large a share of an epoch's steps; of one step or less they are the weights "
-                             "themselves. 0 never averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
-    clusters: int = setting(0, "Train, and score, on the arcs that hpcgnn infer --clusters reads with as many METIS "
-                            "clusters: those between clusters are left out. 0 is the whole graph.",
+    history: str = setting("stored", "How epochs of several steps keep rows: as they are stored, as bfloat16, or as "
+                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
+    average: float = setting(DEFAULT_AVERAGE, "Share of an epoch's steps over which weights are averaged, for scores "
+                             "and predictions; if that is one step or less, the weights themselves are used. 0 never "
+                             "averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
+    clusters: int = setting(0, "Cut the graph into this many METIS clusters, and train and score without the edges "
+                            "between clusters, as hpcgnn infer --clusters. 0 is the whole graph.",
                             low=0, group=TRAINING, has_flag=False)
-    between_clusters: bool = setting(False, "Keep the arcs between clusters of one batch, as infer --between-clusters "
+    between_clusters: bool = setting(False, "Keep the edges between clusters of one batch, as infer --between-clusters "
                                      "does.", group=TRAINING, has_flag=False)
-    batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters a batch of infer, where arcs between them are kept.", low=1,
+    batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters per batch of infer, if edges between them are kept.", low=1,
                               group=TRAINING, has_flag=False)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
-    clip_norm: float = setting(0.0, "Largest norm of a step's gradient, of all weights; longer ones are scaled to it. "
+    clip_norm: float = setting(0.0, "Largest norm of a step's gradient of all weights; a longer one is scaled to it. "
                                "0 clips nothing.", low=0.0, group=TRAINING, has_flag=False)
-    schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
-                            "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)
-    warmup: int = setting(0, "Epochs at the start in which the rate rises from lr/N to lr.", low=0, group=TRAINING,
-                          has_flag=False)
+    schedule: str = setting("constant", "How the learning rate changes after every epoch: it stays, or falls from lr "
+                            "to 0 over the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING,
+                            has_flag=False)
+    warmup: int = setting(0, "Epochs at the start in which the learning rate rises from lr/N to lr.", low=0,
+                          group=TRAINING, has_flag=False)
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, is_common=True)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
-    weight_decay_layers: str = setting("all", "Layers that are decayed.", ("all", "first"), group=TRAINING,
+    weight_decay_layers: str = setting("all", "Layers with weight decay.", ("all", "first"), group=TRAINING,
                                        has_flag=False)
     norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, has_flag=False)
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                            "(previous).", ("none", "previous"), group=MESSAGES, has_flag=False)
-    code: str = setting("auto", "What rows of 1 to 8 bits are coded as: steps between their least and largest value "
-                        "(affine), or, after a random rotation that the receiver undoes, steps about zero (rotated), "
-                        "with half the parameters and a smaller error at 1 bit, mostly at 2; also rows alone "
-                        "(rotated-forward) or gradients alone (rotated-backward); auto is the method's own choice, for "
-                        "rows of 8 columns or more.", ("auto", *ROTATED), group=MESSAGES, has_flag=False)
-    rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
-                                  "the backward pass needs.", group=MESSAGES, has_flag=False)
+    code: str = setting("auto", "How rows of 1 to 8 bits are coded: in steps between their least and largest value "
+                        "(affine), or, after a random rotation that the receiver undoes, in steps about zero "
+                        "(rotated), with half the parameters and a smaller error at 1 bit, mostly also at 2; or only "
+                        "rows are rotated (rotated-forward), or only gradients (rotated-backward); auto is the "
+                        "method's own choice, for rows of 8 columns or more.", ("auto", *ROTATED), group=MESSAGES,
+                        has_flag=False)
+    rematerialize: bool = setting(False, "Hold one peer's halo rows in memory at a time, and fetch rows again that the "
+                                  "backward pass needs.", group=MESSAGES, has_flag=False)
     pipeline: str = setting("thread", "How messages of asynchronous epochs travel: in pieces that a thread carries "
                             "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
                             "between blocks of rows (polling), or each in one go (whole).",
                             ("thread", "polling", "whole"), group=MESSAGES, has_flag=False)
     nodes_aware: str = setting("auto", "Ranks of a node share one copy of each row of another node, which crosses "
                                "once, and read each other's rows in their memory (on); or rows travel to each rank "
-                               "that reads them (off). auto shares where there are several nodes, and several ranks "
+                               "that reads them (off). auto shares if there are several nodes, and several ranks "
                                "in one.",
                                ("auto", "on", "off"), group=MESSAGES, has_flag=False)
-    ranks_per_node: int = setting(0, "Consecutive ranks that count as a node, such as those of a socket; 0 is all that "
-                                  "share a memory.", low=0, group=MESSAGES, has_flag=False)
-    pre_aggregation: str = setting("off", "Where several rows of a rank go to few rows of another, send their sum in "
-                                   "their place, so that the fewest rows cross (on): exact but for rounding, and for "
-                                   "models whose layers are linear in their neighbors' rows.", ("off", "on"),
+    ranks_per_node: int = setting(0, "Consecutive ranks that count as a node, such as the ranks of a socket; 0 is all "
+                                  "that share a memory.", low=0, group=MESSAGES, has_flag=False)
+    pre_aggregation: str = setting("off", "If several rows of a rank go to few rows of another, send their sums "
+                                   "instead, so that the fewest rows are sent (on). Exact except for rounding; only "
+                                   "for models with layers that are linear in their neighbors' rows.", ("off", "on"),
                                    group=MESSAGES, has_flag=False)
-    sum_bits: int = setting(32, "Bits a value in the sums of gradients over the ranks: float32, or rounded at random.",
+    sum_bits: int = setting(32, "Bits per value in the ranks' sums of gradients: float32, or rounded at random.",
                             (8, 16, 32), group=MESSAGES, has_flag=False)
-    link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
-                               f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES,
+    link_mbps: float = setting(0.0, "Slow messages down to a link of this many MB/s per rank, at least "
+                               f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
                                has_flag=False)
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
-                             "bf16 where a sample of the model's work is faster so, else fp32.",
+                             "bf16 if a sample of the model's work is faster in it, else fp32.",
                              ("fp32", "bf16", "fp16", "auto"), group=TRAINING, is_common=True)
-    store_activations: int = setting(AS_THEY_ARE, "Bits of what layers keep for the backward pass: 32 keeps rows as "
-                                     "they are, fewer keep them as codes that are rounded at random.",
+    store_activations: int = setting(AS_THEY_ARE, "Bits per value that layers keep for the backward pass: 32 keeps "
+                                     "rows as they are, fewer bits keep codes that are rounded at random.",
                                      (2, 4, 8, AS_THEY_ARE), group=TRAINING)
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
-                        "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
+                        "rows' own type (half), as in HalfGNN: faster, and rounded once per product.",
                         ("float32", "half"), devices=("cuda",), group=GPU, has_flag=False)
     quantize: str = setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
-                            "(degree-aware) or by layer (layer-aware), at one width steps learned by in-degree "
-                            "(degree-steps) or one for all rows of a layer (uniform), or ranges tracked while nodes "
-                            "are protected at random (degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
-    quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too where no width is learned.", low=2,
+                            "(degree-aware) or by layer (layer-aware); one width, with steps learned by in-degree "
+                            "(degree-steps) or one step for all rows of a layer (uniform); or tracked ranges, with "
+                            "nodes protected at random (degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
+    quantize_bits: int = setting(4, "Bits of weights and of mapped rows; also of rows if no width is learned.", low=2,
                                  high=8, schemes=QUANTIZED, group=QUANTIZATION, has_flag=False)
-    target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
+    target_kb: float = setting(0.0, "Target size in KB of all layers' rows, to which widths are pulled; 0 is 2 bits "
+                                    "per value.", low=0.0,
                                schemes=SIZED, group=QUANTIZATION, has_flag=False)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
                                  schemes=SIZED, group=QUANTIZATION, has_flag=False)
-    quantize_lr: float = setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
+    quantize_lr: float = setting(0.05, "Adam's learning rate for logarithms of steps; a fifth of it for widths.",
                                  low=0.0, schemes=LEARNED, group=QUANTIZATION, has_flag=False)
-    quantize_gradient: str = setting("local", "Gradient of steps and widths of rows and of steps of mapped rows: that "
-                                     "of their own error (local), which every node has, or of the loss "
-                                     "(straight-through), which few have where few are labeled.",
+    quantize_gradient: str = setting("local", "Gradient for steps and widths of rows and for steps of mapped rows: of "
+                                     "their own rounding error (local), which every node has, or of the loss "
+                                     "(straight-through), which few nodes have if few are labeled.",
                                      ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION, has_flag=False)
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
                            "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION,
@@ -207,9 +211,9 @@ class TrainConfig:
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES,
                             has_flag=False)
     loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
-                        "several labels a node, and mse for targets of a regression.", LOSSES, group=TRAINING,
+                        "several labels per node, and mse for targets of a regression.", LOSSES, group=TRAINING,
                         has_flag=False)
-    score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels a node, "
+    score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels per node, "
                          "and r2 for targets of a regression.", SCORES, group=TRAINING, has_flag=False)
     eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, is_common=True)
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
@@ -220,15 +224,16 @@ class TrainConfig:
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                     low=0, group=RUN, is_common=True)
     hours: float = setting(0.0, "Hours from the start of the process after which a run ends with a checkpoint and "
-                           "status 75, as at a signal, early enough for one more epoch; 0 is the end of the job, "
-                           "where Slurm says it, and else has no end.", low=0.0,
+                           "status 75, as at a signal, early enough for one more epoch; 0 is the end of the job "
+                           "if Slurm names one, and no limit otherwise.", low=0.0,
                            group=RUN, is_common=True)
-    track: str = setting("none", "Where else the run is written to while it trains; TensorBoard's files lie in the run "
+    track: str = setting("none", "Where else the run is recorded while it trains; TensorBoard's files are in the run "
                          "folder.", ("none", "tensorboard", "mlflow"), group=RUN, has_flag=False)
-    timeout: float = setting(1800.0, "Seconds without progress after which the job ends and the rank that stands "
-                             "still is named; 0 waits for ever.", low=0.0, group=RUN)
+    timeout: float = setting(1800.0, "Seconds without progress after which the job ends and names the rank that "
+                             "stopped; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
-                             "of the host (staged); auto is cuda-aware where an exchange at the start proves it.",
+                             "of the host (staged); auto is cuda-aware if an exchange at the start proves that it "
+                             "works.",
                              ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, has_flag=False)
     device: str = setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
                           ("cpu", "cuda"), group=GPU, is_common=True)
@@ -282,15 +287,15 @@ class TrainConfig:
         for clash in STEPS_CLASHES:
             clash.check(others, f"steps {self.steps}")
         if not self.method.takes_steps:
-            raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares rows of "
-                              "one epoch with the next's, which are no longer computed together; choose vanilla, "
-                              "uniform or random")
+            raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares the rows "
+                              "of one epoch with the next epoch's, and steps do not compute them together; choose "
+                              "vanilla, uniform or random")
 
     def _check_clusters(self) -> None:
         if not self.clusters and self.between_clusters:
             raise ConfigError("between_clusters has no effect on the whole graph; leave it out, or set clusters too")
         if not self.between_clusters and self.batch_size != CLUSTERS_A_BATCH:
-            raise ConfigError(f"batch_size {self.batch_size} has no effect where arcs between clusters are left out; "
+            raise ConfigError(f"batch_size {self.batch_size} has no effect if edges between clusters are left out; "
                               "leave it out, or set clusters and between_clusters too")
         if not self.clusters:
             return
@@ -300,12 +305,12 @@ class TrainConfig:
         if ":" in self.model:
             raise ConfigError(f"{owner} can't be used with model {self.model}: {NO_BATCHES}")
         if self.steps != "1":
-            raise ConfigError(f"{owner} can't be used with steps {self.steps}: a step reads the rows of other steps as "
-                              "they last were, and batches read no other; choose one")
+            raise ConfigError(f"{owner} can't be used with steps {self.steps}: a step reads rows of other steps as "
+                              "they last were, and a batch reads only its own rows; choose one")
 
     @property
     def fixed_steps(self) -> tuple[int | None, bool]:
-        """Steps per epoch, None if the number changes, and whether rows are always dealt out one by one."""
+        """Steps per epoch (None if the number changes), and whether rows are always dealt out one by one."""
         number = None if self.steps == AUTO else int(self.steps.removeprefix(BY_ROW))
         return number, self.steps.startswith(BY_ROW)
 
@@ -329,9 +334,9 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:
-        """A configuration from settings by name, the method's included.
+        """A configuration from settings by name, including the method's settings.
 
-        Raises ConfigError: an unknown setting; a changed setting of another method; and see `TrainConfig`.
+        Raises ConfigError: an unknown setting; a changed setting of another method; and as `TrainConfig`.
         """
         method = find_method(settings.pop("method", Vanilla.name))
         own = {known.name for known in fields(method)}
@@ -396,10 +401,10 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
 
 def preset_settings(dataset: str, model: str | None, preset: str, registry: dict[str, Any],
                     method: str | None = None) -> dict[str, Any]:
-    """A paper's hyper-parameters for a dataset: those for all models, overridden by those for `model`.
+    """A paper's hyper-parameters for a dataset: values for all models, overridden by values for `model`.
 
     Without `model`, the preset's own or the default model counts; likewise for `method`. Settings that the method does
-    not have are dropped: pipegcn does not take AdaQP's group size.
+    not have are left out: pipegcn does not take AdaQP's group size.
 
     Raises
     ------
@@ -452,7 +457,7 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
-    """All settings by name, in the order of their definition, with the method's right behind it. Inverse of
+    """All settings by name, in the order of their definition, the method's right after `method`. Inverse of
     `TrainConfig.of`.
     """
     settings = {}

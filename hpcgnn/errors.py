@@ -74,7 +74,7 @@ def explanation_of(error: BaseException) -> str:
 
 
 def _own_place(error: BaseException) -> str | None:
-    """File and line of the innermost frame outside of installed packages, such as a user's model; None if the error
+    """File and line of the innermost frame outside installed packages, such as a user's model; None if the error
     arose in hpcgnn.
     """
     here = str(Path(__file__).parent)
@@ -98,7 +98,7 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if _is_out_of_memory(error, text):
-        # torch says where in its source it noticed, first.
+        # torch's text begins with the place in its source.
         found = text[text.find("DefaultCPUAllocator"):] if "DefaultCPUAllocator" in text else text
         return f"there is not enough memory ({_first_line(found) or 'an allocation failed'}); {MORE_MEMORY}"
     if isinstance(error, BrokenPipeError) and error.filename is None:
@@ -121,13 +121,13 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
         return error.errno == errno.ENOMEM
     is_of_runtime = isinstance(error, RuntimeError) and any(
         words in text for words in ("can't allocate memory", "DefaultCPUAllocator", "out of memory",
-                                    "can't start new thread"))     # its stack was refused
+                                    "can't start new thread"))     # no memory for its stack
     is_of_library = isinstance(error, ImportError) and "failed to map segment from shared object" in text
     return isinstance(error, MemoryError) or is_of_runtime or is_of_library
 
 
 def _sentence_of_file(error: OSError, text: str) -> str:
-    if error.strerror is None:       # of h5py, for one
+    if error.strerror is None:       # for example h5py's
         return f"a file can't be read or written: {_first_line(text)}"
     if error.filename is not None:
         return f"{error.filename} can't be read or written: {error.strerror}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcgnn.errors import ConfigError
 
-HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # of settings without a limit of their own: what int32 and float32 hold
+HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # of settings without their own limit, for int32 and float32
 PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
@@ -27,7 +27,7 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
     group : str             heading in help; empty for a method's own
     is_common : bool        short help lists it too
     has_flag : bool         the command line has a flag for it; else it is set by `--set NAME=VALUE` or in a file
-    users : tuple of str    for `models`, `schemes` and `devices` those that the setting affects; none for all
+    users : tuple of str    `models`, `schemes` and `devices`: those that the setting affects; none for all
     """
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
                                             "group": group, "is_common": is_common, "has_flag": has_flag,
@@ -73,10 +73,10 @@ def import_class(path: str, kind: str, base: type) -> type:
     """
     module, _, name = path.partition(":")
     if not module.startswith("hpcgnn.") and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())      # a console script's path begins with its own folder
+        sys.path.append(os.getcwd())      # a console script's path begins with the script's folder
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:      # whatever the module does when it is imported
+    except Exception as error:      # a user's module may raise anything when it is imported
         what = "" if isinstance(error, (ImportError, AttributeError, ValueError)) else f"{type(error).__name__}: "
         raise ConfigError(f"{kind} {path} can't be imported: {what}{error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -86,7 +86,7 @@ def import_class(path: str, kind: str, base: type) -> type:
 
 @dataclass(frozen=True)
 class Clash:
-    """Another setting's value that an owner can't work with, and the reason, with a way out."""
+    """A value of another setting that an owner can't work with, the reason, and what to do."""
 
     setting: str
     value: Any

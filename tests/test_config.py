@@ -101,8 +101,8 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
      "not come peer by peer; choose one"),
     ({"pre_aggregation": "on", "device": "cuda"}, "pre_aggregation on can't be used with device cuda: sums have been "
      "tried on the host alone; use pre_aggregation=off"),
-    ({"pre_aggregation": "on", "steps": "4"}, "steps 4 can't be used with pre_aggregation on: a step has some of the "
-     "rows that a sum is made of; choose one"),
+    ({"pre_aggregation": "on", "steps": "4"}, "steps 4 can't be used with pre_aggregation on: a step computes "
+     "only some of the rows in a sum; choose one"),
     ({"nodes_aware": "on", "steps": "4"}, "steps 4 can't be used with nodes_aware on: ranks of a node share the rows "
      "of whole layers; choose one"),
     ({"nodes_aware": "on", "method": "bns"}, "method bns can't be used with nodes_aware on: ranks of a node share rows "

@@ -17,7 +17,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     Raises
     ------
     ConfigError      a design, a sweep or a source can't be read
-    UsageError       options of benchmarks that are timed
+    UsageError       an option that only timed benchmarks have
     """
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for this benchmark: a model has the same cycles every time")

@@ -1,4 +1,4 @@
-"""`hpcgnn bench`: the machine's ceilings, and how near hpcgnn and its peers come."""
+"""`hpcgnn bench`: the machine's ceilings, and how near hpcgnn and its peers come to them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from hpcgnn.run.output import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
-IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers whose epochs can be timed beside ours in one process
-ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that a GPU has too
+IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers that can train with ours in one process
+ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that also run on a GPU
 
 
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,9 +46,9 @@ ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # ben
 def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Path | None, device: str) -> None:
     """Measure kernels, epochs and exchanges against the machine's ceilings and against peers.
 
-    The options may stand behind the command too.
+    These options may also follow the command.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)      # a training that was begun here ends too
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)      # a training that was started here ends too
     ctx.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     if device != "cpu" and ctx.invoked_subcommand not in ON_DEVICE:
         raise click.UsageError(f"--device {device} is not for this benchmark, but for {', '.join(ON_DEVICE)}")
@@ -66,13 +66,13 @@ _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 @command.command("kernels")
 @_graphs_argument
 @click.option("--widths", default="256,64,41", show_default=True, help="Columns of the rows in products.")
-@click.option("--precision", default="fp32,bf16", show_default=True, help="Of rows, but for messages.")
+@click.option("--precision", default="fp32,bf16", show_default=True, help="Precision of rows; messages have their own.")
 @_peer_option(tuple(PEERS))
 @click.pass_obj
 def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, peer: str) -> None:
     """Measure ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
 
-    On a GPU, with --device cuda, torch is the one peer, with cuSPARSE in it.
+    On a GPU, with --device cuda, torch (with its cuSPARSE) is the only peer.
     """
     peers = parse_peers(peer, tuple(PEERS) if shared.device == "cpu" else ("torch",))
     columns = parse_list("--widths", widths, int)
@@ -90,10 +90,10 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 @click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
 @click.pass_obj
 def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
-    """Measure products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
+    """Measure products of bits against torch's int8 and floats, and what skipping empty tiles and reusing tiles gain.
 
-    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, and their batches are multiplied too. With
-    --device cuda all runs on a GPU.
+    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, and batches of clusters are multiplied too. With
+    --device cuda everything runs on a GPU.
     """
     machine, place = open_place("bits", shared, shared.threads or 1)
     check_graphs(graphs)
@@ -105,23 +105,23 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
 
 @command.command("epoch")
 @click.argument("source", type=PATH)
-@click.option("--model", default="sage", show_default=True, help="Of sage, gcn and, in one process, gat.")
+@click.option("--model", default="sage", show_default=True, help="Models: sage, gcn and, in one process, gat.")
 @click.option("--precision", default="fp32", show_default=True,
-              help="Of fp32, bf16, fp16, peers in fp32; in one process of fp32, tf32, bf16 for everybody.")
+              help="fp32, bf16 or fp16 (peers: fp32). In one process: fp32, tf32 or bf16, for peers too.")
 @click.option("--ranks", type=click.IntRange(min=0), default=0,
-              help="Also train on so many ranks, of one thread; in one process: on its device, beside one.")
+              help="Also train on this many ranks with one thread each; in one process: on the same device.")
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
-              help="A training; the first two are not counted. In one process: that are timed.")
+              help="Epochs per training; the first two are not counted. In one process: epochs that are timed.")
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
 @_peer_option(("dgl", *IN_PROCESS))
 @click.pass_obj
 def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
     """Time an epoch on SOURCE, an .npz archive or a folder of shards, and take the peak memory of each contestant.
 
-    Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r. With --device cuda,
-    a SOURCE drawn:ARCS,NODES, or one of the peers pyg-in-process and pyg-compiled, they train once, in this process,
-    from the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and
-    with pyg-compiled also by edges under torch.compile.
+    Contestants train in turn, --repeat times (3), each in its own processes; round r has seed r. With --device cuda, a
+    SOURCE drawn:ARCS,NODES, or one of the peers pyg-in-process and pyg-compiled, they train once, in this process, from
+    the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and with
+    pyg-compiled also by edges under torch.compile.
     """
     from hpcgnn.bench.epoch import find_mpirun
 
@@ -144,7 +144,7 @@ def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
 
 
 def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, Any]) -> None:
-    """Train all contestants of `bench epoch` in this process, and publish what was measured."""
+    """Train all contestants of `bench epoch` in this process, and publish the measurements."""
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for epochs in one process: --epochs says how many are timed")
     peers = parse_peers(flags["peer"], IN_PROCESS)
@@ -171,28 +171,28 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
 @click.option("--method", default="vanilla", show_default=True, metavar="LIST",
               help="hpcgnn's methods, each METHOD or METHOD:BITS.")
 @click.option("--steps", default="1", show_default=True, metavar="LIST",
-              help="hpcgnn's steps an epoch: numbers and auto. Full-graph training with 1 always takes part.")
-@click.option("--precision", default="fp32", show_default=True, help="Of fp32, bf16, fp16; peers train in fp32.")
+              help="hpcgnn's steps per epoch: numbers and auto. Full-graph training with 1 always takes part.")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, bf16, fp16; peers train in fp32.")
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
-              help="hpcgnn trains in one process of --threads threads, or on so many ranks of one thread.")
+              help="hpcgnn trains in one process with --threads threads, or on this many ranks with one thread each.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
-              help="Of features, as preprocess's --normalize-features.")
+              help="Normalization of features, as preprocess's --normalize-features.")
 @_peer_option(("dgl", "pyg"), ", each PEER or PEER:PROCESSES; PEER alone tries 1 process, and --threads of them")
-@click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that everybody tries.")
+@click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that all contestants try.")
 @click.option("--batch", default="1024", show_default=True,
-              help="Training nodes of a step that each peer tries; its processes divide them.")
+              help="Training nodes per step; every peer tries each value, and divides it among its processes.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Of the trial that is shown, whose medians are told; trials are compared on the first.")
+              help="Seeds of the trial that is shown; its medians are reported. Trials are compared on the first seed.")
 @click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Limit of a training.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
               help="Limit of a training, without evaluations.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Epochs between evaluations, which no clock counts.")
+              help="Epochs between evaluations; evaluations are not timed.")
 @click.option("--stop-at-target", is_flag=True,
               help="End a training with the highest target; full-graph training, which sets it, goes on to its limit.")
 @click.pass_obj
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
-    """Train on GRAPH until a validation score is reached, hpcgnn and peers that train on batches.
+    """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.
 
     GRAPH is an .npz archive, a folder of shards, drawn:ARCS, or another SOURCE of preprocess. With --device cuda
     hpcgnn trains on a GPU, and peers can't take part.
@@ -211,10 +211,10 @@ def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
 @command.command("ranks")
 @click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST", help="Ranks of a training.")
 @click.option("--neighbors", default="10,100,1000", show_default=True, metavar="LIST",
-              help="Ranks that a rank shares rows with; where there are fewer ranks, all of them.")
+              help="Ranks that a rank shares rows with; if there are fewer ranks, all of them.")
 @click.pass_obj
 def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
-    """Measure what one rank among many does for its neighbors, seconds and memory, in one process without a network."""
+    """Measure seconds and memory of one rank's work for its neighbors, in one process without a network."""
     shared.refuse_threads("a rank's own work has one")
     num_ranks, num_neighbors = parse_list("--ranks", ranks, int), parse_list("--neighbors", neighbors, int)
     if min(num_ranks) < 2 or min(num_neighbors) < 1:
@@ -251,7 +251,7 @@ def exchange(shared: Shared, rows: int) -> None:
 
 
 def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
-    """Collective: measure; rank 0 prints and writes. Raises ConfigError on one rank."""
+    """Collective: measure; rank 0 prints and writes. Raises ConfigError if there is only one rank."""
     from hpcgnn.run.launch import together
 
     if comm.size < 2:
@@ -274,20 +274,20 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
 @command.command("inference")
 @click.argument("sources", type=FILE, metavar="FILE...", nargs=-1, required=True)
 @click.option("--model", default="gcn,gin,sage", show_default=True,
-              help="Some of gcn (3 x 16), gin and sage (3 x 64), drawn where no FILE is a model.")
+              help="Models to draw if no FILE is a model: gcn (3 x 16), gin and sage (3 x 64).")
 @click.option("--bits", default="2,4,8", show_default=True,
-              help="Of a drawn model's features, weights and what is summed, 2 to 8.")
+              help="Bits of a drawn model's features, weights and sums, 2 to 8.")
 @click.option("--clusters", type=click.IntRange(min=0), default=1500, show_default=True,
-              help="Of METIS, 16 a batch; 0 takes the graph as a whole.")
+              help="METIS clusters, 16 per batch; 0 takes the graph as a whole.")
 @_peer_option(("dgl", "torch"))
 @click.pass_obj
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
-    """Time passes over batches on integers, by bit tiles and by gathering, or over whole graphs, and in floats.
+    """Time inference on integers, by bit tiles and by gathering, over batches or whole graphs, and in floats.
 
-    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model answers for the graph that it
-    was made on, and the graph's archive must be named too. torch as a peer is its sparse product with linear maps in
-    float32, and in dynamically quantized int8. With --device cuda everything lies on a GPU, torch is the only peer, in
-    float32 and float16, and batches are also timed with copies to and from the GPU.
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model runs on the graph that it was
+    made on, so name that archive too. The peer torch multiplies by a sparse matrix, with linear maps in float32 and in
+    dynamically quantized int8. With --device cuda everything is on a GPU, torch is the only peer, in float32 and
+    float16, and batches are also timed with copies to and from the GPU.
     """
     peers = parse_peers(peer, ("dgl", "torch") if shared.device == "cpu" else ("torch",))
     models = parse_choices("--model", model, ("gcn", "gin", "sage"))
@@ -308,7 +308,7 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
               help="KiB of the buffer in front of DRAM.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
 @click.option("--widths", default="", metavar="LIST",
-              help="Also time the aggregation of fp32 rows of so many columns. [default: none]")
+              help="Also time the aggregation of fp32 rows with these numbers of columns. [default: none]")
 @click.pass_obj
 def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: str) -> None:
     """Count the bytes that an aggregation of FILE.npz reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
@@ -356,10 +356,10 @@ def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: 
 def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: str | None) -> None:
     """Model cycles, DRAM and energy of inferences on MEGA's accelerator, HyGCN, GCNAX, GROW and SGCN.
 
-    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model answers for the graph that it
-    was made on, and the graph's archive must be named too. A graph without a model gets GCN, GIN and SAGE of two layers
-    with assumed widths, or one of them (GRAPH.npz:gcn); drawn:nell, drawn:reddit and drawn:products are drawn as large
-    as these. --out gets accelerator.json and accelerator.png.
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file. A model runs on the graph that it was
+    made on, so name that archive too. A graph without a model gets GCN, GIN and SAGE of two layers with assumed widths,
+    or one of them (GRAPH.npz:gcn). drawn:nell, drawn:reddit and drawn:products are random graphs with the sizes of
+    these data sets. --out gets accelerator.json and accelerator.png.
     """
     from hpcgnn.cli.accelerator import model_accelerators
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NUM_ROWS, WIDTH = 16_384, 256
 SECONDS_A_PRODUCT = 1.0
-RUNS = Path("runs")         # where train puts a run that names no folder
+RUNS = Path("runs")         # where train puts a run without --out
 
 
 @click.command("doctor")
@@ -25,8 +25,8 @@ RUNS = Path("runs")         # where train puts a run that names no folder
 def command(threads: int | None) -> None:
     """Say what MPI, cores, GPU, Slurm and packages are here, how fast rows are multiplied, and what to change.
 
-    Under mpirun or srun it says where each rank is bound instead of the rates. Ends with status 1 where a training
-    can't start before something is changed.
+    Under mpirun or srun it shows where each rank is bound instead of the rates. Ends with status 1 if a training can't
+    start before something is changed.
     """
     from hpcgnn.bench.checkup import lines_of
 
@@ -45,7 +45,7 @@ def command(threads: int | None) -> None:
 
 
 def look_around(variables: dict[str, str]) -> list[Finding]:
-    """Collective: the findings of all ranks, on each. `variables` is the environment as the user has set it."""
+    """Collective: the findings of all ranks, on every rank. `variables` is the environment as the user has set it."""
     from hpcgnn.bench.checkup import (
         binding_findings,
         core_findings,
@@ -64,7 +64,7 @@ def look_around(variables: dict[str, str]) -> list[Finding]:
 
 
 def show_rates(threads: int) -> None:
-    """Print the processor, the rates of products in each precision, and what slows them."""
+    """Print the processor, the rates of products in each precision, and the causes of low rates."""
     # These import torch.
     from hpcgnn.bench.checkup import complaints, machine_lines
     from hpcgnn.bench.host import HostPlace

@@ -1,4 +1,4 @@
-"""`hpcgnn export`: a run folder in, one file with its best weights for other programs out."""
+"""`hpcgnn export`: writes the best weights of a run folder as one file for other programs."""
 
 from __future__ import annotations
 

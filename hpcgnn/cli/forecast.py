@@ -1,4 +1,4 @@
-"""What `hpcgnn train --dry-run` prints; `hpcgnn.training.forecast` computes it."""
+"""Output of `hpcgnn train --dry-run`; `hpcgnn.training.forecast` computes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcgnn.training.forecast import Forecast
 
-NAMES = {"features": "input rows, halo rows too", "structure": "ids, arcs and matrices",
+NAMES = {"features": "input rows, halo rows too", "structure": "ids, edges and matrices",
          "weights": "weights, gradients and optimizer", "activations": "kept for the backward pass",
          "halo_rows": "halo rows of one layer", "messages": "messages of one exchange",
          "method_state": "kept by the method between epochs", "process": "in all, at most (measured)"}

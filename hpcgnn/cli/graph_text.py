@@ -1,4 +1,4 @@
-"""What `hpcgnn inspect` prints of shards: graph, cleaning, parts, messages, packages and work; and a picture.
+"""Output of `hpcgnn inspect` about shards: graph, cleaning, parts, messages, packages and work; and a picture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN_CLASSES = 12
 def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
     """Print the graph, what was read, and the table of its parts.
 
-    `shows_reading` is False where what was read has been printed before.
+    `shows_reading` is False if what was read has already been printed.
     """
     if shows_reading:
         print_reading(info.provenance.source, info.cleaning)
@@ -58,7 +58,7 @@ def refinement_line(settings: dict) -> str:
 
 
 def fact_lines(info: GraphInfo) -> list[str]:
-    """What a graph has beyond numbered nodes, numbered classes and edges of equal weight."""
+    """Class names, node ids, edge weights and clusters, if the graph has them."""
     lines = []
     if info.class_names:
         shown = ", ".join(info.class_names[:SHOWN_CLASSES])
@@ -75,7 +75,7 @@ def fact_lines(info: GraphInfo) -> list[str]:
 
 
 def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> None:
-    """Print how important the rows that cross are, and their bytes by pair of parts.
+    """Print the importance of the rows that are sent, and their bytes by pair of parts.
 
     `level_bins` is what `level_bins_of` returns, `dim` the columns of a row.
     """
@@ -132,12 +132,12 @@ def parts_table(info: GraphInfo) -> Table:
 
 
 def edge_imbalance(row: PartitionStatistics, info: GraphInfo) -> float:
-    """Edges of a part over the mean of all parts; 1 in a graph without edges."""
+    """Ratio of a part's edges to the mean of all parts; 1 in a graph without edges."""
     return row.num_edges * info.num_parts / info.num_edges if info.num_edges else 1.0
 
 
 def _choices(provenance: Provenance) -> str:
-    # Shards of an earlier version name no balance and no reorder.
+    # Shards of an earlier version record neither balance nor reorder.
     known = [f"{name} {provenance.settings[name]}" for name in ("balance", "reorder") if name in provenance.settings]
     return ", ".join([provenance.partitioner, f"seed {provenance.seed}", *known])
 
@@ -183,7 +183,7 @@ def _draw_bars(axes, statistics: tuple[PartitionStatistics, ...], title: str, co
 QUANTILES = {"min": 0, "25 %": 25, "median": 50, "75 %": 75, "90 %": 90, "99 %": 99, "max": 100}
 WIDTHS = {"fp32": 32, "8 bits": 8, "1 bit": 1}
 LARGEST_WIDTH = 8
-PARAMETER_BYTES = 4     # of a row of 1 to 8 bits
+PARAMETER_BYTES = 4     # parameters of a row of 1 to 8 bits
 NUM_BARS, BAR_LENGTH = 10, 40
 MAX_PAIRS = 12          # parts up to 4 are listed pair by pair
 NUM_WORST = 8
@@ -216,7 +216,7 @@ def importance_table(info: GraphInfo, level_bins: tuple[int, ...]) -> Table:
 
 
 def bits_line(info: GraphInfo, level_bins: tuple[int, ...]) -> str:
-    """Bits that a sent value gets at base 1, of all parts and of the parts with least and most, as one sentence."""
+    """Mean bits of a sent value at base 1: of all parts, and of the parts with the fewest and most; as one sentence."""
     _, sent = _histograms(info)
     bits = {row.part: _mean_bits(np.array(row.sent_importance), level_bins) for row in info.statistics if row.num_sent}
     least, most = min(bits, key=bits.get), max(bits, key=bits.get)
@@ -235,7 +235,7 @@ def histogram_lines(info: GraphInfo) -> Iterator[str]:
 
 
 def pairs_table(info: GraphInfo, dim: int) -> Table:
-    """Rows by owner and user and what one exchange of them costs; of many parts the spread and the worst pairs."""
+    """Rows by owner and user, and the bytes of one exchange; for many parts, the spread and the worst pairs."""
     rows = np.array([row.sent_to for row in info.statistics])
     owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
     count = rows[owner, user]
@@ -293,7 +293,7 @@ def _share(count: int, histogram: np.ndarray) -> str:
 
 
 def print_work(shards: Path, model: str) -> None:
-    """Print the work of each part over the mean and, of a run, the seconds of each rank over theirs.
+    """Print each part's ratio of work to the mean and, for a run, each rank's ratio of seconds to the mean.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def print_work(shards: Path, model: str) -> None:
 
     Raises
     ------
-    ConfigError      neither, or a run of another number of ranks
+    ConfigError      `model` is neither, or a run with another number of ranks
     ShardError       see `graph_of_shards`
     """
     measured = None if model.isascii() and model.isdigit() else read_measured(Path(model))
@@ -314,8 +314,8 @@ def print_work(shards: Path, model: str) -> None:
                           "give a run on these shards")
     hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, num_layers)
     work = work_of_parts(np.diff(graph.indptr), hops, num_layers, graph.owner, graph.own_parts)
-    click.echo(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, once for each layer "
-               "that does, and their edges")
+    click.echo(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, counted once for "
+               "each layer, and their edges")
     print_table(work_table(work, None if measured is None else np.array(measured.seconds)))
 
 

@@ -1,4 +1,4 @@
-"""Help under headings, short by default and whole with `--help-all`, and what a shell completes at the tab key."""
+"""Help under headings, short by default and complete with `--help-all`; and completion at the tab key of a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def complete_setting(ctx: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """What `--set` may go on with: names of settings, and behind `=` the choices of that one."""
+    """Completions of `--set`: names of settings and, after `=`, the choices of the named one."""
     name, is_assigned, value = typed.partition("=")
     known = {own.name: own for own in known_settings()}
     if not is_assigned:
@@ -49,9 +49,9 @@ METAVARS = {"INTEGER": "N", "FLOAT": "X", "TEXT": "NAME"}
 
 
 def brief_of(flag: str, text: str) -> tuple[str, str]:
-    """What short help says of an option: its first clause, its choices and its default.
+    """Short help of an option: its first clause, its choices and its default.
 
-    `flag` has its metavar; in `text`, "One of …" lists choices, and the default stands in brackets at the end.
+    `flag` includes its metavar; in `text`, "One of …" lists choices, and the default is in brackets at the end.
     """
     text, bracket, default = text.replace(OF_PRESET, "").partition(" [default: ")
     clause, *others = re.split(r"(?<=\.) (?=[A-Z])", text)
@@ -104,7 +104,7 @@ class GroupedCommand(click.Command):
             if shows_all:
                 records += [(f"--set {one.name}=", one.help) for one in rare if one.heading == heading]
             elif len(records) == 1 and sections:
-                # Short help has no heading for one option alone.
+                # Short help prints no heading above a single option.
                 heading = next(reversed(sections))
             if records:
                 sections.setdefault(heading, []).extend(records)
@@ -119,7 +119,7 @@ class GroupedCommand(click.Command):
             formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Where a rare setting is written as a flag, the error names the way to change it.
+        # If a rare setting is written as a flag, the error names the way to change it.
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

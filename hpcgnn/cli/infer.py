@@ -1,4 +1,4 @@
-"""`hpcgnn infer`: an integer model and shards in, predictions and embeddings of all nodes out."""
+"""`hpcgnn infer`: computes predictions and embeddings of all nodes with an integer model."""
 
 from __future__ import annotations
 
@@ -17,42 +17,45 @@ BITS = click.IntRange(2, 8)
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("shards", type=click.Path(path_type=Path))
-@click.option("--bits", type=BITS, help="Of a run folder: bits of weights and of rows that are summed. [default: 8]")
-@click.option("--row-bits", type=BITS, help="Of a run folder: bits of the rows that a layer reads. [default: --bits]")
+@click.option("--bits", type=BITS, help="Bits of weights and of rows that are summed, if MODEL is a run folder. "
+                                        "[default: 8]")
+@click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads, if MODEL is a run folder. [default: "
+                                            "--bits]")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Passes to time.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=1800.0, show_default=True,
-              help="Seconds without progress after which all ranks end and one says where it stands; 0 waits for ever.")
+              help="Seconds without progress after which all ranks end and one says where it is; 0 waits for ever.")
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
-@click.option("--clusters", type=click.IntRange(min=1), help="Answer in batches of so many METIS clusters "
-              "of the whole graph; arcs between clusters are left out. [default: the whole graph at once]")
-@click.option("--batch-size", type=click.IntRange(min=1), help=f"Clusters a batch. [default: {CLUSTERS_A_BATCH}]")
-@click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
+@click.option("--clusters", type=click.IntRange(min=1), help="Cut the graph into this many METIS clusters "
+              "and answer in batches of them; edges between clusters are left out. [default: the whole graph at once]")
+@click.option("--batch-size", type=click.IntRange(min=1), help=f"Clusters per batch. [default: {CLUSTERS_A_BATCH}]")
+@click.option("--between-clusters", is_flag=True, help="Keep the edges between clusters of one batch.")
 @click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
-              help="Of batches: by tiles of bits, by gathering rows, or auto: what is faster for each. [default: auto]")
+              help="How batches are summed: by tiles of bits, by gathering rows, or auto (the faster way for each "
+                   "sum). [default: auto]")
 @click.option("--pack-features", is_flag=True, help="Keep the codes that the first layer reads as Adaptive-Packages "
-              "and multiply from them: less memory and, where most values are zero, less time.")
+              "and multiply from them: less memory and, if most values are zero, less time.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Where to answer; with cuda, ranks of a node share its GPUs out among them.")
 @click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
               "Adaptive-Packages; their size in each format is printed.")
-@click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
-              "is written without.")
+@click.option("--out", type=click.Path(path_type=Path), help="HDF5 file for predictions, logits and embeddings; "
+              "without it none is written.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
     """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank per part.
 
-    MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first. Float models of its shape
-    are timed too then, in float32 and bfloat16.
+    MODEL is a file of hpcgnn quantize, or a run folder. The model of a run folder is quantized first, and float models
+    of its shape are timed too, in float32 and bfloat16.
     """
     if options["clusters"] is None and any(options[name] for name in ("batch_size", "between_clusters", "aggregation")):
-        raise click.UsageError("--batch-size, --between-clusters and --aggregation are of batches; add --clusters")
+        raise click.UsageError("--batch-size, --between-clusters and --aggregation are for batches; add --clusters")
     if options["clusters"] is not None and options["packages"] is not None:
         raise click.UsageError("--packages stores the codes of the whole graph; leave --clusters out")
     if options["clusters"] is not None and options["pack_features"]:
-        raise click.UsageError("--pack-features is of the whole graph, and batches have features of their own form; "
+        raise click.UsageError("--pack-features is for the whole graph, and batches store features in another form; "
                                "leave --clusters out")
     if options["device"] == "cuda" and options["pack_features"]:
-        raise click.UsageError("--pack-features multiplies from packages on the host, and a device has bits of its "
-                               "own; leave one of them out")
+        raise click.UsageError("--pack-features multiplies from packages on the host, and a device stores bits in "
+                               "another form; leave one of them out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
@@ -62,7 +65,7 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for, the same on all ranks; see the command's options."""
+    """The options of the command line, the same on all ranks."""
 
     model: Path
     shards: Path
@@ -90,7 +93,7 @@ class Request:
 
 
 def infer_in_parallel(comm, request: Request) -> None:
-    """Collective: open the model, run and time it, write its answers; rank 0 prints what they are worth."""
+    """Collective: open the model, run and time it, write its answers; rank 0 prints scores, bytes and times."""
     from hpcgnn.run.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
@@ -99,7 +102,7 @@ def infer_in_parallel(comm, request: Request) -> None:
     watch(comm, request.timeout)
     info = read_shared_info(comm, request.shards)
     check_same(comm, {name: value for name, value in vars(request).items() if name not in ("model", "shards")})
-    # These import torch, which takes seconds: what needs no torch is refused before.
+    # These import torch, which takes seconds, so checks without torch come before.
     from hpcgnn.lowbit.inference.model_source import open_model
     from hpcgnn.lowbit.inference.predictions import write_predictions
     from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes, timed
@@ -129,7 +132,7 @@ def infer_in_parallel(comm, request: Request) -> None:
         click.echo(features_line(memory))
         if device is not None:
             click.echo(device_line(batched, repeat))
-        click.echo(batches or f"exchanged: {size_text(sent[0])} a pass, {size_text(sent[1])} in float32")
+        click.echo(batches or f"exchanged: {size_text(sent[0])} per pass, {size_text(sent[1])} in float32")
         click.echo(f"peak memory: {size_text(peak)}, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
@@ -138,7 +141,7 @@ def infer_in_parallel(comm, request: Request) -> None:
 
 
 def store_packages(run, folder: Path) -> None:
-    """Collective: write what the layers read as packages; rank 0 prints what each format takes."""
+    """Collective: write the codes that layers read as packages; rank 0 prints their size in each format."""
     from rich.console import Console
 
     from hpcgnn.cli.packages import sizes_table
@@ -156,7 +159,7 @@ def store_packages(run, folder: Path) -> None:
 
 
 def run_in_batches(run, cut, aggregation: str = "auto"):
-    """Collective: the DealtRun that answers as an IntegerRun does, within batches of a ClusterCut."""
+    """Collective: the DealtRun that answers like an IntegerRun, in batches of a ClusterCut."""
     from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.run.launch import together
 
@@ -166,20 +169,20 @@ def run_in_batches(run, cut, aggregation: str = "auto"):
 
 
 def batches_line(batched, repeat: int) -> str:
-    """Collective: batches of all ranks, and what became of their tiles."""
+    """Collective: one line about the batches of all ranks and their tiles."""
     totals, counts = batched.totals(), batched.counts()
     num_sums = counts.by_tiles + counts.by_gather
-    return (f"batches: {totals.num_batches} with {totals.num_entries:,} of {totals.num_arcs:,} arcs, "
+    return (f"batches: {totals.num_batches} with {totals.num_entries:,} of {totals.num_arcs:,} edges, "
             f"{size_text(totals.packed_bytes)} packed; tiles took {counts.by_tiles // repeat} of {num_sums // repeat} "
-            f"sums a pass and jumped {100 * counts.num_jumped / max(counts.num_places, 1):.1f} % of theirs, all zeros")
+            f"sums per pass and skipped {100 * counts.num_jumped / max(counts.num_places, 1):.1f} % of them, all zeros")
 
 
 def device_line(batched, repeat: int) -> str:
-    """What crosses to rank 0's device in a pass."""
+    """One line about the copies to rank 0's device in a pass."""
     if batched is None:
-        return "device: cuda; bits of features, arcs and weights stay there"
+        return "device: cuda; bits of features, edges and weights stay there"
     copies, num_bytes = (count // repeat for count in batched.copied)
-    return f"device: cuda; {copies} copies a pass of {size_text(num_bytes)}, of rank 0's batches as they are packed"
+    return f"device: cuda; {copies} copies per pass, {size_text(num_bytes)} of packed batches on rank 0"
 
 
 def model_line(model) -> str:
@@ -191,7 +194,7 @@ def model_line(model) -> str:
 
 
 def features_line(memory) -> str:
-    """What rows take in shards and in memory; see `hpcgnn.lowbit.inference.run.RowBytes`."""
+    """Bytes of rows in shards and in memory; see `hpcgnn.lowbit.inference.run.RowBytes`."""
     between = "" if memory.between is None else f", and {size_text(memory.between)} of rows between layers"
     return (f"features: {size_text(memory.stored)} as {memory.stored_form} in the shards; in memory "
             f"{size_text(memory.kept)} as {memory.form}{between}")
@@ -206,7 +209,7 @@ def scores_line(score: str, scores: dict[str, float]) -> str:
 
 
 def time_line(seconds: float, repeat: int, float_seconds: dict[str, float], num_ranks: int) -> str:
-    """Seconds of a pass, and of the passes in floats that were timed, as a sentence."""
+    """Seconds of a pass, and of the timed passes in floats, as a sentence."""
     against = "".join(f"; in {name} {time_text(of_floats)}, {of_floats / seconds:.2f} times as long"
                       for name, of_floats in float_seconds.items())
-    return f"time: {time_text(seconds)} a pass on {num_ranks} ranks, median of {repeat}{against}"
+    return f"time: {time_text(seconds)} per pass on {num_ranks} ranks, median of {repeat}{against}"

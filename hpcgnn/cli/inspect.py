@@ -1,4 +1,4 @@
-"""`hpcgnn inspect`: show what a folder of shards holds as text, as tables by part and by pair, and as a picture."""
+"""`hpcgnn inspect`: shows the contents of a folder of shards as text, tables by part and by pair, and a picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-DEFAULT_DIM = 256   # where the graph has no features
+DEFAULT_DIM = 256   # columns of a row if the graph has no features
 
 
 @click.command()
@@ -17,12 +17,12 @@ DEFAULT_DIM = 256   # where the graph has no features
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True,
-              help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
+              help="Check every part: its checksum, its content, and that parts fit each other.")
 def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work: str | None) -> None:
-    """Show what the folder SHARDS holds, part by part, and what its parts send each other.
+    """Show what the folder SHARDS holds, part by part, and what the parts send each other.
 
-    With a number of LAYERS also what an epoch of such a model computes in each part, which reads all parts; with a RUN
-    folder, what an epoch of its model does, beside what its ranks took.
+    With a number of LAYERS it reads all parts and also shows what an epoch of such a model computes in each part. With
+    a RUN folder it shows this for the run's model, next to the seconds of the run's ranks.
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import level_bins_of, plot_parts, print_info, print_messages, print_table

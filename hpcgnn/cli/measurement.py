@@ -1,4 +1,4 @@
-"""What the subcommands of `hpcgnn bench` share: options, where they run, and how they say what they have found."""
+"""Shared by the subcommands of `hpcgnn bench`: options, the place where they run, and their output."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 class Steps:
-    """Shows which step runs, on a watched terminal, and what each has found.
+    """Shows the running step and each step's result on standard error.
 
-    On a terminal the running step stands in the last line, after the time since the start, and its finding replaces it.
-    Where HPCGNN_PROGRESS=1 asks for progress in a file, both are lines. Else only findings are printed, one line each,
-    on standard error. `stream` None shows no progress.
+    On a terminal the running step is the last line, after the time since the start, and its result replaces it. If
+    HPCGNN_PROGRESS=1 asks for progress in a file, step and result are separate lines. Otherwise only results are
+    printed, one line each. `stream` None shows no progress.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -92,19 +92,19 @@ class Steps:
         return f"{elapsed:>11}  {text}"
 
     def _fitting(self, line: str) -> str:
-        # A line that folds could not be cleared again.
+        # A line that wraps could not be cleared again.
         if not self._is_live:
             return line
         columns = os.get_terminal_size(self._stream.fileno()).columns
         return line[:columns - 1] if columns else line      # some terminals don't tell
 
 
-DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a repetition takes milliseconds
+DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # per contestant on a GPU, where a repetition takes milliseconds
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Options of the group, None where one was not given; the device, "cpu" or "cuda"; and the steps to watch."""
+    """Options of the group, None if not given; the device, "cpu" or "cuda"; and the `Steps` that show progress."""
 
     repeat: int | None = None
     threads: int | None = None
@@ -113,13 +113,13 @@ class Shared:
     steps: Steps = field(default_factory=Steps.watched, compare=False)
 
     def refuse_threads(self, reason: str) -> None:
-        """Raise UsageError where --threads was given to a benchmark that can't take it."""
+        """Raise UsageError if --threads was given to a benchmark that can't take it."""
         if self.threads is not None:
             raise click.UsageError(f"--threads is not for this benchmark: {reason}")
 
 
 class SharedOptionsGroup(click.Group):
-    """Takes its own options behind the name of a subcommand too."""
+    """Also accepts its own options after the name of a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # The group's options and their values move to the front.
@@ -180,7 +180,7 @@ def place_of(shared: Shared, repeat: int) -> Any:
 
 
 def announce(kind: str, threads: int) -> dict[str, Any]:
-    """Describe the machine, and say what is measured where, before seconds pass with imports and graphs."""
+    """Describe the machine, and print what is measured where, before imports and graphs take seconds."""
     from hpcgnn.bench.machine import describe_machine
 
     machine = describe_machine(threads)
@@ -191,13 +191,13 @@ def announce(kind: str, threads: int) -> dict[str, Any]:
 
 def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failures: list[str] | None = None,
            result_type: type[BenchmarkResult] | None = None) -> None:
-    """Measure, write the files after every row, so that an interrupted run leaves what it has, and print the table.
+    """Measure, write the files after every row, so that an interrupted run leaves its results, and print the table.
 
-    A `result_type` shows the rows in its own way.
+    `result_type` decides how rows are shown.
 
     Raises
     ------
-    HpcgnnError      a part could not be measured; the others are published before
+    HpcgnnError      a part could not be measured; the other parts were published
     """
     from hpcgnn.bench.result import BenchmarkResult
 

@@ -1,4 +1,4 @@
-"""What `hpcgnn inspect --packages` prints: the size of the features in each format, and the packages' bits."""
+"""Output of `hpcgnn inspect --packages`: the size of the features in each format, and the packages' bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALE_BITS = 32
 
 @dataclass
 class PackageCount:
-    """Packages of all parts: bits by format, those of the index among them, and the sum of rows' widths."""
+    """Packages of all parts: bits by format, bits of the index, and the sum of the rows' widths."""
 
     formats: dict[str, StoredSize]
     index_bits: int
@@ -31,7 +31,7 @@ def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
 
     Raises
     ------
-    ShardError                features are no packages, or a part can't be read
+    ShardError                features are not packages, or a part can't be read
     KernelError               a package is malformed
     """
     count = PackageCount({}, 0, 0)
@@ -49,15 +49,15 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
     num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
     stored = count.formats[PACKAGE].bits + SCALE_BITS * info.num_nodes
     return [
-        f"packages: {count.width_bits / num_rows:.3f} bits a node on average, zero rows counted as 0",
-        f"packages: {stored / num_values:.3f} bits stored a value, {32 * num_values / max(stored, 1):.1f} times less "
+        f"packages: {count.width_bits / num_rows:.3f} bits per node on average, zero rows counted as 0",
+        f"packages: {stored / num_values:.3f} bits stored per value, {32 * num_values / max(stored, 1):.1f} times less "
         f"than float32: {size_text(stored / 8)} with positions, {size_text(count.index_bits / 8)} of index and "
         f"{size_text(SCALE_BITS * info.num_nodes / 8)} of scales",
     ]
 
 
 def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
-    """One row per format, its size also over the ideal and the dense one."""
+    """One row per format: its size, and its ratios to the ideal and the dense size."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "

@@ -1,4 +1,4 @@
-"""`hpcgnn plan`: say before a job is queued what its runs need and take."""
+"""`hpcgnn plan`: predicts memory, bytes and seconds of runs before a job is queued."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--cluster", type=FILE, help="What a node computes a second and how nodes are joined, a TOML file.")
+@click.option("--cluster", type=FILE, help="TOML file with a node's rates of work and the network between nodes.")
 @click.option("--measure", type=FILE, metavar="FILE",
-              help="Write such a file of the machine that runs this, under mpirun with as many ranks as a node will "
-                   "have; nothing is planned.")
-@click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: that of the shards, else 4,16,64,256,1024]")
+              help="Measure this machine and write such a file, under mpirun with as many ranks as a node will have; "
+                   "nothing is planned.")
+@click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: number of parts in the shards, else "
+                                              "4,16,64,256,1024]")
 @click.option("--method", default="vanilla,uniform:8,uniform:1,pipegcn", show_default=True, metavar="LIST",
               help="Methods, each METHOD or METHOD:BITS.")
 @click.option("--model", default="sage", show_default=True, help="sage or gcn.")
@@ -33,23 +34,23 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
 @click.option("--norm", type=click.Choice(("none", "layer")), default="layer", show_default=True)
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
-@click.option("--balance", type=click.Choice(BALANCES), help="[default: as of hpcgnn preprocess]")
+@click.option("--balance", type=click.Choice(BALANCES), help="[default: as in hpcgnn preprocess]")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
-              help="Of the partitioner, and of what is drawn.")
-@click.option("--symmetrize/--directed", default=False, help="As of hpcgnn preprocess.")
+              help="Seed of the partitioner, and of everything drawn.")
+@click.option("--symmetrize/--directed", default=False, help="As in hpcgnn preprocess.")
 @click.option("--root", type=PATH, help="Folder of OGB datasets. [default: dataset]")
-@click.option("--make-labels", type=click.IntRange(min=2), metavar="K", help="As of hpcgnn preprocess.")
+@click.option("--make-labels", type=click.IntRange(min=2), metavar="K", help="As in hpcgnn preprocess.")
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
-              help="Cut only so large a share of the graph, and estimate the others' rows. [default: 1 up to 2e8 arcs]")
+              help="Cut only this share of the graph, and estimate the other rows. [default: 1 up to 2e8 edges]")
 @click.option("--as", "larger", metavar="SIZES",
               help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
-                   "and, as you like, train=N; edges count in both directions.")
+                   "and optionally train=N; edges count in both directions.")
 @click.option("--out", type=PATH, help="Folder for plan.json, table.txt and plan.png.")
 def command(source: str | None, cluster: Path | None, measure: Path | None, **flags: Any) -> None:
     """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.
 
-    SOURCE is a source graph as hpcgnn preprocess takes it, which is cut into each number of parts, or a folder of
-    shards; the plan of its own parts is exact in rows and bytes.
+    SOURCE is a source graph of hpcgnn preprocess, which is cut into each number of parts, or a folder of shards; the
+    plan for the shards' own parts is exact in rows and bytes.
     """
     if measure is not None:
         if source is not None or cluster is not None:
@@ -67,7 +68,7 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
                           "run it without mpirun or srun")
     parse_choices("--precision", flags["precision"], PRECISIONS)
     if "," in flags["precision"]:
-        raise click.UsageError(f"--precision is {flags['precision']!r}; a plan is of one precision")
+        raise click.UsageError(f"--precision is {flags['precision']!r}; a plan has one precision")
     parts = None if flags["parts"] is None else sorted(set(parse_list("--parts", flags["parts"], int)))
     plan(source, cluster, parts, flags)
 
@@ -77,7 +78,7 @@ def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
     from hpcgnn.run.launch import together
 
     together(comm, lambda: check_writable(file) if comm.rank == 0 else None)
-    # What a rank of a training holds before it reads its part.
+    # Imports that a rank of a training has before it reads its part.
     import hpcgnn.training.job  # noqa: F401
     from hpcgnn.bench.exchange import RanksPlace
     from hpcgnn.bench.machine import describe_machine
@@ -110,7 +111,7 @@ REMARKS = ["Rates of one rank while all ranks of its node compute, as hpcgnn pla
 
 
 def check_writable(file: Path) -> None:
-    """Raise ConfigError where the file can't be written."""
+    """Raise ConfigError if the file can't be written."""
     try:
         file.touch()
     except OSError as error:
@@ -144,9 +145,9 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
 
 
 def write_plan(made, text: str, out: Path) -> None:
-    """Write plan.json, table.txt and, where it can be drawn, plan.png.
+    """Write plan.json, table.txt and, if it can be drawn, plan.png.
 
-    Raises ConfigError where a file can't be written.
+    Raises ConfigError if a file can't be written.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal (memory, bytes and seconds of every run, then what to choose) and as a picture."""
+"""A plan as tables for a terminal (memory, bytes and seconds of every run, a recommendation) and as a picture."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plan_text(plan: Plan) -> str:
     head = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
             f"{sizes.edges:,} edges, {sizes.features} features, {sizes.classes} classes; {size.model} "
             f"{size.num_layers} x {size.hidden_dim} in {size.precision}, "
-            f"{plan.cluster.network.ranks_per_node} ranks a node",
+            f"{plan.cluster.network.ranks_per_node} ranks per node",
             "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; ")]
     tables = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
               _seconds_table(plan.predictions)]
@@ -100,7 +100,7 @@ def _memory_table(predictions: list[Prediction]) -> Table:
 
 def _bytes_table(predictions: list[Prediction]) -> Table:
     table = _table("rows and bytes of an epoch; pairs of ranks that share rows", [
-        "pairs", "halo rows / rows", "rows a pair, mean", "max", "within nodes", "a pair, mean", "max",
+        "pairs", "halo rows / rows", "rows per pair, mean", "max", "within nodes", "per pair, mean", "max",
         "between nodes", "a pair, mean", "max", "an evaluation", "once"])
 
     def cells(one: Prediction) -> list[str]:
@@ -113,7 +113,7 @@ def _bytes_table(predictions: list[Prediction]) -> Table:
 
 
 def _seconds_table(predictions: list[Prediction]) -> Table:
-    table = _table("seconds of an epoch, by stage of the slowest rank; exchanges where no sum hides them", [
+    table = _table("seconds of an epoch, by stage of the slowest rank; exchanges as far as sums don't hide them", [
         "epoch", *(STAGE_NAMES.get(stage, stage) for stage in STAGES), "mean / slowest", "exchanges in all",
         "by closed form"])
 

@@ -1,4 +1,4 @@
-"""`hpcgnn predict`: a run folder and shards in, one file with the answers for all nodes out."""
+"""`hpcgnn predict`: writes the answers of a trained model for all nodes to one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ TIMEOUT_SECONDS = 1800.0
 @click.argument("run_folder", type=click.Path(path_type=Path))
 @click.argument("shards", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="File to write; its ending says the format: .parquet, .h5, .npz or .csv. None is written without.")
+              help="File to write; its ending selects the format: .parquet, .h5, .npz or .csv. Without it none is "
+                   "written.")
 @click.option("--embeddings", is_flag=True, help="Also write the rows that the last layer reads.")
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool) -> None:
@@ -30,7 +31,7 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
 
 def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
                         other_graph: bool) -> None:
-    """Collective: open the run, answer, write the file on rank 0, and print what the answers are worth."""
+    """Collective: open the run, answer, write the file on rank 0, and print the scores."""
     from hpcgnn.run.launch import together, watch
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
@@ -38,7 +39,7 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)
     check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph})
-    # These import torch, which takes seconds: what needs no torch is refused before.
+    # These import torch, which takes seconds, so checks without torch come before.
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun
 

@@ -50,24 +50,25 @@ class PartitionerChoice(click.Choice):
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
 @click.option("--partitioner", type=PartitionerChoice(PARTITIONERS), metavar=f"[{'|'.join(PARTITIONERS)}|FILE]",
               default=DEFAULT_PARTITIONER, show_default=True,
-              help="kaminpar and metis minimize rows sent, metis-cut cut edges; ldg streams graphs too large for them. "
-                   "The first three balance what --balance says; ldg, random and contiguous balance nodes. FILE has "
-                   "the part of each node, as METIS writes it or behind the nodes' ids.")
+              help="kaminpar and metis minimize the rows sent, metis-cut minimizes cut edges; ldg streams graphs too "
+                   "large for them. The first three balance what --balance says; ldg, random and contiguous balance "
+                   "nodes. FILE lists the part of each node: one number per line as METIS writes it, or id,part.")
 @click.option("--balance", type=BalanceChoice(BALANCES), metavar="WHAT",
-              help="What kaminpar and METIS give every part equally much of: nodes, edges, or the work of both, for "
-                   f"which a node counts as {EDGES_A_NODE} edges; training:L counts it once for each of L layers that "
-                   "computes it in an epoch; run:FOLDER does so at the cost that the ranks of that run took. [default: "
-                   "both; nodes for other partitioners]")
+              help="What all parts of kaminpar and METIS share equally: nodes, edges, or both, the work of a layer, "
+                   f"for which a node counts as {EDGES_A_NODE} edges; training:L counts this work in each of L layers "
+                   "that computes the node in an epoch; run:FOLDER also weighs it by the seconds that the ranks of "
+                   "that run took. [default: both; nodes for other partitioners]")
 @click.option("--reorder", type=click.Choice(REORDERS), default=DEFAULT_REORDER, show_default=True,
               help="Order of rows inside a part: nested lays out clusters within clusters, for every level of cache; "
-                   "metis clusters that fit one of them, which takes longer; degree puts rows of many in-neighbors "
-                   "first; rcm is reverse Cuthill-McKee; condense-edge lays out smaller clusters and in each first "
-                   "what others read; none keeps the source's. Losses stay the same.")
+                   "metis lays out clusters that fit one level, which takes longer; degree puts rows with many "
+                   "in-neighbors first; rcm is reverse Cuthill-McKee; condense-edge lays out smaller clusters, and in "
+                   "each puts the rows that others read first; none keeps the source's order. Losses stay the same.")
 @click.option("--cluster-rows", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
-              help="Store which cluster of about N nodes that lie close each node is in, for training in steps; 100 to "
-                   "128 are good. Clusters are of the whole graph, the same for any --parts; 0 stores none.")
+              help="Cut the graph into clusters of about N nearby nodes and store the cluster of each node, for "
+                   "training in steps; 100 to 128 are good. The whole graph is cut, in the same way for any --parts; 0 "
+                   "stores none.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
-              help="Of the partitioner, of random splits and of synthetic graphs.")
+              help="Seed of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
 @click.option("--feature-format", "--feature-dtype", "feature_format", type=click.Choice(FEATURE_FORMATS),
@@ -75,20 +76,20 @@ class PartitionerChoice(click.Choice):
               help="How features are stored: as they are, as float16, or as packages of --feature-bits, which rounds "
                    "them unless they are multiples of few bits, as 0/1 features are.")
 @click.option("--feature-bits", type=click.IntRange(1, 8), default=8, show_default=True,
-              help="Widest row of features stored as packages; each row has a scale of its own, and fewer bits where "
-                   "they hold it exactly. See docs/shards.md for what is lost.")
+              help="Widest row of features stored as packages; each row has its own scale, and fewer bits if they "
+                   "hold it exactly. See docs/shards.md for what is lost.")
 @click.option("--features", type=click.Choice(FEATURES), default="auto", show_default=True,
-              help="The source's own, or structural ones, made from the graph alone; auto makes them where there are "
+              help="The source's features, or structural ones, made from the graph alone; auto makes them if there are "
                    "none.")
 @click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
               help="What to do with NaN and infinite features.")
 @click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
-              help="Rows to unit sum, or columns standardized on training nodes; auto is what is usual for a public "
-                   "dataset (planetoid:, ogb:, graphsaint:), and none for your own files.")
+              help="Scale rows to unit sum, or standardize columns on training nodes; auto is what is usual for a "
+                   "public dataset (planetoid:, ogb:, graphsaint:), and none for your own files.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
-              help="Fractions of the labeled nodes where the source has no split; the rest is test.")
+              help="Fractions of the labeled nodes if the source has no split; the rest is test.")
 @click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,
-              help="What labels are: classes, several labels a node, or targets of a regression; auto takes numbers "
+              help="What labels are: classes, several labels per node, or targets of a regression; auto takes numbers "
                    "with a fraction for targets.")
 @click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
               help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
@@ -124,7 +125,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     if launched_rank():
         return
     print_info(info, shows_reading=False)
-    for text in info.what_was_read.dubious:     # again, where the eye rests after a long cut
+    for text in info.what_was_read.dubious:     # shown again at the end, since a long cut lies between
         click.echo(f"cleaning: dubious: {text}")
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")

@@ -25,7 +25,7 @@ from hpcgnn.data.options import ProgressTask, SilentTask
 
 
 class RateColumn(ProgressColumn):
-    """How much of the total is done per second; empty for a step without a total."""
+    """Rate of progress per second; empty for a step without a total."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -65,7 +65,7 @@ class ShownProgress:
         return ShownTask(self._bars, task)
 
     def finish(self) -> None:
-        """Fill the bar that has no total of its own."""
+        """Fill the bar that has no total."""
         if self._open_ended is not None:
             self._bars.update(self._open_ended, total=1, completed=1)
 

@@ -1,4 +1,4 @@
-"""`hpcgnn quantize`: a run folder in, one file with its model as integers out."""
+"""`hpcgnn quantize`: writes the model of a run folder as integers to one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ BITS = click.IntRange(2, 8)
 @click.argument("shards", type=click.Path(path_type=Path))
 @click.option("--bits", type=BITS, help="Bits of weights and of the rows that are summed. [default: 8]")
 @click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads. [default: --bits]")
-@click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than was trained on.")
+@click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than the run was trained "
+                                                  "on.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Where to calibrate and to answer.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
@@ -25,8 +26,8 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
-    rank per part: every step is the one of least squared error. A run that was trained in clusters is calibrated, and
-    scored before and after, on the arcs that it was trained on.
+    rank per part: each step minimizes the squared error. A run that was trained in clusters is calibrated, and scored
+    before and after, on the edges that it was trained on.
     """
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
@@ -37,13 +38,13 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
 
 def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,
                          other_graph: bool, device: str, out: Path) -> None:
-    """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
+    """Collective: export or calibrate, write the file on rank 0, and print scores and bytes."""
     from hpcgnn.cli.infer import run_in_batches
     from hpcgnn.run.launch import choose_device, together
     from hpcgnn.training.session import read_shared_info
 
     info = read_shared_info(comm, shards)
-    # These import torch, which takes seconds: what needs no torch is refused before.
+    # These import torch, which takes seconds, so checks without torch come before.
     from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.model_file import write_model
     from hpcgnn.lowbit.inference.model_source import integer_config, integer_model
@@ -70,7 +71,7 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
         if trained.remark is not None:
             click.echo(trained.remark)
         if trained.cut is not None:
-            click.echo(f"trained in {trained.cut.clusters} clusters, and scored on their arcs: {trained.cut.flags}")
+            click.echo(f"trained in {trained.cut.clusters} clusters, and scored on their edges: {trained.cut.flags}")
         print_result(model, score, before, after, memory, out)
 
 
@@ -87,7 +88,7 @@ def print_result(model, score: str, before, after: dict[str, float], memory, out
     click.echo(model_line(model))
     click.echo(f"before {scores_line(score, scores_of(before))}")
     click.echo(f"after  {scores_line(score, after)}")
-    click.echo(f"model: {size_text(out.stat().st_size)} in its file, of which {size_text(payload_bytes(model))} are "
+    click.echo(f"model: {size_text(out.stat().st_size)} in its file: {size_text(payload_bytes(model))} are "
                f"numbers and {size_text(-(-model.weight_bits // 8))} weights, {size_text(float_bytes)} in float32")
     click.echo(features_line(memory))
     click.echo(f"model file: {out}")

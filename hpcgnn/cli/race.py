@@ -27,7 +27,7 @@ DRAWN_CLASSES, DRAWN_FEATURES = 40, 128
 
 
 def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, device: str = "cpu") -> RaceBenchmark:
-    """The benchmark of a command line; on a device ours races alone.
+    """The benchmark that a command line asks for; on a device hpcgnn trains without peers.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, dev
 
 
 def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -> None:
-    """Raise ConfigError where a batch has fewer training nodes than a peer has processes."""
+    """Raise ConfigError if a batch has fewer training nodes than a peer has processes."""
     most = max((number for numbers in asked.values() for number in numbers), default=1)
     if min(batches) < most:
         raise ConfigError(f"--batch has {min(batches)}, which {most} processes of a peer can't divide; ask for larger "
@@ -64,7 +64,7 @@ def source_of(graph: str) -> str:
     """The graph as RaceBenchmark takes it: an existing path, or a SOURCE of preprocess. Raises ConfigError for neither.
     """
     if graph.startswith("drawn:"):
-        # This imports torch, which an archive need not wait for.
+        # This imports torch, which an archive does not need.
         from hpcgnn.bench.graphs import SYNTHETIC_DEGREE, drawn_arcs
 
         return (f"synthetic:nodes={round(drawn_arcs(graph) / SYNTHETIC_DEGREE)},mean_degree={SYNTHETIC_DEGREE},"

@@ -1,4 +1,4 @@
-"""`hpcgnn report`: run folders in; a table and one HTML file out."""
+"""`hpcgnn report`: compares run folders in a table and one HTML file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def command(paths: tuple[Path, ...], out: Path | None) -> None:
     """Compare run folders in one HTML file that needs no network. The first RUN is the baseline.
 
     The page has curves to zoom and smooth, tables that sort, and what differs between the runs; any browser shows it.
-    A folder of bench packages or bench dram may stand behind the runs; what it holds is drawn too.
+    Folders of bench packages or bench dram may follow the runs; their results are drawn too.
     """
     from hpcgnn.report.bench_charts import is_of_benchmark, read_bench_folders
 
     benches = [path for path in paths if is_of_benchmark(path)]
     runs = [path for path in paths if path not in benches]
     if not runs:
-        raise ConfigError(f"{', '.join(map(str, benches))} holds what a benchmark has left, and no run; name a run "
+        raise ConfigError(f"{', '.join(map(str, benches))} holds results of a benchmark and no run; name a run "
                           "folder before it")
     if out is None:
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     elif out.suffix not in (".html", ".csv"):
         raise ConfigError(f"--out is {out}; expected a file whose name ends in .html or .csv")
     elif out.suffix == ".csv" and benches:
-        raise ConfigError(f"{benches[0]} is of a benchmark, which is drawn, and a CSV table holds the epochs of runs; "
-                          "name a file that ends in .html")
-    # These import NumPy and rich, which help need not wait for.
+        raise ConfigError(f"{benches[0]} holds a benchmark, which can only be drawn, and a CSV table holds epochs of "
+                          "runs; name a file that ends in .html")
+    # These import NumPy and rich, which --help does not need.
     from rich.console import Console
 
     from hpcgnn.report.comparison import comparison_table

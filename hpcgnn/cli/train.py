@@ -1,4 +1,4 @@
-"""`hpcgnn train`: flags in, one parallel run out. Its flags are the fields of TrainConfig and where files lie."""
+"""`hpcgnn train`: trains a model in one parallel run. Its flags are the fields of TrainConfig and paths of files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def _heading(own: Field) -> str:
-    # A setting of a method has its own heading, named after its users.
+    # Settings of a method are listed under the names of the methods that have them.
     return own.metadata["group"] or f"Method {', '.join(users_of(own.name))}"
 
 
@@ -62,7 +62,7 @@ def _rare_settings() -> list[RareSetting]:
 
 
 def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
-    """Settings of `--set NAME=VALUE`, each of its own type; a user's own method gets values as TOML reads them.
+    """Settings of `--set NAME=VALUE`, each in its declared type; a user's own method gets values as TOML reads them.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--config", "config_file", cls=GroupedOption, type=click.Path(path_type=Path),
               help="TOML file of settings.")
 @click.option("--set", "assignments", cls=GroupedOption, multiple=True, metavar="NAME=VALUE",
-              help="Any setting by its name, several times where needed; --help-all lists those without a flag.")
+              help="Any setting by its name; may be repeated. --help-all lists the settings without a flag.")
 @click.option("--out", cls=GroupedOption, type=click.Path(path_type=Path),
               help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
 @click.option("--resume", cls=GroupedOption, is_flag=True,
@@ -100,9 +100,9 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
             out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank per part.
 
-    Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank
-    that gets SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP or SIGQUIT has all write a checkpoint and end with
-    status 75; Open MPI's mpirun hands on SIGUSR1 and SIGUSR2 only.
+    Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank that gets
+    SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP or SIGQUIT makes all ranks write a checkpoint and end with status
+    75; Open MPI's mpirun hands on SIGUSR1 and SIGUSR2 only.
     """
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite contradict each other")
@@ -121,7 +121,7 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
 
 
 def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
-    """Collective: train the Job of `asked` and the file's settings; rank 0 prints the result."""
+    """Collective: train the Job made from `asked` and the file's settings; rank 0 prints the result."""
     from hpcgnn.run.launch import together
     from hpcgnn.training.job import Job, train
 
@@ -132,7 +132,7 @@ def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> Non
 
 
 def show_result(text: str) -> None:
-    """Print the result of a run that is complete, even if nobody can read it."""
+    """Print the result of a complete run; if standard output can't be written, say so on standard error."""
     try:
         click.echo(text)
     except (OSError, ValueError) as error:
@@ -142,7 +142,7 @@ def show_result(text: str) -> None:
 
 
 def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
-    """Collective: rank 0 prints what the Job of `asked` and the file's settings would take."""
+    """Collective: rank 0 prints what the Job made from `asked` and the file's settings would take."""
     from hpcgnn.cli.forecast import forecast_lines
     from hpcgnn.run.launch import together
     from hpcgnn.training.forecast import forecast
@@ -155,7 +155,7 @@ def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> 
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """Settings of a TOML file; the [provenance] of a run folder's config.toml is not one."""
+    """Settings of a TOML file, without the [provenance] of a run folder's config.toml."""
     if path is None:
         return {}
     settings = read_toml(path)
@@ -168,7 +168,7 @@ def one_line(summary: dict[str, Any]) -> str:
     score = shown_score(summary["test_score"], summary["test_score_std"] if len(summary["seeds"]) > 1 else None,
                         summary["score_is_share"])
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
-    integers = (f"{summary['quantize']} {summary['mean_feature_bits']:.2f} bits a feature, "
+    integers = (f"{summary['quantize']} {summary['mean_feature_bits']:.2f} bits per feature, "
                 f"{summary['stored_kb']:.0f} of {summary['float_kb']:.0f} KB, " if "quantize" in summary else "")
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
             f"bits={bits} ranks={summary['ranks']}: {integers}"

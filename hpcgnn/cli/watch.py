@@ -1,4 +1,4 @@
-"""`hpcgnn watch`: show how the training in a run folder stands, until it ends."""
+"""`hpcgnn watch`: shows the progress of the training in a run folder, until it ends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RUNNING, COMPLETE, GONE = "running", "complete", "gone"
 @click.command()
 @click.argument("run_folder", type=click.Path(path_type=Path))
 def command(run_folder: Path) -> None:
-    """Show how the training in RUN_FOLDER stands, until it ends.
+    """Show the progress of the training in RUN_FOLDER, until it ends.
 
-    Where standard output is no terminal, a line is printed at each change. The status is 0 when the run is complete,
-    and 1 when its process is gone before.
+    If standard output is not a terminal, a line is printed at each change. The status is 0 if the run is complete, and
+    1 if its process ended before.
     """
     watched = WatchedRun(run_folder)
     from rich.console import Console
@@ -44,7 +44,7 @@ def command(run_folder: Path) -> None:
 
 
 def show(watched: WatchedRun, screen: Live | None) -> None:
-    """Draw how the run stands on a terminal; elsewhere print a line where something has changed."""
+    """Draw the run's progress on a terminal; elsewhere print a line after each change."""
     from rich.text import Text
 
     from hpcgnn.report.live import line_of, lines_of
@@ -58,7 +58,7 @@ def show(watched: WatchedRun, screen: Live | None) -> None:
 
 
 class WatchedRun:
-    """A run folder that is looked at again and again.
+    """A run folder that is read again and again.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class WatchedRun:
 
     def look(self) -> str:
         """Read what is new, and return the state."""
-        # The lock is given back after the summary is written, so it is looked at first.
+        # The lock is released after the summary is written, so it is read first.
         is_held = self._is_held()
         self._config = self._config or self._read_config()
         self._tail.read_on()
@@ -103,7 +103,7 @@ class WatchedRun:
 
     @property
     def heading(self) -> str:
-        """Return the run's name, settings and process."""
+        """The run's name, settings and process."""
         provenance = self._config.get("provenance", {})
         words = [str(self._config[name]) for name in ("model", "method") if name in self._config]
         if "dataset" in provenance:
@@ -114,7 +114,7 @@ class WatchedRun:
 
     @property
     def sentence(self) -> str:
-        """Say how the run ended."""
+        """How the run ended, as a sentence."""
         last = self._tail.records[-1] if self._tail.records else None
         place = "before its first epoch" if last is None else f"after epoch {last['epoch']} of seed {last['seed']}"
         if self.state == COMPLETE:

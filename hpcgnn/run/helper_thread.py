@@ -1,4 +1,4 @@
-"""HelperThread: a thread beside the main one that starts, or fails to start, within seconds."""
+"""HelperThread: a second thread that starts, or fails to start, within seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import _thread
 import threading
 from collections.abc import Callable
 
-START_SECONDS = 30.0      # that a new thread has on a loaded machine until it runs
+START_SECONDS = 30.0      # time for a new thread to begin on a loaded machine
 
 
 class HelperThread:

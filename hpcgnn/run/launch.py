@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 
-mpi4py.rc.thread_level = "multiple"    # for the carrier of messages that nobody waits for
+mpi4py.rc.thread_level = "multiple"    # for the carrier of asynchronous messages
 if "HOME" not in os.environ:           # Open MPI does not start without one
     try:
         os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
@@ -53,18 +53,18 @@ with joined_by_mpi():
 
 
 Result = TypeVar("Result")
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # from glibc's malloc.h
 KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
-GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # as glibc begins
+GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # glibc's defaults
 FAREWELL = 1                             # tag of the message of a rank that ends
 SECONDS_BETWEEN_LOOKS = 1.0
-INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
+INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 prints first
 
 
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
 
-    A CollectiveError, which all ranks raise, and any error of a single-rank run are raised on. Other exceptions are
+    A CollectiveError, which all ranks raise, and any error of a single-rank run reach the caller. Other exceptions are
     printed with the rank's number, then MPI_Abort ends all ranks. Raises TrainingError as `check_joined`.
     """
     begin_mpi()
@@ -80,12 +80,12 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
         if comm.size == 1:
             raise
         if isinstance(error, KeyboardInterrupt) and comm.rank:
-            # All ranks of a terminal get it; whichever speaks first takes the others down.
+            # All ranks of a terminal get the signal; the first to print ends the others.
             time.sleep(INTERRUPT_GRACE)
         _print_failure(comm.rank, error)
         exit_code = exit_code_of(error)
         comm.Abort(exit_code)
-        # MPICH's Abort returns before the launcher ends this rank, which must not report its failure a second time.
+        # MPICH's Abort returns before the launcher ends this rank; the rank must not report its failure a second time.
         os._exit(exit_code)
     finally:
         WATCHDOG.stop()
@@ -139,8 +139,8 @@ def attendance_key() -> int:
 class Attendance:
     """Collective: duplicates `comm`, and knows which ranks have ended, so that `check_present` does not wait for them.
 
-    A rank that ends normally tells rank 0 how often it has met the others, and rank 0 tells all: who ended after this
-    meeting has come to it. A rank on the same machine that was killed, or left by os._exit, is detected by its missing
+    A rank that ends normally tells rank 0 how often it has met the others, and rank 0 tells all, so they know whether
+    it came to this meeting. A rank on the same machine that was killed, or left by os._exit, is detected by its missing
     process.
     """
 
@@ -204,7 +204,7 @@ def check_present(comm: MPI.Comm, where: str) -> None:
 
 
 def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
-    """End all ranks, because this one leaves a call that the others are in; do nothing on a single rank."""
+    """End all ranks, because this one leaves a call while the others are in it; do nothing on a single rank."""
     if comm.size == 1:
         return
     how = f"sys.exit({error.code})" if isinstance(error, SystemExit) else "a KeyboardInterrupt"
@@ -219,7 +219,7 @@ def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
 class EndAllRanks:
     """Exception hook: show the uncaught error as Python does, then end all ranks with its exit status.
 
-    Of a CollectiveError, only rank 0 shows the text, and each rank exits in order.
+    For a CollectiveError, only rank 0 shows the text, and each rank exits in order.
     """
 
     show: Callable[..., None]
@@ -285,7 +285,7 @@ def _print_failure(rank: int, error: BaseException) -> None:
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
     """Collective: run a step that each rank does alone; if any rank fails, all raise CollectiveError.
 
-    It names the lowest failing rank, and has its error text.
+    The error names the lowest failing rank, and has its text.
     """
     result, failure = None, None
     HERE.note("does a step of its own")
@@ -370,12 +370,12 @@ def share_cores(comm: MPI.Comm) -> None:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set().union(*node.allgather(usable))
-    # It may be a list, of a number for each level of nested regions.
+    # It may be a list with one number per level of nested regions.
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0] or str(max(1, len(cores) // node.size))
     node.Free()
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, threads)
-    own_policy = "OMP_WAIT_POLICY" in os.environ      # with which no spinning of ours may interfere
+    own_policy = "OMP_WAIT_POLICY" in os.environ      # then the spinning is not changed
     for name, value in WAITING.items():
         if not (own_policy and name == "GOMP_SPINCOUNT"):
             os.environ.setdefault(name, value)
@@ -386,7 +386,7 @@ def share_cores(comm: MPI.Comm) -> None:
 
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory, since the same blocks come again in every epoch."""
-    # A block that went back to the system costs a page fault every 4 KiB when it returns.
+    # A block that went back to the system costs one page fault per 4 KiB when it is allocated again.
     _set_malloc(KEPT)
 
 

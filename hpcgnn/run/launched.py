@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-# What each launcher sets to a rank's number; torchrun's own RANK comes last, since it is a word of many meanings.
+# Variable of each launcher with a rank's number. torchrun's RANK is read last, since other programs set it too.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-# Number of ranks according to the launcher, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
+# Variables with the number of ranks, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-# torchrun sets all of these; each alone is found elsewhere too.
+# torchrun sets all of these; other programs may set some of them.
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 
 

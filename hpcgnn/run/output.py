@@ -1,8 +1,8 @@
 """Text for people: numbers in short units, and output that never ends a run.
 
 A long training writes one line per minute. A full disk (ENOSPC), a reader that has left (EPIPE) or a closed terminal
-(EIO) must not end it, so `tell` and `PatientStream` drop what can't be written. Answers that must arrive, such as that
-of `hpcgnn inspect`, are printed without them.
+(EIO) must not end it, so `tell` and `PatientStream` discard what can't be written. Output that must arrive, such as the
+output of `hpcgnn inspect`, is printed without them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def time_text(seconds: float) -> str:
 
 
 PLAIN = "hpcgnn.plain"      # the error handler that `prepare_streams` installs
-# Characters of ours without a plain form in Unicode's tables.
+# Characters that hpcgnn prints and that have no plain form in Unicode's tables.
 SUBSTITUTES = {"±": "+-", "×": "x", "→": "->", "←": "<-", "–": "-", "—": "-", "−": "-", "·": ".", "•": "*", "≤": "<=",
                "≥": ">=", "≈": "~", "µ": "u", "μ": "u", "█": "#", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
                "√": "sqrt", "∞": "inf"}
@@ -60,7 +60,7 @@ def prepare_streams() -> None:
     """Open closed standard streams on the null device, and replace characters that a stream lacks by plain ones."""
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            # The next file that is opened would get the descriptor otherwise, and whatever a library prints.
+            # Otherwise the next file that is opened would get the descriptor, and with it a library's prints.
             with suppress(OSError):
                 os.fstat(descriptor)
                 continue
@@ -73,12 +73,12 @@ def prepare_streams() -> None:
 
 
 def tell(text: str) -> None:
-    """Write a line to standard error, or drop it."""
+    """Write a line to standard error, or discard it."""
     PatientStream(sys.stderr).write(text + "\n")
 
 
 class PatientStream(io.TextIOBase):
-    """A stream that drops what can't be written; `stream` None drops everything."""
+    """A stream that discards what can't be written; `stream` None discards everything."""
 
     def __init__(self, stream: TextIO | None):
         self._stream = stream

@@ -1,6 +1,6 @@
 """Stop signals: noted by handlers from the program's first lines on, and answered by training between steps.
 
-Only Python's small modules are imported, so that the handlers stand before any library loads.
+Only small modules of Python are imported, so that the handlers are installed before any library loads.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 # terminal SIGHUP, and Ctrl-\ SIGQUIT.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP,
                 signal.SIGQUIT)
-KEPT_IF_IGNORED = (signal.SIGHUP, signal.SIGQUIT)     # by nohup, and by shells for what they start with &
-OUT_OF_TIME = signal.SIGALRM      # stands for the end of `hours`, which no signal tells
+KEPT_IF_IGNORED = (signal.SIGHUP, signal.SIGQUIT)     # ignored by nohup, and by shells for commands started with &
+OUT_OF_TIME = signal.SIGALRM      # stands for the end of `hours`; no such signal is sent
 
 
 class StopRequest:
@@ -28,7 +28,7 @@ class StopRequest:
         self._noted = 0
         self._depth = 0
         self._previous: dict[int, object] = {}
-        self._ends_at = float("inf")      # in seconds of `time.monotonic`
+        self._ends_at = float("inf")      # seconds of `time.monotonic`
         self._reserve = 0.0
         self._lap = 0.0
 
@@ -36,7 +36,7 @@ class StopRequest:
         self._depth += 1
         if self._depth == 1:
             self._noted, self._ends_at, self._reserve = 0, float("inf"), 0.0
-        # Each time: a process that Open MPI starts without a launcher takes SIGHUP for itself.
+        # Installed at each entry: without a launcher, Open MPI's process takes SIGHUP for itself.
         if threading.current_thread() is threading.main_thread():
             self._install()
         return self
@@ -46,9 +46,10 @@ class StopRequest:
             if number in KEPT_IF_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
                 continue
             self._previous.setdefault(number, signal.signal(number, self._note))
-            # System calls of MPI and HDF5 go on after the note.
+            # System calls of MPI and HDF5 go on after the handler.
             signal.siginterrupt(number, False)
-        # A launcher may have blocked them, so that one that came before the handler stood waits until now.
+        # A launcher may have blocked these signals until the handlers were installed; one that came earlier arrives
+        # now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def __exit__(self, *exception) -> None:

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from hpcgnn.errors import TrainingError
 from hpcgnn.run.launched import is_by_torchrun
 
-NUM_PORTS = 16               # behind torchrun's own, of which the server takes the first that is free
-PATIENCE_SECONDS = 120.0     # in which all ranks must have come
+NUM_PORTS = 16               # ports after torchrun's own; the server takes the first that is free
+PATIENCE_SECONDS = 120.0     # time for all ranks to connect
 GREETING = "hpcgnn-pmi"
 MAXIMA = "kvsname_max=256 keylen_max=256 vallen_max=4096"
 
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, listener: socket.socket, token: str, num_ranks: int, mapping: str):
         self._listener, self._token, self._num_ranks = listener, token, num_ranks
-        # MPICH names the memory that ranks of a node share after it, so no two runs may have the same.
+        # MPICH names the memory that ranks of a node share after it, so it must differ between runs.
         self._name = f"hpcgnn_{secrets.token_hex(8)}"
         self._values = {"PMI_process_mapping": mapping} if mapping else {}
         self._waiting: list[socket.socket] = []
@@ -49,7 +49,7 @@ class Server:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             end = time.monotonic() + PATIENCE_SECONDS
-            # Before all ranks have joined, wait until `end`; after that without limit, until each hangs up.
+            # Wait until `end` for all ranks to join; then without limit, until each hangs up.
             while len(self._joined) < self._num_ranks or self._unread:
                 is_complete = len(self._joined) == self._num_ranks
                 ready = selector.select(None if is_complete else max(0.0, end - time.monotonic()))
@@ -134,7 +134,7 @@ def joined_by_mpi() -> Iterator[None]:
     if rank == 0:
         start_server(num_ranks)
     connection = connect(os.environ["MASTER_ADDR"], rank)
-    # MPI hangs up when the process ends; no child of it may keep the connection.
+    # MPI hangs up when the process ends; no child process may keep the connection.
     variables = {"PMI_FD": str(connection.detach()), "PMI_RANK": str(rank), "PMI_SIZE": str(num_ranks)}
     os.environ.update(variables)
     try:
@@ -164,7 +164,7 @@ def process_mapping(num_ranks: int) -> str:
 
 
 def start_server(num_ranks: int) -> None:
-    """Start the server in a process of its own, since MPI holds the interpreter while it initializes.
+    """Start the server in a separate process, since MPI holds the interpreter while it initializes.
 
     Raises TrainingError if no port is free.
     """

@@ -3,8 +3,8 @@
 Each step notes what the rank does in `HERE`, in a tenth of a microsecond and without a system call. The watchdog looks
 at the note 20 times per timeout. If the note did not change for a whole timeout, it asks all watchdogs, through a
 folder that all ranks see, to write down what their ranks do and since when. Example: rank 1 was suspended, and ranks 0
-and 2 wait for it. Two words arrive, so rank 1 has given no sign of life, and rank 0, the lowest that lives, reports it
-and ends the job.
+and 2 wait for it. Only the words of ranks 0 and 2 arrive, so rank 1 has given no sign of life. Rank 0, the lowest that
+lives, reports this and ends the job.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import NamedTuple, TextIO
 
 from hpcgnn.run.helper_thread import HelperThread
 
-STARTUP_SECONDS = 300.0     # granted at least while libraries are loaded and files opened, which leave no notes
-LOOKS = 20                  # in a timeout
+STARTUP_SECONDS = 300.0     # least timeout at the start: loading libraries and opening files leaves no notes
+LOOKS = 20                  # looks per timeout
 LONGEST_LOOK = 30.0         # seconds between two looks
-LOOKS_TO_ANSWER = 4         # after which a rank without a new word is silent,
-LEAST_SECONDS_TO_ANSWER = 3.0    # but not before so long, since a machine may be busy
-SPEAKING_GRACE = 5.0        # seconds in which the lowest rank that lives speaks and takes the others down
+LOOKS_TO_ANSWER = 4         # a rank without a new word after this many looks is silent,
+LEAST_SECONDS_TO_ANSWER = 3.0    # but not before this many seconds, since a machine may be busy
+SPEAKING_GRACE = 5.0        # seconds in which the lowest rank that lives reports and ends the others
 WORDS = ".standstill"
 MAX_NAMED = 8
 
@@ -39,7 +39,7 @@ MAX_NAMED = 8
 class Watchdog:
     """Watches `HERE` from a thread.
 
-    Seconds count only while this process runs: a job that was suspended as a whole has not stood still.
+    Seconds count only while this process runs: the suspension of a whole job is no standstill.
     """
 
     def __init__(self) -> None:
@@ -76,13 +76,13 @@ class Watchdog:
     def _watch(self) -> None:
         period = self._period
         place, seconds, look, looked = HERE.place, 0.0, 0, time.monotonic()
-        asked: tuple[float, dict[int, Word]] | None = None      # when this rank asked, and the words that lay there
+        asked: tuple[float, dict[int, Word]] | None = None      # when this rank asked, and the words that were there
         while not self._stopped.wait(period):
             look, before, looked = look + 1, looked, time.monotonic()
             if HERE.place is not place:
                 place, seconds, asked = HERE.place, 0.0, None
             else:
-                # A longer gap means that this process was suspended, which is no standstill.
+                # A longer gap means that this process was suspended; that is no standstill.
                 seconds += min(looked - before, 2 * period)
             if asked is None and seconds >= self._timeout:
                 asked = looked, self._ask()
@@ -96,7 +96,7 @@ class Watchdog:
             try:
                 words_folder(self._folder).mkdir(exist_ok=True)
             except OSError:
-                self._folder = None      # this rank judges by what it knows itself
+                self._folder = None      # from now on this rank judges alone
         return self._words()
 
     def _answer(self, word: Word) -> None:
@@ -109,7 +109,7 @@ class Watchdog:
             unfinished.write_text(json.dumps(asdict(word)))
             unfinished.replace(file)
         except OSError:
-            return      # then the others say that this rank gave no sign
+            return      # then the other ranks report that this one gave no sign of life
 
     def _words(self) -> dict[int, Word]:
         if self._folder is None:
@@ -161,7 +161,7 @@ class Watchdog:
 
 
 class Colleague(NamedTuple):
-    """Host and process of a rank, by which an operator finds it."""
+    """Host and process of a rank, for the operator."""
 
     host: str
     process: int
@@ -169,7 +169,7 @@ class Colleague(NamedTuple):
 
 @dataclass(frozen=True)
 class Word:
-    """What a rank's watchdog reports: number of the look, what the rank does, and for how long."""
+    """A watchdog's report on its rank: number of the look, what the rank does, and for how long."""
 
     look: int
     does: str
@@ -228,7 +228,7 @@ def say(text: str) -> None:
 
 def _wait_for_reader(stream: TextIO) -> None:
     try:
-        # Open MPI's launcher drops what is still in the pipe of an aborted rank. Wait at most 2 s until the pipe is
+        # Open MPI's launcher discards what is still in the pipe of an aborted rank. Wait at most 2 s until the pipe is
         # empty, then 0.2 s for the launcher to pass it on. Files and terminals need no wait.
         descriptor = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):

@@ -33,7 +33,7 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
         code, out, err = infer(capsys, model, shards, "--clusters", 40, "--batch-size", 2, "--aggregation", way,
                                "--repeat", 2, "--out", shared_path / f"{way}.h5")
         assert code == 0, err
-        assert "batches: 20 with" in out and f"of {dataset.num_edges:,} arcs" in out
+        assert "batches: 20 with" in out and f"of {dataset.num_edges:,} edges" in out
         assert "as codes of " in out and "between layers" not in out      # what batches have there is not counted
         assert ("tiles took 40 of 40 sums" in out) == (way == "tiles")
         found.append(on_rank_zero(comm, lambda path=shared_path / f"{way}.h5": read_predictions(path)))

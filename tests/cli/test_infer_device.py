@@ -76,11 +76,11 @@ def test_a_device_answers_what_the_host_does(hpcgnn, emulating, shards, shared_p
         assert getattr(found, name).tobytes() == getattr(expected, name).tobytes(), name
     line, = [line for line in printed.splitlines() if line.startswith("device: ")]
     if options:
-        said = re.fullmatch(r"device: cuda; (\d+) copies a pass of [\d.]+ .B, of rank 0's batches as they are packed",
+        said = re.fullmatch(r"device: cuda; (\d+) copies per pass, [\d.]+ .B of packed batches on rank 0",
                             line)
         assert said is not None and int(said[1]) == 1, line
     else:
-        assert line == "device: cuda; bits of features, arcs and weights stay there"
+        assert line == "device: cuda; bits of features, edges and weights stay there"
     if backend is not None:
         started = {name for name, _, _ in backend.launches}
         assert any(name.startswith("map_") for name in started) and any(name.startswith("finish_") for name in started)

@@ -69,7 +69,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--method", "uniform"], "method uniform needs its bits"),
     (["--model", "gat"], "hpcgnn plan knows what sage and gcn compute and send, not gat"),
     (["--precision", "bf16"], "has no table [rates.bf16]"),
-    (["--precision", "fp32,bf16"], "a plan is of one precision"),
+    (["--precision", "fp32,bf16"], "a plan has one precision"),
     (["--parts", "0"], "--parts is '0'; expected positive numbers"),
     (["--parts", "4000"], "synthetic has 400 nodes and 4000 parts were asked for"),
     (["--as", "nodes=5"], "--as lacks edges=N"),

@@ -71,7 +71,7 @@ def test_quantize_keeps_the_scores_and_says_in_the_file_what_they_are_of(hpcgnn,
     run, file = train(hpcgnn, shards, shared_path / "run", cut, quantize="degree-steps"), shared_path / "model.h5"
     status, printed, _ = hpcgnn("quantize", run, shards, "--out", file)
     what, _, before, after, *_ = printed.splitlines()
-    assert status == 0 and what == f"trained in 24 clusters, and scored on their arcs: {' '.join(map(str, cut))}"
+    assert status == 0 and what == f"trained in 24 clusters, and scored on their edges: {' '.join(map(str, cut))}"
     assert [re.findall(r"([\d.]+) %", line) for line in (before, after)] == 2 * [reported(run)]
     assert answered(hpcgnn, file, shards, *cut)[0] == reported(run)
     other = next(flags for flags in (CUT, JOINED) if flags != cut)

@@ -117,8 +117,8 @@ def test_the_command_draws_benchmarks_beside_a_run(tmp_path, capsys):
 
 def test_a_benchmark_alone_or_in_a_table_is_refused(tmp_path, capsys):
     run, bench = write_quantized_run(tmp_path / "run"), write_package_bench(tmp_path / "sizes")
-    for words, sentence in (([bench], "holds what a benchmark has left, and no run"),
-                            ([run, bench, "--out", tmp_path / "all.csv"], f"{bench} is of a benchmark, which")):
+    for words, sentence in (([bench], "holds results of a benchmark and no run"),
+                            ([run, bench, "--out", tmp_path / "all.csv"], f"{bench} holds a benchmark, which")):
         with pytest.raises(SystemExit) as stop:
             main(["report", *map(str, words)])
         assert stop.value.code == 1 and sentence in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_inspect_prints_bits_by_format(tmp_path, capsys):
     code, out, err = run(capsys, "inspect", tmp_path, "--packages")
     assert (code, err) == (0, "")
     held = np.count_nonzero(dataset.features.toarray().any(axis=1)) / 60
-    assert f"packages: {held:.3f} bits a node on average" in out
+    assert f"packages: {held:.3f} bits per node on average" in out
     table = [line.split() for line in out[out.index("features by format"):].splitlines() if line.strip()]
     rows = {cells[0]: cells[1:] for cells in table}      # values, their unit, positions, their unit, all, its unit
     assert {"ideal", "adaptive-package", "dense", "bitmap", "csr", "coo"} <= rows.keys()

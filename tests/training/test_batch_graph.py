@@ -150,7 +150,7 @@ def test_models_that_do_not_answer_in_batches_are_refused(model):
     ({"clusters": 8, "steps": "rows:4"}, "clusters 8 can't be used with steps rows:4: .*; choose one"),
     ({"between_clusters": True}, "between_clusters has no effect on the whole graph; leave it out, or set clusters"),
     ({"batch_size": 4}, "batch_size 4 has no effect .*; leave it out, or set clusters and between_clusters too"),
-    ({"clusters": 8, "batch_size": 4}, "batch_size 4 has no effect where arcs between clusters are left out"),
+    ({"clusters": 8, "batch_size": 4}, "batch_size 4 has no effect if edges between clusters are left out"),
     ({"clusters": -1}, "clusters must be at least 0, found -1"),
     ({"clusters": 8, "between_clusters": True, "batch_size": 0}, "batch_size must be at least 1, found 0")])
 def test_settings_without_a_meaning_are_refused(settings, words):
