@@ -16,6 +16,7 @@ from mpi4py import MPI
 TESTS = Path(__file__).parents[1] / "tests"
 RANK_COUNTS = (1, 2, 3, 4)
 FOLDERS: dict[Path, pytest.Dir] = {}
+WANTED: list[Path] = []      # the file of tests that is read now, where files are read one by one
 CONFTESTS: dict[Path, object] = {}      # of folders that are not collected yet
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
 LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "faults/test_process_faults.py",
@@ -63,9 +64,11 @@ def run_claimed(session, claims: Path) -> bool:
             continue
         if CONFTESTS:
             fixtures._pending_conftests.update(CONFTESTS)
+        WANTED[:] = [Path(argument.partition("::")[0]).absolute()]
         gc.disable()
         items = list(session.perform_collect([argument]))
         num_tests += len(items)
+        gc.freeze()
         gc.enable()
         for item, following in zip(items, [*items[1:], None], strict=False):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -131,8 +134,13 @@ def marked_ranks(test) -> list[int] | None:
     return [named] if isinstance(named, int) else list(named)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_ignore_collect(collection_path):
-    """Leave out, on several ranks, files without a test for so many: every rank would read them for nothing."""
+    """Leave out, on several ranks, files without a test for so many, which every rank would read for nothing; and all
+    files but the one that is wanted.
+    """
+    if WANTED:
+        return None if collection_path == WANTED[0] or collection_path in WANTED[0].parents else True
     if MPI.COMM_WORLD.size > 1 and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
         return None if may_have_tests_for(MPI.COMM_WORLD.size, collection_path.read_text()) else True
     return None
