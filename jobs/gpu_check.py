@@ -487,10 +487,10 @@ def draw(device: str, folder: Path, arcs: str, nodes: str) -> None:
 
     from hpcgnn.bench.graphs import draw_training_graph
     from hpcgnn.shards.schema import Provenance
-    from hpcgnn.shards.writer import write_shards
+    from hpcgnn.shards.writer import Making, write_shards
 
     dataset = draw_training_graph(round(float(arcs)), int(nodes), device)
-    write_shards(dataset, np.zeros(dataset.num_nodes, np.int32), 1, folder, "float32",
+    write_shards(dataset, np.zeros(dataset.num_nodes, np.int32), folder, Making(reorder="none"),
                  Provenance(f"drawn:{arcs},{nodes}", "contiguous", 0))
 
 

@@ -16,7 +16,7 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 from hpcgnn.training.checkpoint import Checkpoint, read_checkpoint
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
@@ -45,7 +45,8 @@ def random_owner(dataset: GraphDataset, num_parts: int, seed: int = 0) -> np.nda
 
 def write(dataset: GraphDataset, owner: np.ndarray, num_parts: int, folder: Path) -> Path:
     """Write shards from one process."""
-    write_shards(dataset, owner, num_parts, folder, "float32", Provenance("test", "given", 0), overwrite=True)
+    write_shards(dataset, owner, folder, Making(num_parts, reorder="none", overwrite=True),
+                 Provenance("test", "given", 0))
     return folder
 
 

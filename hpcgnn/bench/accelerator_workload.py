@@ -62,7 +62,7 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
             for kind in kinds:
                 yield topology_workload(read_topology(Path(source)), kind)
             continue
-        dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
+        dataset = load_source(f"npz:{source}", SourceOptions(feature_kind="auto", normalize_features="auto"))
         fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
         work = BatchedGraph.whole(dataset) if fitting else None
         for path in fitting:

@@ -36,7 +36,7 @@ from hpcgnn.run.launch import MPI
 from hpcgnn.run.output import size_text, time_text
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.run_folder import METRICS, SUMMARY, RunFolder
@@ -112,7 +112,7 @@ class InProcessEpochs(PartedBenchmark):
             return preprocess(Path(self.source), shards, ranks)
         dataset = draw_training_graph(*size, self.device)
         owner = (np.arange(dataset.num_nodes) * ranks // dataset.num_nodes).astype(np.int32)
-        write_shards(dataset, owner, ranks, shards, "float32", Provenance(self.source, "contiguous", 0))
+        write_shards(dataset, owner, shards, Making(ranks, reorder="none"), Provenance(self.source, "contiguous", 0))
         return shards
 
     @cached_property

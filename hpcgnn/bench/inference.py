@@ -56,7 +56,7 @@ class InferenceBenchmark:
         for path, model in waiting.items():
             check_kinds(path, model)
         for source in self.sources:
-            dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
+            dataset = load_source(f"npz:{source}", SourceOptions(feature_kind="auto", normalize_features="auto"))
             work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size) if self.num_clusters \
                 else BatchedGraph.whole(dataset)
             fitting = [path for path, model in waiting.items() if is_of(model, dataset)]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.data.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions, silent
-from hpcgnn.errors import DatasetError
+from hpcgnn.data.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, silent
 from hpcgnn.partition.choices import (
     BALANCES,
     DEFAULT_PARTITIONER,
@@ -78,7 +77,7 @@ class PartitionerChoice(click.Choice):
 @click.option("--feature-bits", type=click.IntRange(1, 8), default=8, show_default=True,
               help="Widest row of features stored as packages; each row has its own scale, and fewer bits if they "
                    "hold it exactly. See docs/shards.md for what is lost.")
-@click.option("--features", type=click.Choice(FEATURES), default="auto", show_default=True,
+@click.option("--features", "feature_kind", type=click.Choice(FEATURES), default="auto", show_default=True,
               help="The source's features, or structural ones, made from the graph alone; auto makes them if there are "
                    "none.")
 @click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
@@ -95,8 +94,7 @@ class PartitionerChoice(click.Choice):
               help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
                    "stability. Scores on them are no benchmark.")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
-@click.pass_context
-def command(context: click.Context, source: str, out: Path, **flags: Any) -> None:
+def command(source: str, out: Path, **flags: Any) -> None:
     """Convert the graph SOURCE into HDF5 shards, one for each rank of the training. Under mpirun, ranks share the work.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
@@ -105,23 +103,16 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
-    from hpcgnn.library.balance import parse_balance
-    from hpcgnn.partition.owner import own_parts
     from hpcgnn.shards.folder import ALONE, shards_in
 
     start = time.perf_counter()
-    own = own_parts(flags["partitioner"])
-    found = parse_balance(flags["balance"], flags["partitioner"], own is not None)
-    context.params["balance"] = found.text
-    flags |= {"own_parts": own, "balance": found.balance, "layers": found.layers, "measured": found.measured}
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
     if has_ranks():
         from hpcgnn.library.preprocess import Ranks
         from hpcgnn.run.launch import run_parallel
 
-        info = run_parallel(lambda comm: preprocess(source, out, settings, flags, Ranks(comm)))
+        info = run_parallel(lambda comm: preprocess(source, out, flags, Ranks(comm)))
     else:
-        info = preprocess(source, out, settings, flags, ALONE)
+        info = preprocess(source, out, flags, ALONE)
     if launched_rank():
         return
     print_info(info, shows_reading=False)
@@ -137,27 +128,13 @@ def has_ranks() -> bool:
     return size.isdecimal() and int(size) > 1
 
 
-def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any], crew: Crew) -> GraphInfo:
-    """Collective: load and partition on rank 0, write on all; the shards keep `settings` as their provenance."""
+def preprocess(source: str, out: Path, flags: dict[str, Any], crew: Crew) -> GraphInfo:
+    """Collective: load and partition on rank 0, write on all."""
     from hpcgnn.cli.graph_text import print_reading
     from hpcgnn.cli.progress import shown_progress
-    from hpcgnn.data.source import load_source
-    from hpcgnn.shards.folder import check_folder, nearest_folder
-    from hpcgnn.shards.making import Making, make_shards
+    from hpcgnn.library.options import PreprocessOptions, preprocess_graph
 
-    crew.together(lambda: None if crew.rank else check_folder(out, flags["overwrite"]))
+    options = crew.together(lambda: PreprocessOptions(**flags).with_measured_run())
     with nullcontext(silent) if crew.rank else shown_progress(has_lines=True) as progress:
-        options = SourceOptions(
-            seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
-            features=flags["features"], normalize_features=flags["normalize_features"],
-            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress,
-            scratch=nearest_folder(out))
-        how = Making(**{item.name: flags[item.name] for item in fields(Making)})
-        try:
-            dataset = crew.together(lambda: None if crew.rank else load_source(source, options))
-            if dataset is not None:      # before the cut, which takes long
-                print_reading(source, dataset.cleaning)
-            return make_shards(dataset, out, how, source, settings, progress, options.scratch, crew)
-        except MemoryError as reason:
-            raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
-                               "--partitioner ldg, which takes less") from reason
+        return preprocess_graph(source, out, replace(options, progress=progress), crew,
+                                lambda source, dataset: print_reading(source, dataset.cleaning), "--partitioner ldg")

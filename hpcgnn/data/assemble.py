@@ -36,7 +36,7 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
     """
     labeled = np.flatnonzero(is_labeled(labels) if unlabeled is None else is_labeled(labels) & ~unlabeled)
     order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
-    train, val = options.split_fractions
+    train, val = options.split
     # The cuts are int(0.6 n) and int(0.8 n) at the default fractions, free of 0.6 + 0.2's rounding.
     cuts = [int(train * len(order)), int(round(train + val, 12) * len(order))]
     return tuple(_mask(part, len(labels)) for part in np.split(order, cuts))
@@ -72,11 +72,11 @@ def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, Cleani
     """Join a cleaned graph with labels made from its in-degrees and a random split.
 
     The name of the dataset says so, and with it every run and report: no such score is a benchmark. Parameters are
-    as of `assemble_dataset`; options.made_classes is given.
+    as of `assemble_dataset`; options.make_labels is given.
 
     Raises DatasetError for more classes than nodes, or what assemble_dataset refuses.
     """
-    num_classes = options.made_classes
+    num_classes = options.make_labels
     labels = made_labels(graph[0], graph[1], num_classes, name)
     remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
               "so no score on them is a benchmark")
@@ -87,7 +87,7 @@ def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, Cleani
 
 def refuse_given_labels(source: str, options: SourceOptions) -> None:
     """Raise DatasetError if labels are to be made for a source that has its own."""
-    if options.made_classes is not None:
+    if options.make_labels is not None:
         raise DatasetError(f"{source} has labels of its own; leave out --make-labels")
 
 
@@ -224,7 +224,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
         origins = dataclasses.replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
                                                         "label, and were left out of the splits"))
     options.progress("preparing features", None)
-    if features is not None and options.features != "structural":
+    if features is not None and options.feature_kind != "structural":
         notes, dubious = look_at_features(features, origins.feature_names)
         remarks += notes
         origins = dataclasses.replace(origins, dubious=origins.dubious + dubious)

@@ -55,7 +55,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     name = name_of(path)
     if "labels" in settings:
         refuse_given_labels(f"edges:{rest}", options)
-    wants_features = options.features != "structural"
+    wants_features = options.feature_kind != "structural"
     labels, features, splits = (
         read_node_file(Path(settings[key]), dtype, options, flags["ids"], flags["header"]) if key in settings else None
         for key, dtype in (("labels", np.float64), ("features" if wants_features else "", np.float32),

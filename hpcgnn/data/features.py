@@ -123,7 +123,7 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
     Raises DatasetError if no features are given and none are to be made.
     """
-    if options.features == "structural" or (options.features == "auto" and given is None):
+    if options.feature_kind == "structural" or (options.feature_kind == "auto" and given is None):
         features = structural_features(indptr, indices)
         remarks = [f"{STRUCTURAL_DIM} structural features were made from the graph alone"]
     elif given is None:

@@ -179,7 +179,7 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
-    if labels is None and options.made_classes is not None:
+    if labels is None and options.make_labels is not None:
         return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name,
                                      given.origins)
     if labels is None:

@@ -35,7 +35,7 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
     graph = _graph(folder / "adj_full.npz", options, name)
     num_nodes = len(graph[0]) - 1
     features_path = folder / "feats.npy"
-    wants_features = options.features != "structural" and features_path.exists()
+    wants_features = options.feature_kind != "structural" and features_path.exists()
     features = in_pieces(load_array(features_path)) if wants_features else None
     labels = _labels(folder / "class_map.json", num_nodes)
     masks = _masks(folder / "role.json", num_nodes, name)

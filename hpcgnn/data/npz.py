@@ -57,7 +57,7 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
                            "it out, or write weight=none for none")
     files = {key: read_node_file(Path(settings[key]), dtype, options, has_ids=False)
              for key, dtype in (("labels", np.float64), ("features", np.float32), ("splits", np.float64))
-             if key in settings and (key != "features" or options.features != "structural")}
+             if key in settings and (key != "features" or options.feature_kind != "structural")}
     choices = Choices(rows=rows or "sources", edge_weight=choice_of(settings.get("weight")),
                       ignore=ignored_of(settings.get("ignore")), **{key: file.values for key, file in files.items()})
     given = graph_of_matrix(matrix, choices, path.stem)
@@ -159,7 +159,7 @@ def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
 
 
 def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Features | None:
-    if options.features == "structural":
+    if options.feature_kind == "structural":
         return None
     if "features" in archive:
         features = archive.rows("features", options.scratch)

@@ -60,7 +60,7 @@ def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
     if rest not in ENTRIES:
         raise DatasetError(f"ogb:{rest} is not known; expected one of {', '.join(ENTRIES)}")
     entry = ENTRIES[rest]
-    folder = _find_folder(rest, entry, options.root or DEFAULT_ROOT)
+    folder = _find_folder(rest, entry, Path(options.root or DEFAULT_ROOT))
     read = _read_binary if entry.is_binary else _read_text
     graph, features, labels = read(rest, folder / "raw", entry, options)
     split = folder / "split" / entry.split
@@ -83,7 +83,7 @@ def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) ->
     graph = build_csr(*columns(edges), num_nodes, options.symmetrize or entry.is_undirected, name, options.progress,
                       options.scratch)
     features = None
-    if options.features != "structural" and (raw / "node-feat.csv.gz").exists():
+    if options.feature_kind != "structural" and (raw / "node-feat.csv.gz").exists():
         table = TextTable(raw / "node-feat.csv.gz", progress=options.progress)
         features = read_matrix(table, np.float32, options.scratch)
     labels = read_matrix(TextTable(raw / "node-label.csv.gz", progress=options.progress), np.float64)
@@ -100,7 +100,7 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
         graph = build_csr(*ends, num_nodes, options.symmetrize or entry.is_undirected, name, options.progress,
                           options.scratch)
         del edges, ends
-        wants_features = options.features != "structural" and "node_feat" in archive
+        wants_features = options.feature_kind != "structural" and "node_feat" in archive
         features = archive.rows("node_feat", options.scratch) if wants_features else None
     with Archive(raw / "node-label.npz") as archive:
         labels = _one_column(archive.read("node_label"), archive.path)

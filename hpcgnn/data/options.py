@@ -135,48 +135,40 @@ Progress = Callable[[str, "float | None"], ProgressTask]
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How to read a source.
+    """How to read a source; `hpcgnn.preprocess` describes each option. The others:
 
-    seed : int                  of a random split, and of a synthetic graph that names none
-    symmetrize : bool           add the reverse of every edge; otherwise edge u -> v only carries messages from u to v
-    root : Path or None         folder of OGB datasets, "dataset" if None
-    non_finite : {"error", "zero"}                   what to do with NaN and infinite features
-    features : {"auto", "given", "structural"}       auto makes features from the graph if the source has none
-    normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
-                                                     nodes; auto follows data/registry.toml for public datasets
+    feature_kind : {"auto", "given", "structural"}   the source's own features, or some made from the graph; auto makes
+                                                     them if the source has none
     is_public : bool            a public dataset by its name, not a file or object of the user
-    split_fractions : (train, val)                   of the labeled nodes; the rest is test
-    made_classes : int or None  classes of labels made from in-degrees, for a source without labels
-    task : {"auto", "classes", "multi-label", "regression"}     auto takes numbers with a fraction for targets
     scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
 
-    Raises DatasetError for a value outside those named above.
+    Raises DatasetError for a value outside those that an option may have.
     """
 
     seed: int = 0
     symmetrize: bool = False
-    root: Path | None = None
+    root: str | Path | None = None
     non_finite: str = "error"
-    features: str = "given"
+    feature_kind: str = "given"
     normalize_features: str = "none"
-    is_public: bool = False
-    split_fractions: tuple[float, float] = (0.6, 0.2)
-    made_classes: int | None = None
+    split: tuple[float, float] = (0.6, 0.2)
+    make_labels: int | None = None
     task: str = "auto"
-    progress: Callable[[str, float | None], ProgressTask] = silent
+    is_public: bool = False
+    progress: Progress = silent
     scratch: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in (("non_finite", NON_FINITE), ("features", FEATURES),
-                              ("normalize_features", NORMALIZATIONS), ("task", TASKS)):
-            if getattr(self, name) not in choices:
-                raise DatasetError(f"{name.replace('_', '-')} is {getattr(self, name)!r}; "
-                                   f"expected one of {', '.join(choices)}")
-        train, val = self.split_fractions
+        for name, value, choices in (("non-finite", self.non_finite, NON_FINITE), ("task", self.task, TASKS),
+                                     ("features", self.feature_kind, FEATURES),
+                                     ("normalize-features", self.normalize_features, NORMALIZATIONS)):
+            if value not in choices:
+                raise DatasetError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+        train, val = self.split
         if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
             raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
                                "expected a positive and a non-negative number that sum to at most 1")
-        if self.made_classes is not None and self.made_classes < 2:
-            raise DatasetError(f"make-labels is {self.made_classes}; expected at least 2 classes")
+        if self.make_labels is not None and self.make_labels < 2:
+            raise DatasetError(f"make-labels is {self.make_labels}; expected at least 2 classes")
         if self.seed < 0:
             raise DatasetError(f"seed is {self.seed}; expected a non-negative integer")

@@ -353,7 +353,7 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
     choices = Choices(
-        features=False if options.features == "structural" else choice_of(settings.get("features")),
+        features=False if options.feature_kind == "structural" else choice_of(settings.get("features")),
         labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
         node_ids=choice_of(settings.get("id")), splits=split_of(settings.get("split")),
         ignore=ignored_of(settings.get("ignore")))

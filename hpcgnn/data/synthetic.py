@@ -229,7 +229,7 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     graph = build_csr(source, target, model.nodes, True, "synthetic", options.progress, options.scratch)
     del source, target
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
-    features = _draw_features(model, labels, feature_rng, options) if options.features != "structural" else None
+    features = _draw_features(model, labels, feature_rng, options) if options.feature_kind != "structural" else None
     return assemble_dataset("synthetic", graph, features, labels, model.classes, None,
                             replace(options, seed=model.seed))
 

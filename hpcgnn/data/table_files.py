@@ -170,6 +170,6 @@ def _several(names: str | None) -> str | bool | list[str] | None:
 
 
 def _features(names: str | None, options: SourceOptions) -> list[str] | bool | None:
-    if options.features == "structural" or names == NOTHING:
+    if options.feature_kind == "structural" or names == NOTHING:
         return False
     return None if names is None else names.split(";")

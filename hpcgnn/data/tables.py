@@ -19,15 +19,10 @@ ROWS = ("sources", "destinations")
 
 @dataclass(frozen=True)
 class Choices:
-    """Where in an object things are, or the things themselves as arrays.
+    """Where in an object things are, or the things themselves as arrays; `hpcgnn.preprocess` describes each option.
 
-    ignore : None, False, or labels or columns to leave out
-                             labels become unknown, columns are no features; False takes each label but NaN for a class
-    features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of names;
-                             None takes what has a usual name; False leaves it out. Splits may be a split's number
-    nodes : table or None    one row per node, beside a table of edges
-    source, target : str, int or None     columns of a table of edges, by name or by position
-    rows : {"sources", "destinations"}    rows of a matrix: A[u, v] is the edge u -> v, or v -> u
+    `features`, `labels`, `splits`, `edge_weight` and `node_ids` may be False, which leaves them out. So may `ignore`,
+    which takes each label but NaN for a class.
     """
 
     name: str | None = None
@@ -45,7 +40,6 @@ class Choices:
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
             raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the arc u -> v) or destinations")
-
 
     @property
     def split_column(self) -> int | None:

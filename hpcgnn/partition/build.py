@@ -7,6 +7,8 @@ rank 0 sends rows [0, 1] to it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import scipy.sparse
 
@@ -17,46 +19,70 @@ from hpcgnn.partition.partition import Halo, Partition, find_halos, row_blocks, 
 from hpcgnn.partition.statistics import node_importance
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is cut into parts: what all parts are built from.
+
+    owner : (num_nodes,) int32
+    halos : list of Halo                     of all parts
+    cluster : (num_nodes,) int32 or None     of each node, see cluster_nodes
+    importance : (num_nodes,) float32        of each node, see node_importance
+    """
+
+    dataset: GraphDataset
+    owner: np.ndarray
+    halos: list[Halo]
+    cluster: np.ndarray | None = None
+    importance: np.ndarray | None = None
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.halos)
+
+
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
                     halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
-                    importance: np.ndarray | None = None, cluster: np.ndarray | None = None,
-                    ordered: np.ndarray | None = None) -> Partition:
-    """Build part `part` of `dataset`.
+                    cluster: np.ndarray | None = None) -> Partition:
+    """Build part `part` of `dataset`, its rows in the order that `reorder` names; `halos` of all parts may be known.
 
-    Within a row, `indices` keep the global ascending order, so a row is summed in the same order for any number of
-    parts. What is not given is computed here: `halos` of all parts, `importance` (num_nodes,) float32, and the order of
-    the part's rows, `ordered` (num_inner,) int64. `owner` and `cluster` are (num_nodes,) int32.
+    `owner` and `cluster` are (num_nodes,) int32.
 
     Raises
     ------
     ConfigError               part or owner does not fit num_parts, an unknown order, or more rows than 32-bit ids name
     """
     _check_owner(dataset, owner, part, num_parts)
-    if halos is None:
-        halos = find_halos(dataset, owner, num_parts)
-    if importance is None:
-        importance = node_importance(dataset, halos)
-    if ordered is None:
-        ordered = order_rows(dataset, np.flatnonzero(owner == part), reorder, seed)
-    inner_id, num_central = _central_first(dataset, owner, part, ordered)
-    halo = halos[part]
+    halos = find_halos(dataset, owner, num_parts) if halos is None else halos
+    return partition_of(Cut(dataset, owner, halos, cluster, node_importance(dataset, halos)), part,
+                        order_rows(dataset, np.flatnonzero(owner == part), reorder, seed))
+
+
+def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
+    """Build one part, its rows in the order `ordered`, (num_inner,) int64; ConfigError as `build_partition`.
+
+    Within a row, `indices` keep the global ascending order, so a row is summed in the same order for any number of
+    parts.
+    """
+    dataset, halo = cut.dataset, cut.halos[part]
+    _check_owner(dataset, cut.owner, part, cut.num_parts)
+    inner_id, num_central = _central_first(dataset, cut.owner, part, ordered)
     local_index = _local_index(dataset.num_nodes, inner_id, halo.node_id)
     indptr, indices = _local_rows(dataset, inner_id, local_index)
-    boundary_index, boundary_offset = _boundary(halos, part, num_parts, local_index)
+    boundary_index, boundary_offset = _boundary(cut.halos, part, cut.num_parts, local_index)
     known_id = np.concatenate([inner_id, halo.node_id])
     return Partition(
-        part=part, num_parts=num_parts, num_nodes_global=dataset.num_nodes, num_central=num_central,
+        part=part, num_parts=cut.num_parts, num_nodes_global=dataset.num_nodes, num_central=num_central,
         inner_id=inner_id, halo_id=halo.node_id, halo_offset=halo.offset,
         boundary_index=boundary_index, boundary_offset=boundary_offset,
         indptr=indptr, indices=indices,
         in_degree=(dataset.indptr[known_id + 1] - dataset.indptr[known_id]).astype(np.int32),
-        importance=importance[known_id],
+        importance=cut.importance[known_id],
         features=feature_rows(dataset, inner_id), labels=dataset.labels[inner_id],
         train_mask=dataset.train_mask[inner_id], val_mask=dataset.val_mask[inner_id],
         test_mask=dataset.test_mask[inner_id],
         edge_weight=_local_weights(dataset, inner_id, len(indices)),
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
-        cluster=None if cluster is None else cluster[inner_id],
+        cluster=None if cut.cluster is None else cut.cluster[inner_id],
     )
 
 

@@ -49,7 +49,7 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
     """
     larger = None if choices.larger is None else parse_sizes(choices.larger)
     options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
-                            made_classes=choices.make_labels, features="auto", progress=progress)
+                            make_labels=choices.make_labels, feature_kind="auto", progress=progress)
     graph = open_graph(source, options)
     if larger is not None and larger.train:
         graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(

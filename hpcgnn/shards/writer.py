@@ -1,30 +1,48 @@
-"""Writes a partitioned graph as a folder of shards: the parts first and graph.h5 last."""
+"""Makes a folder of shards from a graph: chooses owners and clusters, writes the parts, and graph.h5 last."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 import hpcgnn
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.options import ProgressTask, silent
+from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.build import Cut, partition_of
+from hpcgnn.partition.choices import (
+    BALANCES,
+    DEFAULT_LAYERS,
+    DEFAULT_PARTITIONER,
+    DEFAULT_REORDER,
+    MEASURED,
+    MOST_LAYERS,
+    TRAINING,
+    default_balance,
+    split_balance,
+)
+from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.order import order_rows
+from hpcgnn.partition.owner import choose_owners, own_parts, read_own_parts
 from hpcgnn.partition.partition import Halo, Partition, find_halos
 from hpcgnn.partition.statistics import PartitionStatistics, degree_quantiles, measure_partition, node_importance
+from hpcgnn.partition.work import TrainingWork
 from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming
+from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming, kept_stages
+from hpcgnn.shards.reader import read_graph_info, read_owner
 from hpcgnn.shards.records import store_info, store_texts
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
@@ -33,11 +51,124 @@ from hpcgnn.shards.sharing import shared_graph
 NAME_KINDS = {"i": "integers", "U": "texts", "O": "texts"}
 
 
-def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_parts: int, out_dir: Path,
-                 feature_format: str, provenance: Provenance,
-                 progress: Callable[[str, float | None], ProgressTask] = silent, overwrite: bool = False,
-                 reorder: str = "none", feature_bits: int = 8, cluster: np.ndarray | None = None,
-                 crew: Crew = ALONE, stages: Stages = NO_STAGES) -> GraphInfo:
+@dataclass(frozen=True)
+class Measured:
+    """The folder of earlier shards, the layers of a run on them, and each part's seconds to compute an epoch."""
+
+    shards: str
+    num_layers: int
+    seconds: tuple[float, ...]
+
+    def owner(self, dataset: GraphDataset) -> np.ndarray:
+        """The parts that were measured, (num_nodes,) int32.
+
+        Raises ConfigError if the shards are of another graph or number of parts, ShardError if they can't be read.
+        """
+        info = read_graph_info(Path(self.shards))
+        if (info.num_nodes, info.num_edges) != (dataset.num_nodes, dataset.num_edges):
+            raise ConfigError(f"the run to balance by was trained on {self.shards}, which holds {info.num_nodes:,} "
+                              f"nodes and {info.num_edges:,} edges, and {dataset.name} has {dataset.num_nodes:,} and "
+                              f"{dataset.num_edges:,}; give a run on the same graph")
+        if info.num_parts != len(self.seconds):
+            raise ConfigError(f"the run to balance by had {len(self.seconds)} ranks, and {self.shards} holds "
+                              f"{info.num_parts} parts now; train on it again")
+        return read_owner(Path(self.shards), info)
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a graph is cut and stored; `hpcgnn.preprocess` describes each option.
+
+    `measured` is the run that balance "run:FOLDER" names. Raises ConfigError for an option that can't be.
+    """
+
+    parts: int = 1
+    partitioner: Any = DEFAULT_PARTITIONER
+    owner: Any = None
+    balance: str | None = None
+    reorder: str = DEFAULT_REORDER
+    seed: int = 0
+    feature_format: str = "float32"
+    feature_bits: int = 8
+    cluster_rows: int = 0
+    overwrite: bool = False
+    measured: Measured | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("parts", 1), ("cluster_rows", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}")
+        if self.own_parts is not None and self.balance is not None:
+            raise ConfigError(f"parts come from {self.cut_by}, so balance {self.balance} says nothing of them; "
+                              "leave it out")
+        if not split_balance(self.what_is_balanced)[0]:
+            raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to "
+                              f"{MOST_LAYERS} layers, or {MEASURED}:FOLDER, found {self.balance!r}")
+
+    @property
+    def own_parts(self) -> Any:
+        """The user's own array or file with the part of each node, or None."""
+        return own_parts(self.partitioner, self.owner)
+
+    @property
+    def cut_by(self) -> str:
+        """The partitioner's name, the file of the user's own parts, or "array"."""
+        own = self.own_parts
+        return self.partitioner if own is None else str(own) if isinstance(own, Path) else "array"
+
+    @property
+    def what_is_balanced(self) -> str:
+        """`balance` as users write it, also where they leave it out."""
+        return self.balance or default_balance(self.cut_by)
+
+
+def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: str, settings: dict[str, Any],
+                progress: Progress = silent, scratch: Path | None = None, crew: Crew = ALONE) -> GraphInfo:
+    """Collective: cut a graph into parts on rank 0, and write them on all ranks.
+
+    `source` and `settings` are kept in the shards as their provenance; `scratch` is for large temporary files.
+    `dataset` is None on ranks other than 0. Raises ConfigError or ShardError as choose_owners, cluster_nodes and
+    write_shards.
+    """
+    kind, layers = split_balance(how.what_is_balanced)
+    measured = how.measured
+
+    def own() -> tuple[np.ndarray, str]:
+        work = None
+        if measured is not None:
+            work = TrainingWork(measured.num_layers, measured.owner(dataset), measured.seconds)
+        elif kind == TRAINING:
+            work = TrainingWork(int(layers or DEFAULT_LAYERS))
+        owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed,
+                                          kind if measured is None else TRAINING, scratch, progress, work)
+        return owner, json.dumps({} if refinement is None else refinement.as_settings())
+
+    def cut() -> tuple[np.ndarray | None, str, np.ndarray | None]:
+        if crew.rank:
+            return None, "", None
+        owner, found = (given, "{}") if given is not None else stages.result("owner", own)
+        cluster = None
+        if how.cluster_rows:
+            cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
+        return owner, found, cluster
+
+    given = crew.together(lambda: None if crew.rank or how.own_parts is None else read_own_parts(
+        how.own_parts, dataset, how.parts))
+    decisive = {item.name: getattr(how, item.name) for item in fields(Making)
+                if item.name not in ("overwrite", "partitioner", "owner")}
+    decisive["partitioner"] = how.cut_by if given is None else hashlib.blake2b(given.tobytes()).hexdigest()
+    with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
+        owner, found, cluster = crew.together(cut)
+        # Shards without clusters stay as they were before these could be asked for, to the byte.
+        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+        provenance = Provenance(source, how.cut_by, how.seed, settings | json.loads(crew.share(found)))
+        return write_shards(dataset, owner, out, how, provenance, cluster, crew, stages)
+
+
+def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir: Path, how: Making,
+                 provenance: Provenance, cluster: np.ndarray | None = None, crew: Crew = ALONE,
+                 stages: Stages = NO_STAGES) -> GraphInfo:
     """Collective: write every part of `dataset`, then graph.h5, and return what graph.h5 holds.
 
     Each rank finds the halos of every crew.size-th part, orders its rows and writes it; the files are the same for any
@@ -46,11 +177,8 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
     Parameters
     ----------
     dataset, owner, cluster   None on ranks other than 0
-    owner : (num_nodes,) int32, values < num_parts
-    feature_format : {"float32", "float16", "package"}
-    overwrite : bool          replace the shards that out_dir holds
-    reorder : str             order of rows in each part, see order_rows; with provenance's seed
-    feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 if a feature is negative
+    owner : (num_nodes,) int32, values < how.parts
+    how : Making              features are stored, and rows ordered by provenance's seed, as it says
     cluster : (num_nodes,) int32 or None     from cluster_nodes
     stages : Stages           keep the order of each part in case the run is interrupted
 
@@ -63,37 +191,36 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
     out_dir = Path(out_dir)
 
     def prepare() -> tuple[FeatureStorage, str]:
-        if feature_format not in FEATURE_FORMATS:
-            raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
-        storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
-        check_folder(out_dir, overwrite)
+        if how.feature_format not in FEATURE_FORMATS:
+            raise ConfigError(f"feature format is {how.feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
+        storage = FeatureStorage.choose(dataset, how.feature_format, how.feature_bits)
+        check_folder(out_dir, how.overwrite)
         return storage, uuid.uuid4().hex
 
     storage, run_id = by_leader(crew, prepare)
-    with (_incoming_of(crew, out_dir, overwrite) as staging,
+    with (_incoming_of(crew, out_dir, how.overwrite) as staging,
           shared_graph(crew, staging, dataset, owner, cluster) as (dataset, owner, cluster)):
-        own = range(crew.rank, num_parts, crew.size)
-        halos = _all_halos(crew, dataset, owner, num_parts, own, progress)
+        own = range(crew.rank, how.parts, crew.size)
+        halos = _all_halos(crew, dataset, owner, how.parts, own, stages.progress)
+        cut = Cut(dataset, owner, halos, cluster)
+        parts = _Parts(staging, storage, run_id, (how.reorder, provenance.seed), stages)
 
         def write() -> tuple[Fingerprint | None, list[PartitionStatistics]]:
             # The last rank has the fewest parts.
-            fingerprint = fingerprint_of(dataset, storage, progress) if crew.rank == crew.size - 1 else None
-            return fingerprint, _write_parts(dataset, owner, halos, own, staging, storage, run_id, progress,
-                                             (reorder, provenance.seed), cluster, stages)
+            fingerprint = fingerprint_of(dataset, storage, stages.progress) if crew.rank == crew.size - 1 else None
+            return fingerprint, parts.write(cut, own)
 
         written = crew.gather(crew.together(write))
         statistics = sorted((counts for _, found in written for counts in found), key=lambda counts: counts.part)
 
         def finish() -> GraphInfo:
-            info = _describe(dataset, storage.form, provenance, run_id, written[-1][0], statistics,
-                             degree_quantiles(dataset, halos), cluster)
+            info = _describe(cut, storage.form, provenance, run_id, written[-1][0], statistics)
             version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
             write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
                          partial(_store_graph, info=info, owner=owner))
             return info
 
         return by_leader(crew, finish)
-
 
 @contextmanager
 def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
@@ -105,35 +232,50 @@ def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: int, own: range,
-               progress: Callable[[str, float | None], ProgressTask]) -> list[Halo]:
+               progress: Progress) -> list[Halo]:
     """Collective: find the halos of this rank's parts; return the halos of all parts."""
     found = crew.gather(crew.together(lambda: find_halos(dataset, owner, num_parts, progress, own)))
     return [found[part % crew.size][part // crew.size] for part in range(num_parts)]
 
 
-def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], own: range, folder: Path,
-                 storage: FeatureStorage, run_id: str, progress: Callable[[str, float | None], ProgressTask],
-                 order: tuple[str, int], cluster: np.ndarray | None, stages: Stages) -> list[PartitionStatistics]:
-    # Half of a row is done when it has its place and its edges, the other half when its features are written.
-    task = progress("writing parts", 2 * int(np.bincount(owner, minlength=len(halos))[own].sum()))
-    # A part's topology is built in memory; its features pass through in blocks.
-    topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
-    importance = node_importance(dataset, halos)
-    statistics = []
-    for part in own:
-        inner_id = np.flatnonzero(owner == part)
-        ordered, _ = stages.result(f"order-{part:04d}", lambda: (order_rows(topology, inner_id, *order), ""))  # noqa: B023
-        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster, ordered)
-        task.advance(partition.num_inner)
-        fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
-        write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
-        statistics.append(measure_partition(partition))
-    return statistics
+@dataclass(frozen=True)
+class _Parts:
+    """Where the files of parts go, and how their rows are stored and ordered: `order` is the order's name and seed."""
+
+    folder: Path
+    storage: FeatureStorage
+    run_id: str
+    order: tuple[str, int]
+    stages: Stages
+
+    def write(self, cut: Cut, own: range) -> list[PartitionStatistics]:
+        dataset, owner = cut.dataset, cut.owner
+        # Half of a row is done when it has its place and its edges, the other half when its features are written.
+        num_rows = int(np.bincount(owner, minlength=cut.num_parts)[own].sum())
+        task = self.stages.progress("writing parts", 2 * num_rows)
+        # A part's topology is built in memory; its features pass through in blocks.
+        topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
+        cut = replace(cut, dataset=topology, importance=node_importance(dataset, cut.halos))
+        statistics = []
+        for part in own:
+            inner_id = np.flatnonzero(owner == part)
+            ordered, _ = self.stages.result(f"order-{part:04d}", lambda: (
+                order_rows(topology, inner_id, *self.order), ""))      # noqa: B023
+            partition = partition_of(cut, part, ordered)
+            task.advance(partition.num_inner)
+
+            def fill(file: h5py.File) -> None:
+                file.attrs["run_id"] = self.run_id
+                _store_part(file, partition)      # noqa: B023
+                store_features(file, dataset, partition.inner_id, self.storage, task)      # noqa: B023
+
+            write_sealed(schema.part_file(self.folder, part), schema.PART_KIND, schema.part_version(self.storage.form),
+                         fill)
+            statistics.append(measure_partition(partition))
+        return statistics
 
 
-def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: GraphDataset, storage: FeatureStorage,
-                task: ProgressTask) -> None:
-    file.attrs["run_id"] = run_id
+def _store_part(file: h5py.File, partition: Partition) -> None:
     for name in schema.PART_SCALARS:
         file.attrs[name] = getattr(partition, name)
     for name in schema.PART_ARRAYS:
@@ -146,7 +288,6 @@ def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: Gra
             store_texts(file, schema.INNER_NAME, partition.inner_name)
         else:
             file[schema.INNER_NAME] = partition.inner_name
-    store_features(file, dataset, partition.inner_id, storage, task)
 
 
 def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
@@ -154,9 +295,9 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
     file["owner"] = owner
 
 
-def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance, run_id: str,
-              fingerprint: Fingerprint, statistics: list[PartitionStatistics],
-              boundary_degree: np.ndarray, cluster: np.ndarray | None) -> GraphInfo:
+def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str, fingerprint: Fingerprint,
+              statistics: list[PartitionStatistics]) -> GraphInfo:
+    dataset, cluster = cut.dataset, cut.cluster
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
         num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
@@ -165,7 +306,7 @@ def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance
         num_test=int(dataset.test_mask.sum()),
         is_multi_label=dataset.is_multi_label, feature_dtype=feature_format,
         provenance=provenance, cleaning=dataset.cleaning, fingerprint=fingerprint, statistics=tuple(statistics),
-        boundary_degree=tuple(boundary_degree.tolist()),
+        boundary_degree=tuple(degree_quantiles(dataset, cut.halos).tolist()),
         task=dataset.task, class_names=dataset.class_names, has_edge_weights=dataset.edge_weight is not None,
         node_names="none" if dataset.node_name is None else NAME_KINDS[dataset.node_name.dtype.kind],
         num_clusters=0 if cluster is None else int(cluster.max()) + 1,

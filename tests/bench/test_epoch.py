@@ -12,7 +12,7 @@ from hpcgnn.bench.epoch import EpochSettings, Trained, complaint, score_line
 from hpcgnn.bench.epoch_work import count_parts, epoch_ceiling, export_arrays, layer_products, layer_widths
 from hpcgnn.bench.peers import epoch_loop
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def dataset():
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
     shards = tmp_path / "shards"
-    write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, num_parts, shards, "float32",
+    write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, shards, Making(num_parts, reorder="none"),
                  Provenance("edges:a.csv", "random", 0))
     assert count_parts(shards) == num_parts
     facts = export_arrays(shards, tmp_path / "arrays.npz")

@@ -97,8 +97,8 @@ def test_losses_of_several_ranks_are_compared(monkeypatch, tmp_path, loss, fails
 
     monkeypatch.setattr(epoch_in_process, "train_ours", train)
     cut = []
-    monkeypatch.setattr(epoch_in_process, "write_shards", lambda graph, owner, ranks, folder, *more: (
-        cut.append(np.bincount(owner).tolist()), write_shards(graph, owner, ranks, folder, *more)))
+    monkeypatch.setattr(epoch_in_process, "write_shards", lambda graph, owner, *more: (
+        cut.append(np.bincount(owner).tolist()), write_shards(graph, owner, *more)))
     made = benchmark(("sage",), has_peer=False, ranks=2)
     (row,) = made.measure()
     assert row.seconds == {OURS: [0.1], f"{OURS} 2 ranks": [0.2]} and "messages are staged" in row.remarks[0]

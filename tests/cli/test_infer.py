@@ -17,7 +17,7 @@ from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 KINDS = ("gcn", "sage", "gin", "gat")
 
@@ -88,8 +88,9 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     comm, dataset, folder = MPI.COMM_WORLD, easy_graph(), shared_path / "shards"
     made_on = fingerprint_of(dataset, FeatureStorage("package"))
     path, out = model_file(shared_path / "m.h5", "sage", made_on), shared_path / "p.h5"
-    on_rank_zero(comm, lambda: write_shards(dataset, random_owner(dataset, comm.size), comm.size, folder, "package",
-                                            Provenance("test", "given", 0)))
+    on_rank_zero(comm, lambda: write_shards(
+        dataset, random_owner(dataset, comm.size), folder, Making(comm.size, reorder="none", feature_format="package"),
+        Provenance("test", "given", 0)))
     status, printed, complaints = hpcgnn("infer", path, folder, "--repeat", 1, "--out", out)
     assert (status, complaints) == (0, "") and "B as packages" in printed
     info = read_graph_info(folder)

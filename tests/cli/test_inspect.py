@@ -13,13 +13,13 @@ from hpcgnn.__main__ import main
 from hpcgnn.cli.graph_text import print_info
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 
 @pytest.fixture
 def shards(tmp_path):
     dataset = random_dataset(60, 200, seed=1, directed=True)
-    write_shards(dataset, np.arange(60, dtype=np.int32) % 3, 3, tmp_path / "g", "float32",
+    write_shards(dataset, np.arange(60, dtype=np.int32) % 3, tmp_path / "g", Making(3, reorder="none"),
                  Provenance("edges:[bold]a.csv", "random", 5))
     return tmp_path / "g"
 

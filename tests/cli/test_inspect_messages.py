@@ -15,7 +15,7 @@ from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.run.output import size_text
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 PERCENTILES = (85, 95, 99)
 
@@ -24,8 +24,8 @@ PERCENTILES = (85, 95, 99)
 def inspect(capsys, tmp_path):
     """inspect(dataset, owner, num_parts, flags ...) -> (standard output, standard error) of the command."""
     def run(dataset, owner, num_parts, *flags):
-        write_shards(dataset, owner, num_parts, tmp_path / "g", "float32", Provenance("x:y", "random", 0),
-                     overwrite=True)
+        write_shards(dataset, owner, tmp_path / "g", Making(num_parts, reorder="none", overwrite=True),
+                     Provenance("x:y", "random", 0))
         with pytest.raises(SystemExit):
             main(["inspect", str(tmp_path / "g"), *map(str, flags)])
         return capsys.readouterr()

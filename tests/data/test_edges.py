@@ -61,7 +61,7 @@ def test_nan_labels_are_unknown_and_in_no_split(files):
 
 
 def test_a_graph_without_labels_names_the_setting(files):
-    dataset = load_source(f"edges:{files}/web.tsv", SourceOptions(features="structural"))
+    dataset = load_source(f"edges:{files}/web.tsv", SourceOptions(feature_kind="structural"))
     assert "labels=FILE" in " ".join(dataset.cleaning.read.dubious)
 
 
@@ -69,7 +69,7 @@ def test_features_are_made_from_the_graph_only_when_asked(files):
     with pytest.raises(DatasetError, match="web has no features; pass --features structural"):
         load(files, features=None)
     spec = f"edges:{files}/web.tsv,labels={files}/labels.csv"
-    assert load_source(spec, SourceOptions(features="structural")).num_features == 128
+    assert load_source(spec, SourceOptions(feature_kind="structural")).num_features == 128
 
 
 @pytest.mark.parametrize(("file", "text", "match"), [

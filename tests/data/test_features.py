@@ -17,8 +17,8 @@ from hpcgnn.data.features import (
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import DatasetError
-from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.reader import read_partition
+from hpcgnn.shards.writer import Making, make_shards
 
 INDPTR, INDICES = np.array([0, 2, 3, 4, 4]), np.array([1, 2, 0, 0], dtype=np.int32)
 
@@ -93,7 +93,7 @@ def test_missing_features_are_refused_with_the_option_that_makes_them():
 
 
 def test_auto_takes_the_given_features_and_makes_them_where_there_are_none():
-    options = SourceOptions(features="auto")
+    options = SourceOptions(feature_kind="auto")
     given = np.ones((len(INDPTR) - 1, 3), dtype=np.float32)
     mask = np.ones(len(INDPTR) - 1, dtype=bool)
     kept, _ = prepare_features(given, INDPTR, INDICES, mask, options, "g")
@@ -189,7 +189,7 @@ def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(for
 
 
 def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():
-    dataset = load_source("synthetic:nodes=2000,mean_degree=6,features=7", SourceOptions(features="auto"))
+    dataset = load_source("synthetic:nodes=2000,mean_degree=6,features=7", SourceOptions(feature_kind="auto"))
     assert dataset.num_features == 7 and not any("structural" in remark for remark in dataset.cleaning.remarks)
 
 

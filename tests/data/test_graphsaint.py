@@ -98,7 +98,7 @@ def test_a_folder_without_features_needs_structural_ones(folder):
     (folder / "feats.npy").unlink()
     with pytest.raises(DatasetError, match="reddit has no features"):
         load(folder)
-    assert load(folder, features="structural").num_features == 128
+    assert load(folder, feature_kind="structural").num_features == 128
 
 
 def test_a_matrix_of_another_layout_is_refused(folder):

@@ -37,7 +37,7 @@ def edges(tmp_path):
 
 
 def test_an_edge_list_without_labels_has_the_nodes_that_it_names(edges):
-    dataset = load_source(f"edges:{edges}", SourceOptions(made_classes=2, features="auto", symmetrize=True))
+    dataset = load_source(f"edges:{edges}", SourceOptions(make_labels=2, feature_kind="auto", symmetrize=True))
     assert (dataset.name, dataset.num_nodes, dataset.num_classes) == ("web-made-labels-2", 6, 2)
     assert np.bincount(dataset.labels).tolist() == [3, 3]
     assert (dataset.train_mask.sum(), dataset.val_mask.sum(), dataset.test_mask.sum()) == (3, 1, 2)
@@ -45,15 +45,15 @@ def test_an_edge_list_without_labels_has_the_nodes_that_it_names(edges):
 
 
 def test_an_edge_list_without_labels_is_for_answers_alone_unless_asked(edges):
-    dataset = load_source(f"edges:{edges}", SourceOptions(features="auto"))
+    dataset = load_source(f"edges:{edges}", SourceOptions(feature_kind="auto"))
     assert dataset.name == "web" and not dataset.is_labeled and not dataset.train_mask.any()
     assert any("has no labels" in line and "--make-labels K" in line for line in dataset.cleaning.read.dubious)
 
 
 @pytest.mark.parametrize(("source", "options", "complaint"), [
-    ("synthetic:nodes=100", {"made_classes": 3}, "synthetic:nodes=100 has labels of its own"),
-    ("edges:{edges},labels={labels}", {"made_classes": 3}, "has labels of its own; leave out --make-labels"),
-    ("edges:{edges}", {"made_classes": 7}, "has 6 nodes, too few for 7 made classes"),
+    ("synthetic:nodes=100", {"make_labels": 3}, "synthetic:nodes=100 has labels of its own"),
+    ("edges:{edges},labels={labels}", {"make_labels": 3}, "has labels of its own; leave out --make-labels"),
+    ("edges:{edges}", {"make_labels": 7}, "has 6 nodes, too few for 7 made classes"),
 ])
 def test_labels_that_cannot_be_made_are_refused(edges, tmp_path, source, options, complaint):
     (tmp_path / "labels.csv").write_text("0\n1\n0\n1\n0\n1\n")
@@ -63,4 +63,4 @@ def test_labels_that_cannot_be_made_are_refused(edges, tmp_path, source, options
 
 def test_fewer_than_two_made_classes_are_refused():
     with pytest.raises(DatasetError, match="make-labels is 1; expected at least 2"):
-        SourceOptions(made_classes=1)
+        SourceOptions(make_labels=1)

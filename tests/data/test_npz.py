@@ -80,7 +80,7 @@ def test_an_archive_without_features_needs_structural_ones(arrays, load):
     del arrays["features"]
     with pytest.raises(DatasetError, match="tiny has no features; pass --features structural"):
         load(arrays)
-    assert load(arrays, SourceOptions(features="structural")).features.shape == (30, 128)
+    assert load(arrays, SourceOptions(feature_kind="structural")).features.shape == (30, 128)
 
 
 def test_an_archive_without_masks_is_split_at_random(arrays, load):
@@ -92,7 +92,7 @@ def test_an_archive_without_masks_is_split_at_random(arrays, load):
 
 def test_labels_of_its_own_are_not_replaced(arrays, load):
     with pytest.raises(DatasetError, match=r"tiny\.npz has labels of its own; leave out --make-labels"):
-        load(arrays, SourceOptions(made_classes=3))
+        load(arrays, SourceOptions(make_labels=3))
 
 
 @pytest.mark.parametrize("key", ["indptr", "indices", "val_mask"])

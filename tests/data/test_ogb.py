@@ -140,7 +140,7 @@ def test_missing_features_need_structural_ones(arxiv):
     (arxiv / "raw" / "node-feat.csv.gz").unlink()
     with pytest.raises(DatasetError, match="ogbn-arxiv has no features"):
         load(arxiv, "ogbn-arxiv")
-    assert load(arxiv, "ogbn-arxiv", features="structural").num_features == 128
+    assert load(arxiv, "ogbn-arxiv", feature_kind="structural").num_features == 128
 
 
 @pytest.mark.parametrize(("file", "table", "match"), [

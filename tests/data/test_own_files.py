@@ -13,8 +13,8 @@ from known_graph import assert_same, graph_in_shards, make_known_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import DatasetError
-from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.reader import read_graph_info
+from hpcgnn.shards.writer import Making, make_shards
 
 CLASSES = ["art", "bio", "law"]
 
@@ -112,9 +112,9 @@ def test_a_matrix_that_is_not_symmetric_needs_a_direction(plain, tmp_path):
     matrix = scipy.sparse.csr_matrix((plain.weights(), (u, v)), shape=(14, 14))
     scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
     with pytest.raises(DatasetError, match=r"a\.npz holds a SciPy matrix A that is not symmetric.*,rows=sources"):
-        load_source(f"npz:{tmp_path}/a.npz", SourceOptions(made_classes=2))
+        load_source(f"npz:{tmp_path}/a.npz", SourceOptions(make_labels=2))
     scipy.sparse.save_npz(tmp_path / "b.npz", matrix + matrix.T)
-    assert load_source(f"npz:{tmp_path}/b.npz", SourceOptions(made_classes=2, features="auto")).cleaning.is_symmetric
+    assert load_source(f"npz:{tmp_path}/b.npz", SourceOptions(make_labels=2, feature_kind="auto")).cleaning.is_symmetric
 
 
 def test_a_damaged_matrix_is_a_sentence(tmp_path):
@@ -122,7 +122,7 @@ def test_a_damaged_matrix_is_a_sentence(tmp_path):
     matrix.indices[1] = 99
     scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
     with pytest.raises(DatasetError, match=r"a\.npz can't be read as a matrix of scipy\.sparse\.save_npz"):
-        load_source(f"npz:{tmp_path}/a.npz,rows=sources", SourceOptions(made_classes=2))
+        load_source(f"npz:{tmp_path}/a.npz,rows=sources", SourceOptions(make_labels=2))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
@@ -188,10 +188,10 @@ def test_an_id_with_leading_zeros_stays_a_text(shards, known, tmp_path):
 def test_numbers_with_a_fraction_are_targets_and_can_be_refused(plain, tmp_path):
     edges = write(tmp_path / "web.csv", edge_rows(plain, has_weight=False))
     labels = write(tmp_path / "y.csv", [[number / 4] for number in range(14)])
-    found = load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto"))
+    found = load_source(f"edges:{edges},labels={labels}", SourceOptions(feature_kind="auto"))
     assert found.task == "regression" and found.labels[:, 0].tolist() == [number / 4 for number in range(14)]
     with pytest.raises(DatasetError, match=r"label 0\.25 at node 1; expected a whole class number"):
-        load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto", task="classes"))
+        load_source(f"edges:{edges},labels={labels}", SourceOptions(feature_kind="auto", task="classes"))
 
 
 EDGE_FAULTS = {
@@ -208,7 +208,7 @@ def test_a_malformed_edge_list_is_a_sentence(known, tmp_path, how):
     edges = write(tmp_path / "web.csv", rows)
     labels = write(tmp_path / "y.csv", label_rows(known, "id", "label"))
     with pytest.raises(DatasetError, match=complaint):
-        load_source(f"edges:{edges},labels={labels}", SourceOptions(features="auto"))
+        load_source(f"edges:{edges},labels={labels}", SourceOptions(feature_kind="auto"))
 
 
 def test_rows_that_can_not_be_matched_are_refused(known, tmp_path):

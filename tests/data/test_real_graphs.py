@@ -53,7 +53,7 @@ def test_row_normalized_cora_has_unit_rows():
 
 
 def test_deezer_is_multi_label_with_structural_features():
-    dataset = load("deezer_hu_multilabel", features="structural")
+    dataset = load("deezer_hu_multilabel", feature_kind="structural")
     assert dataset.is_multi_label
     assert dataset.labels.shape == (47538, 84)
     assert dataset.features.shape == (47538, 128)
@@ -61,6 +61,6 @@ def test_deezer_is_multi_label_with_structural_features():
 
 
 def test_an_unlabeled_topology_is_for_answers_alone():
-    dataset = load("topo_wing_mesh", features="structural")
+    dataset = load("topo_wing_mesh", feature_kind="structural")
     assert not dataset.is_labeled and dataset.num_classes == 1 and (dataset.labels == -1).all()
     assert any("topo_wing_mesh has no labels" in sentence for sentence in dataset.cleaning.read.dubious)

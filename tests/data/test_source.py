@@ -27,8 +27,8 @@ def test_every_kind_refuses_what_is_not_there_in_one_sentence(kind, tmp_path):
 
 
 @pytest.mark.parametrize(("setting", "value"), [
-    ("non_finite", "ignore"), ("features", "none"), ("normalize_features", "column"), ("seed", -1),
-    ("split_fractions", (0.9, 0.2)), ("split_fractions", (0.0, 0.2)),
+    ("non_finite", "ignore"), ("feature_kind", "none"), ("normalize_features", "column"), ("seed", -1),
+    ("split", (0.9, 0.2)), ("split", (0.0, 0.2)),
 ])
 def test_options_outside_their_choices_are_refused(setting, value):
     with pytest.raises(DatasetError, match=r"expected"):

@@ -46,7 +46,7 @@ def numbers_in(path, dtype=np.int64):
 def graph_of(source):
     """Arcs between ids, and the dataset, of a source with labels of its own or made ones."""
     is_made = "labels=" not in source and "nodes=" not in source
-    dataset = load_source(source, SourceOptions(made_classes=2 if is_made else None, features="auto"))
+    dataset = load_source(source, SourceOptions(make_labels=2 if is_made else None, feature_kind="auto"))
     names = list(range(dataset.num_nodes)) if dataset.node_name is None else dataset.node_name.tolist()
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     return sorted((names[u], names[v]) for u, v in zip(dataset.indices, target, strict=True)), dataset

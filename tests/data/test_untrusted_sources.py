@@ -130,7 +130,7 @@ def test_ids_beyond_the_nodes_are_refused_in_any_type():
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path, kind):
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(DatasetError, match=r"pipe\.npz is a pipe or a device; expected a file"):
-        load_source(f"{kind}:{tmp_path}/pipe.npz", SourceOptions(made_classes=2))
+        load_source(f"{kind}:{tmp_path}/pipe.npz", SourceOptions(make_labels=2))
 
 
 def test_a_line_without_end_is_refused_before_memory_is_filled(tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_line_without_end_is_refused_before_memory_is_filled(tmp_path, monkeyp
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"1 " * (1 << 20))
     with pytest.raises(DatasetError, match=r"bomb\.csv\.gz has a line of more than 1 MiB; expected a row a line"):
-        load_source(f"edges:{path}", SourceOptions(made_classes=2))
+        load_source(f"edges:{path}", SourceOptions(make_labels=2))
 
 
 def test_millions_of_empty_lines_are_no_rows(tmp_path):
@@ -153,7 +153,7 @@ def test_millions_of_empty_lines_are_no_rows(tmp_path):
 def test_an_id_below_zero_is_refused(tmp_path):
     (tmp_path / "web.txt").write_text("0 1\n-1 0\n")
     with pytest.raises(DatasetError, match="an edge to node -1, which does not exist"):
-        load_source(f"edges:{tmp_path}/web.txt", SourceOptions(made_classes=2, features="structural"))
+        load_source(f"edges:{tmp_path}/web.txt", SourceOptions(make_labels=2, feature_kind="structural"))
 
 
 def test_a_synthetic_graph_that_no_memory_holds_is_refused():
@@ -173,7 +173,7 @@ def test_memory_that_ends_is_a_sentence(tmp_path, arrays, monkeypatch):
 @pytest.mark.parametrize("kind", ["npz", "edges", "graphsaint", "planetoid"])
 def test_a_name_that_no_file_system_takes_is_a_sentence(kind):
     with pytest.raises(DatasetError, match="File name too long"):
-        load_source(f"{kind}:{'a' * 300}", SourceOptions(made_classes=2 if kind in ("npz", "edges") else None))
+        load_source(f"{kind}:{'a' * 300}", SourceOptions(make_labels=2 if kind in ("npz", "edges") else None))
 
 
 @pytest.mark.parametrize("neighbors", [{0: [0.5]}, {0: [True]}, {0.5: [0]}, {0: [2**70]}, {0: 1}])
@@ -185,7 +185,8 @@ def test_planetoid_nodes_that_are_no_ids_are_refused(tmp_path, neighbors):
 def test_a_class_number_of_twelve_digits_is_one_class(tmp_path):
     (tmp_path / "web.txt").write_text("0 1\n1 0\n")
     (tmp_path / "labels.csv").write_text(f"0\n{10**12}\n")
-    found = load_source(f"edges:{tmp_path}/web.txt,labels={tmp_path}/labels.csv", SourceOptions(features="structural"))
+    found = load_source(f"edges:{tmp_path}/web.txt,labels={tmp_path}/labels.csv",
+                        SourceOptions(feature_kind="structural"))
     assert (found.num_classes, found.class_names) == (2, ("0", "1000000000000"))
 
 

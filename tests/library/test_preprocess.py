@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import networkx
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from training_setup import shared_path  # noqa: F401
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
+from hpcgnn.library.options import Options, PreprocessOptions
 from hpcgnn.shards.reader import read_graph_info
 
 CLASSES = ["art", "bio", "law"]
@@ -364,6 +367,21 @@ def test_edges_between_numbers_with_gaps_name_the_nodes(tmp_path, form):
 def test_features_are_made_where_there_are_none_or_when_asked(made, plain):
     folder = made(data_of(plain), features="structural")
     assert read_graph_info(folder).num_features == 128
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name(made, plain):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'symetrize'; did you mean 'symmetrize'"):
+        made(data_of(plain), symetrize=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'scratch'"):
+        made(data_of(plain), scratch="/tmp")
+
+
+def test_editors_know_each_option_with_the_type_that_is_checked():
+    taken = {item.name: item.type for item in fields(PreprocessOptions)}
+    assert {name: taken.pop(name) for name in Options.__annotations__} == {
+        name: kind.__forward_arg__ for name, kind in Options.__annotations__.items()}
+    assert set(taken) == {"parts", "measured", "feature_kind", "is_public", "progress", "scratch"}
+    assert all(f"{name}" in hpcgnn.preprocess.__doc__ for name in Options.__annotations__)
 
 
 def refused(plain, known):

@@ -11,7 +11,7 @@ from training_setup import easy_graph, losses, on_rank_zero, random_owner, share
 
 from hpcgnn.partition import order
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 CLUSTER_ROWS = 16      # so few that the small graph has several clusters
 
@@ -22,8 +22,8 @@ def write_in_order(num_parts: int, folder: Path, reorder: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "ROWS_A_CLUSTER", CLUSTER_ROWS)
         patch.setattr(order, "ROWS_A_CONDENSED_CLUSTER", CLUSTER_ROWS)
-        write_shards(dataset, random_owner(dataset, num_parts), num_parts, folder, "float32",
-                     Provenance("test", "given", 0), reorder=reorder)
+        write_shards(dataset, random_owner(dataset, num_parts), folder, Making(num_parts, reorder=reorder),
+                     Provenance("test", "given", 0))
     return folder
 
 

@@ -19,7 +19,7 @@ from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance, check_fingerprint
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 FLOAT32 = FeatureStorage("float32")
 
@@ -95,7 +95,7 @@ def test_names_of_nodes_change_nothing(dataset):
 def test_clusters_change_nothing_and_have_a_digest_of_their_own(tmp_path, dataset):
     cluster = np.arange(60, dtype=np.int32) // 7
     owner = np.arange(60, dtype=np.int32) % 2
-    with_clusters, without = (write_shards(dataset, owner, 2, tmp_path / str(given is None), "float32",
+    with_clusters, without = (write_shards(dataset, owner, tmp_path / str(given is None), Making(2, reorder="none"),
                                            Provenance("a:b", "random", 0), cluster=given) for given in (cluster, None))
     assert with_clusters.fingerprint == without.fingerprint
     assert with_clusters.cluster_digest == hash_clusters(cluster.astype(">i8"))
@@ -114,8 +114,8 @@ def test_parts_partitioner_and_order_of_rows_change_nothing(tmp_path, dataset, f
             [(1, "metis", "none"), *((3, one, "none") for one in PARTITIONERS),
              *((2, "ldg", one) for one in REORDERS)]):
         folder = tmp_path / str(number)
-        write_shards(dataset, assign_owners(dataset, parts, partitioner, number), parts, folder, form,
-                     Provenance("a:b", partitioner, number), reorder=reorder)
+        write_shards(dataset, assign_owners(dataset, parts, partitioner, number), folder,
+                     Making(parts, reorder=reorder, feature_format=form), Provenance("a:b", partitioner, number))
         found.add(read_graph_info(folder).fingerprint)
     assert len(found) == 1 and found.pop().is_valid
 
@@ -145,7 +145,8 @@ def test_features_that_are_stored_alike_are_alike(dataset):
 
 @pytest.fixture
 def info(tmp_path, dataset):
-    return write_shards(dataset, np.zeros(60, np.int32), 1, tmp_path, "float32", Provenance("a:b", "random", 0))
+    return write_shards(dataset, np.zeros(60, np.int32), tmp_path, Making(reorder="none"),
+                        Provenance("a:b", "random", 0))
 
 
 @pytest.mark.parametrize("names, words", [

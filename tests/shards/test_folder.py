@@ -22,7 +22,7 @@ from hpcgnn.shards.folder import check_folder, incoming
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.verification import verify_shards
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 TESTS = Path(__file__).parents[1]
 # System calls that change the folder, and by which an interruption is dated.
@@ -33,7 +33,7 @@ def write(folder, num_parts, name="old", overwrite=True):
     dataset = random_dataset(40, 120, seed=num_parts)
     owner = np.arange(40, dtype=np.int32) % num_parts
     origin = Provenance(name, "random", 0)
-    return write_shards(dataset, owner, num_parts, folder, "float32", origin, overwrite=overwrite)
+    return write_shards(dataset, owner, folder, Making(num_parts, reorder="none", overwrite=overwrite), origin)
 
 
 def interrupted_write(folder, num_parts, call, how):

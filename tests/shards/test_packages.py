@@ -18,14 +18,14 @@ from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.verification import verify_shards
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5)
 
 
 def write(folder, dataset, form="package", **how):
     owner = (np.arange(dataset.num_nodes) % 3 % 2).astype(np.int32)
-    return write_shards(dataset, owner, 2, folder, form, ORIGIN, **how)
+    return write_shards(dataset, owner, folder, Making(2, feature_format=form, reorder="none", **how), ORIGIN)
 
 
 def binary_dataset(sparse=True):
@@ -88,7 +88,8 @@ def test_graph_without_features_and_empty_part_come_back(tmp_path):
     dataset = replace(binary_dataset(), features=np.empty((60, 0), np.float32))
     write(tmp_path / "none", dataset)
     assert read_partition(tmp_path / "none", 0, 2).features.shape[1] == 0
-    write_shards(binary_dataset(), np.zeros(60, np.int32), 2, tmp_path / "empty", "package", ORIGIN)
+    write_shards(binary_dataset(), np.zeros(60, np.int32), tmp_path / "empty",
+                 Making(2, feature_format="package", reorder="none"), ORIGIN)
     assert read_partition(tmp_path / "empty", 1, 2).features.shape == (0, 40)
 
 

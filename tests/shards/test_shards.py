@@ -26,12 +26,11 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import measure_partition
 from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
-from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.verification import verify_shards
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, make_shards, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "balance_slack": 1.05})
 TESTS = Path(__file__).parents[1]
@@ -41,8 +40,9 @@ def owner_of(dataset, num_parts, seed=0):
     return np.random.default_rng(seed).integers(0, num_parts, dataset.num_nodes).astype(np.int32)
 
 
-def write(folder, dataset, num_parts=2, dtype="float32", **how):
-    return write_shards(dataset, owner_of(dataset, num_parts), num_parts, folder, dtype, ORIGIN, **how)
+def write(folder, dataset, num_parts=2, dtype="float32", cluster=None, **how):
+    making = Making(num_parts, feature_format=dtype, **{"reorder": "none", **how})
+    return write_shards(dataset, owner_of(dataset, num_parts), folder, making, ORIGIN, cluster)
 
 
 @pytest.fixture
@@ -152,7 +152,8 @@ def test_shards_without_clusters_are_those_of_before_to_the_byte(tmp_path, datas
 
 
 def test_an_empty_part_has_no_ids(tmp_path, dataset):
-    write_shards(with_more(dataset, "texts", "classes"), np.zeros(60, np.int32), 2, tmp_path, "float32", ORIGIN)
+    write_shards(with_more(dataset, "texts", "classes"), np.zeros(60, np.int32), tmp_path,
+                 Making(2, reorder="none"), ORIGIN)
     assert verify_shards(tmp_path).num_parts == 2 and read_partition(tmp_path, 1, 2).inner_name.shape == (0,)
 
 
@@ -193,7 +194,7 @@ def test_folder_holds_one_file_a_part_and_one_for_the_whole(shards):
 
 
 def test_empty_part_comes_back_empty(tmp_path, dataset):
-    write_shards(dataset, np.zeros(60, np.int32), 2, tmp_path, "float32", ORIGIN)
+    write_shards(dataset, np.zeros(60, np.int32), tmp_path, Making(2, reorder="none"), ORIGIN)
     empty = read_partition(tmp_path, 1, 2)
     assert empty.num_inner == 0 and empty.features.shape == (0, 40)
 
@@ -380,8 +381,8 @@ def test_killed_run_leaves_the_folder_as_it_was(tmp_path, dataset, overwrite):
                 os.kill(os.getpid(), signal.SIGKILL)
         writer.store_features = die_in_second_part
         data = random_dataset(60, 200)
-        writer.write_shards(data, (data.features[:, 0] % 3).astype("i4"), 3, sys.argv[2], "float32",
-                            Provenance("x:y", "random", 0), overwrite=True)
+        writer.write_shards(data, (data.features[:, 0] % 3).astype("i4"), sys.argv[2],
+                            writer.Making(3, reorder="none", overwrite=True), Provenance("x:y", "random", 0))
         """), str(TESTS), str(tmp_path)], timeout=30)
     assert result.returncode == -signal.SIGKILL
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")} == before

@@ -13,8 +13,8 @@ from training_setup import shared_path  # noqa: F401
 from hpcgnn.errors import CollectiveError, ShardError
 from hpcgnn.library.preprocess import Ranks
 from hpcgnn.shards import folder as stages
-from hpcgnn.shards import making, writer
-from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.shards import writer
+from hpcgnn.shards.writer import Making, make_shards
 
 COMM = MPI.COMM_WORLD
 CREW = Ranks(COMM)
@@ -35,8 +35,8 @@ def kept_and_of_one_id(monkeypatch):
 def calls(monkeypatch):
     """Count the stages that this rank computes."""
     counted = {"owner": 0, "order": 0}
-    for module, function, name in ((making, "choose_owners", "owner"), (writer, "order_rows", "order")):
-        monkeypatch.setattr(module, function, counting(getattr(module, function), counted, name))
+    for function, name in (("choose_owners", "owner"), ("order_rows", "order")):
+        monkeypatch.setattr(writer, function, counting(getattr(writer, function), counted, name))
     return counted
 
 

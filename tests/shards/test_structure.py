@@ -20,8 +20,9 @@ from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.structure import is_finite
 from hpcgnn.shards.verification import verify_shards
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.writer import Making, write_shards
 
+ORIGIN = Provenance("a:b", "random", 0)
 FORMS = ("float32", "float16", "package")
 
 
@@ -34,14 +35,14 @@ def originals(tmp_path_factory):
             folder = tmp_path_factory.mktemp(form)
             dataset = random_dataset(60, 200, seed=1, directed=True, num_features=5, multi_label=is_multi_label)
             owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
-            write_shards(dataset, owner, 3, folder, form, Provenance("a:b", "random", 0))
+            write_shards(dataset, owner, folder, Making(3, feature_format=form, reorder="none"), ORIGIN)
             made[form, is_multi_label] = folder
     for more in ("texts", "regression"):
         made[more, False] = tmp_path_factory.mktemp(more)
-        write_shards(dataset_of_more(more), owner, 3, made[more, False], "float32", Provenance("a:b", "random", 0))
+        write_shards(dataset_of_more(more), owner, made[more, False], Making(3, reorder="none"), ORIGIN)
     made["clusters", False] = tmp_path_factory.mktemp("clusters")
-    write_shards(random_dataset(60, 200, seed=1), owner, 3, made["clusters", False], "float32",
-                 Provenance("a:b", "random", 0), cluster=np.arange(60, dtype=np.int32) % 9)
+    write_shards(random_dataset(60, 200, seed=1), owner, made["clusters", False], Making(3, reorder="none"), ORIGIN,
+                 cluster=np.arange(60, dtype=np.int32) % 9)
     return made
 
 
