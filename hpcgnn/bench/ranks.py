@@ -25,7 +25,7 @@ from hpcgnn.exchange.stand_in import StandInComm
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.methods.cost_model import fit_links, fixed_links
-from hpcgnn.methods.solving import Solver
+from hpcgnn.methods.solving import Solver, SolverSettings
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.output import size_text
@@ -127,7 +127,8 @@ class SimulatedRank:
 
     def _solvers(self) -> Works:
         squares = tuple(np.ones(len(listed), np.float32) for listed in self.plan.boundary)
-        solver = Solver(self.comm, self.plan, squares, fixed_links(len(self.plan.peers)), WIDTHS, GROUP_SIZE)
+        solver = Solver(self.comm, self.plan, squares, fixed_links(len(self.plan.peers)),
+                        SolverSettings(WIDTHS, GROUP_SIZE))
         traces = {site: simulated_trace(self.plan, site) for site in SITES}
         return {"solver": lambda: solver.solve(traces), "solver, a budget": lambda: solver.solve(traces, BITS)}
 

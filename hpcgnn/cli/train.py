@@ -96,24 +96,23 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
               help="Say what memory, bytes and time the run would take, from a few epochs in memory, and end.")
 @click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
               help="Resume on another graph, split or features than before.")
-def command(shards: Path, preset: str | None, config_file: Path | None, assignments: tuple[str, ...],
-            out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
+def command(shards: Path, config_file: Path | None, assignments: tuple[str, ...], dry_run: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank per part.
 
     Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank that gets
     SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP or SIGQUIT makes all ranks write a checkpoint and end with status
     75; Open MPI's mpirun hands on SIGUSR1 and SIGUSR2 only.
     """
-    if resume and overwrite:
+    of_job = {name: flags.pop(name) for name in ("preset", "out", "resume", "overwrite", "other_graph")}
+    if of_job["resume"] and of_job["overwrite"]:
         raise click.UsageError("--resume and --overwrite contradict each other")
-    if other_graph and not resume:
+    if of_job["other_graph"] and not of_job["resume"]:
         raise click.UsageError("--other-graph has no effect without --resume")
     given = {name: value for name, value in flags.items() if value is not None}
     assigned = read_assignments(assignments)
     for name in sorted(given.keys() & assigned.keys()):
         raise click.UsageError(f"--{name.replace('_', '-')} and --set {name} contradict each other")
-    asked = {"shards": shards, "settings": {**given, **assigned}, "preset": preset, "out": out, "resume": resume,
-             "overwrite": overwrite, "other_graph": other_graph}
+    asked = {"shards": shards, "settings": {**given, **assigned}, **of_job}
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 

@@ -78,28 +78,23 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     0.871
     """
     with plain_torch():
-        return _fit(model, graph, out, resume, overwrite, other_graph, preset, (loss, score, prefers_low, optimizer,
-                                                                                schedule, tuple(callbacks)), settings)
-
-
-def _fit(model: Any, graph: Graph, out: str | Path | None, resume: bool, overwrite: bool, other_graph: bool,
-         preset: str | None, brought: tuple, settings: dict[str, Any]) -> Run:
-    if not isinstance(graph, Graph):
-        raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
-    check_present(graph.comm, "hpcgnn.fit")
-    recipe, named = together(graph.comm, lambda: _recipe(model, *brought, settings))
-    together(graph.comm, lambda: _check_fits(model, graph))
-    job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
-              recipe)
-    try:
-        with STOP_REQUEST:
-            finished = train(graph.comm, job)
-    except (SystemExit, KeyboardInterrupt) as error:
-        end_all_ranks(graph.comm, error, "hpcgnn.fit")
-        raise
-    finally:
-        WATCHDOG.stop()
-    return Run.finished(graph, finished)
+        if not isinstance(graph, Graph):
+            raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
+        check_present(graph.comm, "hpcgnn.fit")
+        recipe, named = together(graph.comm, lambda: _recipe(
+            model, loss, score, prefers_low, optimizer, schedule, tuple(callbacks), settings))
+        together(graph.comm, lambda: _check_fits(model, graph))
+        job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
+                  recipe)
+        try:
+            with STOP_REQUEST:
+                finished = train(graph.comm, job)
+        except (SystemExit, KeyboardInterrupt) as error:
+            end_all_ranks(graph.comm, error, "hpcgnn.fit")
+            raise
+        finally:
+            WATCHDOG.stop()
+        return Run.finished(graph, finished)
 
 
 @contextmanager

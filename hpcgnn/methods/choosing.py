@@ -108,11 +108,11 @@ class SolvesWidths(Reproducible):
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: return the solver; receivers tell squared coefficients, timed rounds give the links' costs."""
         from hpcgnn.exchange.reach import tell_owners
-        from hpcgnn.methods.solving import Solver
+        from hpcgnn.methods.solving import Solver, SolverSettings
 
         told = tell_owners(context.comm, context.plan, context.halo_squares(context.reduction))
-        return Solver(context.comm, context.plan, told, self._links(context), self.choices(), self.group_size, lam,
-                      solver, seconds, context.control)
+        how = SolverSettings(self.choices(), self.group_size, lam, solver, seconds)
+        return Solver(context.comm, context.plan, told, self._links(context), how, context.control)
 
     def _links(self, context: MethodContext) -> LinkModel:
         from hpcgnn.exchange.ring import Link, ranks_of_node, time_rounds

@@ -26,13 +26,23 @@ from hpcgnn.methods.cost_model import LinkModel
 from hpcgnn.ops.counter import BACKWARD
 
 
+@dataclass(frozen=True)
+class SolverSettings:
+    """What a solver may choose, and how: "bisection", all ranks together, or "highs" or "greedy", rank 0 alone."""
+
+    widths: tuple[int, ...]
+    group_size: int
+    lam: float = 0.5      # weight of the variance beside the seconds
+    solver: str = ON_ALL_RANKS
+    seconds: float = 5.0      # at most, of highs and greedy
+
+
 class Solver:
     """Finds the widths of a rank's rows.
 
     `squares` are, per peer and row of plan.boundary, (num_rows,) float32, the sum of squared coefficients by which the
     peer's rows add it. `links` are those of this rank's messages; `seconds` counts only where they are measured.
-    `solver` is "bisection", all ranks together, or "highs" or "greedy", rank 0 alone. `control` counts the widths that
-    ranks tell.
+    `control` counts the widths that ranks tell.
 
     Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
     with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight 1,
@@ -40,13 +50,12 @@ class Solver:
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, squares: tuple[np.ndarray, ...], links: LinkModel,
-                 widths: tuple[int, ...], group_size: int, lam: float = 0.5, solver: str = ON_ALL_RANKS,
-                 seconds: float = 5.0, control: ControlTraffic | None = None):
-        self.widths = widths
+                 how: SolverSettings, control: ControlTraffic | None = None):
+        self.widths = how.widths
         self._comm, self._plan, self._squares, self._links = comm, plan, squares, links
-        self._group_size, self._control = group_size, control or ControlTraffic()
-        self._assigner = (SharedAssigner(comm, plan, widths, lam) if solver == ON_ALL_RANKS
-                          else GatheredAssigner(comm, plan, widths, lam, solver, seconds))
+        self._group_size, self._control = how.group_size, control or ControlTraffic()
+        self._assigner = (SharedAssigner(comm, plan, how.widths, how.lam) if how.solver == ON_ALL_RANKS
+                          else GatheredAssigner(comm, plan, how.widths, how.lam, how.solver, how.seconds))
 
     def state(self) -> State:
         """Return the costs of this rank's messages, which a resumed run must not measure anew."""

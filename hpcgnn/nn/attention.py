@@ -56,7 +56,7 @@ class GATConvolution(nn.Module):
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         z = self._mapped(graph, h, is_dropped)
-        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h),
+        out = attend(z, self.attention, graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h),
                      graph.looped_weight)
         if self.combine == "average":
             out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)

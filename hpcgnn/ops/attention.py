@@ -89,8 +89,8 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight):
-        z = z.contiguous()
+    def forward(ctx, z, vectors, adjacency, num_heads, slope, is_present, entry_weight):
+        (matrix, transposed, entry_index), z = adjacency, z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
             # exp(-inf) = 0: an absent node gets no share of the softmax.
@@ -114,7 +114,7 @@ class _Attend(torch.autograd.Function):
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
                                                                     alpha, entry_gradient)
         score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
-        return z_gradient, _head_scores_backward.on(z.device)(z, z_gradient, vectors, score_gradient), *[None] * 7
+        return z_gradient, _head_scores_backward.on(z.device)(z, z_gradient, vectors, score_gradient), *[None] * 5
 
 
 def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Tensor:
@@ -125,17 +125,18 @@ def _entry_dtypes(value: torch.Tensor) -> set[torch.dtype]:
     return {torch.float32, entry_dtype.on(value.device)(value)}
 
 
-def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
-           entry_index: np.ndarray, num_heads: int, slope: float = 0.2,
-           is_present: np.ndarray | None = None, entry_weight: torch.Tensor | None = None) -> torch.Tensor:
+def attend(z: torch.Tensor, vectors: torch.Tensor, adjacency: tuple[SparseRows, SparseRows, np.ndarray],
+           num_heads: int, slope: float = 0.2, is_present: np.ndarray | None = None,
+           entry_weight: torch.Tensor | None = None) -> torch.Tensor:
     """out[v] = sum of w[e] alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
 
     alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors.
 
     z : (matrix.num_columns, dim) float32, bfloat16 or float16     heads share the columns evenly
     vectors : (2, dim) float32                                     for the destination, for the source
-    matrix, transposed : SparseRows                                the same entries by rows and by columns
-    entry_index : (num_entries,) int64                             position in matrix of each entry of transposed
+    adjacency : (matrix, transposed, entry_index)                  the same entries by rows and by columns, and the
+                                                                   position in matrix, (num_entries,) int64, of each
+                                                                   entry of transposed
     slope : float                                                  of LeakyReLU below 0
     is_present : (matrix.num_columns,) bool                        rows of z that are sources, all by default; entries
                                                                    of the others count as not stored. All must be finite
@@ -145,6 +146,7 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
 
     Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
     """
+    matrix, transposed, entry_index = adjacency
     if z.ndim != 2 or len(z) != matrix.num_columns or matrix.num_rows > matrix.num_columns:
         raise KernelError(f"attention needs {matrix.num_columns} rows, the {matrix.num_rows} destinations first, "
                           f"found shape {tuple(z.shape)}")
@@ -157,7 +159,7 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     if entry_weight is not None and (entry_weight.dtype != torch.float32 or entry_weight.shape != matrix.indices.shape):
         raise KernelError(f"attention needs a float32 entry_weight of {len(matrix.indices)} entries, "
                           f"found {entry_weight.dtype} of shape {tuple(entry_weight.shape)}")
-    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight)
+    return _Attend.apply(z, vectors, adjacency, num_heads, slope, is_present, entry_weight)
 
 
 def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:

@@ -310,8 +310,10 @@ class DeviceLayers:
             self._sum(number, first, stop, values=None, target=between, ends_layer=False)
             sums = self._kernels.map_sums(between, layer.second, first, stop)
             self._made.append(sums)
-            self._kernels.finish_second(layer, sums, self._nodes, first, stop, values, target,
-                                        None if is_last else self._layers[number + 1].rows, is_last, self._faults)
+            scales = None if is_last else self._layers[number + 1].rows
+            self._kernels.finish_second(self._kernels.RowEnd(
+                layer, self._nodes, None, sums, None, values, target, scales, not is_last, not is_last, self._faults),
+                first, stop)
 
     def _end(self, number: int) -> None:
         if number + 1 < len(self._layers):

@@ -89,8 +89,7 @@ class Activation:
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
         """The activated rows, or the first ones, and what `backward` needs; without a backward `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
-        out, moments = _activate.on(rows.device)(rows, self._ids(len(rows)), self.key, self.threshold, self.weight,
-                                                 self.bias, self.eps, out)
+        out, moments = _activate.on(rows.device)(rows, self, out)
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
@@ -105,11 +104,11 @@ class Activation:
         """
         (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0
-        return _activate_backward.on(gradient.device)(
-            gradient[:num_back], rows[:num_back], self._ids(num_back), self.key, self.threshold, self.weight, self.bias,
-            self.eps, moments[:num_back], out[:num_back])
+        return _activate_backward.on(gradient.device)(gradient[:num_back], rows[:num_back], self, moments[:num_back],
+                                                      out[:num_back])
 
-    def _ids(self, num_rows: int) -> np.ndarray | None:
+    def ids(self, num_rows: int) -> np.ndarray | None:
+        """Ids of the first rows."""
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
 
@@ -140,11 +139,11 @@ class StoredActivation:
                 span = slice(start, start + ROWS_A_BLOCK)
                 out[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
             return None, None
-        everything_passes, sums = torch.full_like(bias, math.inf), (torch.zeros_like(weight), torch.zeros_like(bias))
+        passing_all = replace(self.activation, bias=torch.full_like(bias, math.inf), threshold=0)
+        sums = torch.zeros_like(weight), torch.zeros_like(bias)
         for span, rows in self.store.decode(codes):
             masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            of_norm = _activate_backward.on(gradient.device)(
-                masked, rows, None, None, 0, weight, everything_passes, self.activation.eps, moments[span], out[span])
+            of_norm = _activate_backward.on(gradient.device)(masked, rows, passing_all, moments[span], out[span])
             for total, part in zip(sums, of_norm, strict=True):
                 total += part
         return sums
@@ -232,27 +231,27 @@ def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold
 
 
 @by_device("pointwise")
-def _activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+def _activate(rows: torch.Tensor, how: Activation,
               out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     out = empty(rows.shape, rows.dtype) if out is None else out
-    moments = torch.empty(0 if weight is None else len(rows), 2)
-    kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
-                          _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(out))
+    moments = torch.empty(0 if how.weight is None else len(rows), 2)
+    kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
+                          *_dropout_arguments(how.ids(len(rows)), how.key, how.threshold), _floats(how.weight),
+                          _floats(how.bias), how.eps, moments.numpy(), as_bytes(out))
     return out, moments
 
 
 @by_device("pointwise")
-def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
-                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activation, moments: torch.Tensor,
+                       out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     num_blocks = min(-(-len(rows) // ROWS_A_THREAD), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
     # Zeros: without rows nothing is written.
-    weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (weight, bias))
-    kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
-                              _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(gradient), sums,
-                              as_bytes(out), _floats(weight_gradient), _floats(bias_gradient))
+    weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (how.weight, how.bias))
+    kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
+                              *_dropout_arguments(how.ids(len(rows)), how.key, how.threshold), _floats(how.weight),
+                              _floats(how.bias), how.eps, moments.numpy(), as_bytes(gradient), sums, as_bytes(out),
+                              _floats(weight_gradient), _floats(bias_gradient))
     return weight_gradient, bias_gradient
 
 

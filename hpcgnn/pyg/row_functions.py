@@ -7,7 +7,7 @@ that reads it row by row gets the rows of this rank's nodes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -38,6 +38,18 @@ PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"}
 OVER_ROWS = {"sum", "mean", "max", "min", "amax", "amin", "norm", "std", "var", "prod", "softmax", "log_softmax",
              "normalize", "logsumexp", "cumsum", "argmax", "argmin", "sort", "argsort", "topk", "unique"}
 SAME_ELEMENTS = {"to", "long", "int", "clone", "contiguous", "cuda", "cpu", "detach"}
+
+
+class _BatchNorm(NamedTuple):
+    """What functional.batch_norm takes behind the rows."""
+
+    running_mean: torch.Tensor | None = None
+    running_var: torch.Tensor | None = None
+    weight: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
 class RowFunctions(TorchFunctionMode):
@@ -241,21 +253,22 @@ class RowFunctions(TorchFunctionMode):
                               "bernoulli, which draw by the nodes' ids")
         return out
 
-    def _batch_norm(self, func, rows: torch.Tensor, running_mean=None, running_var=None, weight=None, bias=None,
-                    training: bool = False, momentum: float = 0.1, eps: float = 1e-5):
-        passing = self._passing
-        if not training or passing.graph.is_trial:
-            if running_mean is None:
-                running_mean, running_var = rows.new_zeros(rows.shape[1]), rows.new_ones(rows.shape[1])
-            return functional.batch_norm(rows, running_mean, running_var, weight, bias, False, momentum, eps)
+    def _batch_norm(self, func, rows: torch.Tensor, *more, **named):
+        passing, given = self._passing, _BatchNorm(*more, **named)
+        if not given.training or passing.graph.is_trial:
+            if given.running_mean is None:
+                given = given._replace(running_mean=rows.new_zeros(rows.shape[1]),
+                                       running_var=rows.new_ones(rows.shape[1]))
+            return functional.batch_norm(rows, *given._replace(training=False))
         is_of_edges = passing.passed is not None and len(rows) == passing.passed.shape[1]
         if rows.dim() != 2 or (len(rows) != passing.graph.num_inner and not is_of_edges):
             raise ConfigError(f"the model normalizes {tuple(rows.shape)} over a batch, which can't be distributed: "
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
                               "columns)")
         if passing.replay is not None:      # the first run has moved them
-            running_mean = running_var = None
-        return batch_norm(passing.graph, rows, running_mean, running_var, weight, bias, momentum, eps)
+            given = given._replace(running_mean=None, running_var=None)
+        return batch_norm(passing.graph, rows, given.running_mean, given.running_var, given.weight, given.bias,
+                          given.momentum, given.eps)
 
 
 def _normal_of(uniform: torch.Tensor) -> torch.Tensor:

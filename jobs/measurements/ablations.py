@@ -58,7 +58,7 @@ def sddmm_ablations(matrix: SparseRows, left: torch.Tensor,
 
 def by_pairs(matrix: SparseRows, rows: torch.Tensor) -> torch.Tensor:
     out = torch.empty(matrix.num_rows, rows.shape[1], dtype=rows.dtype, device=rows.device)
-    aggregation.launch(matrix.geometry.segments(0, matrix.num_rows), matrix, rows, None, out, False, False,
+    aggregation.launch(matrix.geometry.segments(0, matrix.num_rows), matrix, rows, None, out, False,
                        columns=PAIR)
     return out
 

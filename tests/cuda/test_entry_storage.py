@@ -95,7 +95,7 @@ def attended(dtype, num_heads, entry_weight, has_device):
     leaves = [rows.clone().requires_grad_() for rows in (z, vectors)]
     if has_device:
         with device_kernels_on_cpu():
-            out = attention.attend(*leaves, *arcs, num_heads, SLOPE, entry_weight=entry_weight)
+            out = attention.attend(*leaves, arcs, num_heads, SLOPE, entry_weight=entry_weight)
             alpha = out.grad_fn.saved_tensors[3]
             out.backward(gradient)
         return [out.detach(), *(leaf.grad for leaf in leaves)], alpha

@@ -24,6 +24,7 @@ from hpcgnn.ops import pointwise as operations
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.cuda import pointwise
 from hpcgnn.ops.cuda.pointwise import backward_blocks, lanes_a_row, mask_blocks
+from hpcgnn.ops.pointwise import Activation
 
 host = SimpleNamespace(dropout=operations._dropout.host, activate=operations._activate.host,
                        activate_backward=operations._activate_backward.host)
@@ -69,12 +70,12 @@ def test_the_mask_is_that_of_the_oracle_s_draws(device, dim):
 @pytest.mark.parametrize("threshold", [0, HALF])
 def test_relu_and_dropout_and_their_backward_have_the_host_s_bits(device, dim, dtype, threshold):
     rows, gradient, node_id = rows_of(19, dim, dtype), rows_of(19, dim, dtype, 1), np.arange(19) * 2**31
-    arguments = (node_id, KEY, threshold, None, None, EPS)
-    out, moments = pointwise.activate(rows.to(device), *arguments)
-    expected, no_moments = host.activate(rows, *arguments)
+    how = Activation(None, None, EPS, node_id, KEY, threshold, 19)
+    out, moments = pointwise.activate(rows.to(device), how)
+    expected, no_moments = host.activate(rows, how)
     assert torch.equal(out.cpu(), expected) and moments.shape == no_moments.shape
-    found = backward_of(pointwise, gradient.to(device), rows.to(device), *arguments, moments)
-    assert torch.equal(found[0].cpu(), backward_of(host, gradient, rows, *arguments, no_moments)[0])
+    found = backward_of(pointwise, gradient.to(device), rows.to(device), how, moments)
+    assert torch.equal(found[0].cpu(), backward_of(host, gradient, rows, how, no_moments)[0])
     assert found[1] is found[2] is None
 
 
@@ -105,9 +106,9 @@ class Case:
     def run(self, device, implementation=pointwise):
         """out, moments, and the gradients of rows, weight and bias."""
         rows, gradient, weight, bias = (x.to(device) for x in (self.rows, self.gradient, self.weight, self.bias))
-        arguments = (self.node_id, KEY, self.threshold, weight, bias, EPS)
-        out, moments = implementation.activate(rows, *arguments)
-        gradients = backward_of(implementation, gradient, rows, *arguments, moments)
+        how = Activation(weight, bias, EPS, self.node_id, KEY, self.threshold, len(rows))
+        out, moments = implementation.activate(rows, how)
+        gradients = backward_of(implementation, gradient, rows, how, moments)
         return [x.cpu() for x in (out, moments, *gradients)]
 
 
@@ -194,7 +195,8 @@ def test_rows_that_lie_off_a_vector_s_address_are_activated_alike(device, shift,
     moved = memory[shift:].view(6, 32).copy_(rows)
     weight, bias = torch.ones(32, device=device), torch.zeros(32, device=device)
     for arguments in ((None, None), (weight, bias)):
-        found, expected = (pointwise.activate(x, node_id, KEY, HALF, *arguments, EPS)[0] for x in (moved, rows))
+        how = Activation(*arguments, EPS, node_id, KEY, HALF, 6)
+        found, expected = (pointwise.activate(x, how)[0] for x in (moved, rows))
         assert torch.equal(found, expected)
 
 
@@ -202,10 +204,11 @@ def test_constant_rows_become_the_bias_and_have_the_gradient_of_deviation_zero(d
     """x^ = 0 and rstd = eps^-1/2, so an element's gradient is eps^-1/2 times how far it is from the row's mean."""
     rows, weight = torch.full((4, 130), 7.25, device=device), torch.ones(130, device=device)
     bias = torch.linspace(-1, 1, 130, device=device)
-    out, moments = pointwise.activate(rows, None, None, 0, weight, bias, EPS)
+    how = Activation(weight, bias, EPS, None, None, 0, 4)
+    out, moments = pointwise.activate(rows, how)
     assert torch.equal(out, bias.relu().repeat(4, 1))
     gradient = torch.ones_like(rows)
-    found = backward_of(pointwise, gradient, rows, None, None, 0, weight, bias, EPS, moments)[0]
+    found = backward_of(pointwise, gradient, rows, how, moments)[0]
     passed = (bias > 0).double()
     torch.testing.assert_close(found.double(), ((passed - passed.mean()) / EPS**0.5).repeat(4, 1), rtol=1e-6, atol=0)
 
@@ -218,8 +221,9 @@ def test_nan_stays_nan(device, dtype, is_normalized):
     rows = rows_of(5, 41, dtype).to(device)
     rows[2, 40] = torch.nan
     weight, bias = (torch.ones(41, device=device), torch.zeros(41, device=device)) if is_normalized else (None, None)
-    out, moments = pointwise.activate(rows, None, None, 0, weight, bias, EPS)
-    gradient = backward_of(pointwise, torch.ones_like(rows), rows, None, None, 0, weight, bias, EPS, moments)[0]
+    how = Activation(weight, bias, EPS, None, None, 0, 5)
+    out, moments = pointwise.activate(rows, how)
+    gradient = backward_of(pointwise, torch.ones_like(rows), rows, how, moments)[0]
     expected = torch.zeros(5, 41, dtype=torch.bool)
     expected[2, 0 if is_normalized else 40:] = True
     assert torch.equal(out.isnan().cpu(), expected)
@@ -231,8 +235,9 @@ def test_no_rows_and_no_columns_are_no_error(device, shape):
     rows, node_id = torch.empty(shape, device=device), np.arange(shape[0])
     weight, bias = torch.ones(shape[1], device=device), torch.ones(shape[1], device=device)
     assert pointwise.dropout(rows, node_id, KEY, HALF).shape == rows.shape
-    out, moments = pointwise.activate(rows, node_id, KEY, HALF, weight, bias, EPS)
-    gradients = backward_of(pointwise, rows, rows, node_id, KEY, HALF, weight, bias, EPS, moments)
+    how = Activation(weight, bias, EPS, node_id, KEY, HALF, len(rows))
+    out, moments = pointwise.activate(rows, how)
+    gradients = backward_of(pointwise, rows, rows, how, moments)
     assert out.shape == gradients[0].shape == rows.shape
     assert all(gradient.shape == weight.shape and not gradient.any() for gradient in gradients[1:])
 

@@ -38,6 +38,7 @@ from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import aggregation, attention, bit_gemm, pointwise, quantization
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
+from hpcgnn.ops.pointwise import Activation
 from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.ops.tiles import tiles_of_csr
 from hpcgnn.partition.build import build_partition
@@ -113,9 +114,9 @@ def _message(dim: int, bits: int, code: str = "affine") -> None:
 
 def _activation(dim: int, dtype: torch.dtype) -> None:
     rows, weight, bias = rows_of(NUM_ROWS, dim, dtype), torch.ones(dim), torch.zeros(dim)
-    arguments = np.arange(NUM_ROWS), KEY, 1 << 31, weight, bias, 1e-5
-    _, moments = pointwise.activate(rows, *arguments)
-    pointwise.activate_backward(rows, rows, *arguments, moments, torch.empty_like(rows))
+    how = Activation(weight, bias, 1e-5, np.arange(NUM_ROWS), KEY, 1 << 31, NUM_ROWS)
+    _, moments = pointwise.activate(rows, how)
+    pointwise.activate_backward(rows, rows, how, moments, torch.empty_like(rows))
 
 
 def _bit_product(length: int) -> None:

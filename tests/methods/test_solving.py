@@ -15,7 +15,7 @@ from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.methods.assigning import GatheredAssigner
 from hpcgnn.methods.cost_model import LinkModel, fixed_links
-from hpcgnn.methods.solving import Solver
+from hpcgnn.methods.solving import Solver, SolverSettings
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
@@ -41,8 +41,9 @@ def traces_of(plan, keeps=lambda rows: np.ones(len(rows), bool)):
 
 def solver_of(plan, links=None, **options):
     squares = tuple(np.ones(len(rows), np.float32) for rows in plan.boundary)
-    return Solver(COMM, plan, squares, links or fixed_links(len(plan.peers)), options.pop("widths", WIDTHS), 4,
-                  **options)
+    control = options.pop("control", None)
+    how = SolverSettings(**{"widths": WIDTHS, "group_size": 4, **options})
+    return Solver(COMM, plan, squares, links or fixed_links(len(plan.peers)), how, control)
 
 
 def sent_widths(plan, bit_plan, layer, purpose):

@@ -53,7 +53,7 @@ def presence(num_columns, share=0.5, seed=5):
 def everything(z, vectors, arcs, num_heads, gradient, is_present, slope=SLOPE):
     """Output, gradient of z and gradient of the vectors."""
     leaves = z.clone().requires_grad_(), vectors.clone().requires_grad_()
-    out = attention.attend(*leaves, *arcs.adjacency, num_heads, slope, is_present)
+    out = attention.attend(*leaves, arcs.adjacency, num_heads, slope, is_present)
     out.backward(gradient)
     return out, leaves[0].grad, leaves[1].grad
 
@@ -129,4 +129,4 @@ def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, num_heads)
 def test_a_presence_that_does_not_fit_is_refused(is_present):
     arcs = Arcs()
     with pytest.raises(KernelError, match="bool is_present of 37 columns"):
-        attention.attend(rows_of(37, 8), rows_of(2, 8), *arcs.adjacency, 2, SLOPE, is_present)
+        attention.attend(rows_of(37, 8), rows_of(2, 8), arcs.adjacency, 2, SLOPE, is_present)

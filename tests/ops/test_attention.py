@@ -113,7 +113,7 @@ def test_attention_equals_the_oracle(simd, head_dim, num_heads, dtype):
     arcs = Arcs()
     dim = num_heads * head_dim
     z, vectors = rows_of(37, dim, dtype=dtype), rows_of(2, dim, seed=2) / head_dim**0.5
-    found = attention.attend(z, vectors, *arcs.adjacency(), num_heads, SLOPE)
+    found = attention.attend(z, vectors, arcs.adjacency(), num_heads, SLOPE)
     expected = reference.attend(arcs.indptr, arcs.indices, wide(z), wide(vectors), num_heads, SLOPE)
     assert found.dtype == dtype
     assert (abs(wide(found) - expected) <= 1e-5 + ROUNDING[dtype] * abs(expected)).all()
@@ -124,7 +124,7 @@ def test_attention_equals_the_oracle(simd, head_dim, num_heads, dtype):
 def test_attention_backward_meets_finite_differences(simd, num_heads, head_dim):
     arcs, dim = Arcs(7, 9, 0.5), num_heads * head_dim
     z, vectors, gradient = rows_of(9, dim).requires_grad_(), rows_of(2, dim, 2).requires_grad_(), rows_of(7, dim, 3)
-    attention.attend(z, vectors, *arcs.adjacency(), num_heads, SLOPE).backward(gradient)
+    attention.attend(z, vectors, arcs.adjacency(), num_heads, SLOPE).backward(gradient)
 
     def loss(z, vectors):
         return (reference.attend(arcs.indptr, arcs.indices, z, vectors, num_heads, SLOPE) * wide(gradient)).sum()
@@ -142,7 +142,7 @@ def test_gradients_in_16_bits_are_those_of_float32_up_to_rounding(dtype):
     found, expected = [], []
     for rows, gradients in ((z, found), (z.float(), expected)):
         leaves = rows.clone().requires_grad_(), vectors.clone().requires_grad_()
-        attention.attend(*leaves, *arcs.adjacency(), 4, SLOPE).backward(gradient.to(rows.dtype))
+        attention.attend(*leaves, arcs.adjacency(), 4, SLOPE).backward(gradient.to(rows.dtype))
         gradients.extend(leaf.grad.float() for leaf in leaves)
     # The gradient of z is stored after its sum and once more after that of the scores.
     assert (found[0] - expected[0]).abs().max() <= 4 * ROUNDING[dtype] * expected[0].abs().max()
@@ -152,7 +152,7 @@ def test_gradients_in_16_bits_are_those_of_float32_up_to_rounding(dtype):
 def everything(arcs, num_heads, head_dim, dtype):
     z = rows_of(arcs.num_columns, num_heads * head_dim, dtype=dtype).requires_grad_()
     vectors = rows_of(2, num_heads * head_dim, seed=2).requires_grad_()
-    out = attention.attend(z, vectors, *arcs.adjacency(), num_heads, SLOPE)
+    out = attention.attend(z, vectors, arcs.adjacency(), num_heads, SLOPE)
     out.backward(rows_of(*out.shape, seed=3, dtype=dtype))
     return out, z.grad, vectors.grad
 
@@ -208,7 +208,7 @@ def test_a_row_of_60000_neighbors_is_finite_and_right(simd, dtype):
     matrix, transposed, entry_index = build_adjacency(np.array([0, num]), np.arange(num, dtype=np.int32), num, False)
     z = (rows_of(num, 8) + 100).to(dtype).requires_grad_()
     vectors = (rows_of(2, 8, seed=2) / 8).requires_grad_()
-    out = attention.attend(z, vectors, matrix, transposed, entry_index, 2, SLOPE)
+    out = attention.attend(z, vectors, (matrix, transposed, entry_index), 2, SLOPE)
     out.backward(torch.ones_like(out))
     expected = reference.attend(np.array([0, num]), np.arange(num), wide(z), wide(vectors), 2, SLOPE)
     np.testing.assert_allclose(wide(out), expected, rtol=ROUNDING[dtype] + 1e-5)
@@ -245,7 +245,7 @@ def test_a_sum_of_4096_ones_is_4096(simd, dtype):
 def test_no_entries_give_zeros(num_rows, num_columns):
     arcs = Arcs(num_rows, num_columns, density=0.0)
     z, vectors = torch.ones(num_columns, 8, requires_grad=True), torch.ones(2, 8, requires_grad=True)
-    out = attention.attend(z, vectors, *arcs.adjacency(), 2, SLOPE)
+    out = attention.attend(z, vectors, arcs.adjacency(), 2, SLOPE)
     out.sum().backward()
     assert out.shape == (num_rows, 8) and not out.any() and not z.grad.any() and not vectors.grad.any()
 
@@ -254,22 +254,22 @@ def test_rows_that_are_not_contiguous_give_the_same_result():
     arcs, vectors = Arcs(), rows_of(2, 8)
     z = rows_of(37, 8)
     turned = z.t().contiguous().t()
-    assert torch.equal(attention.attend(turned, vectors, *arcs.adjacency(), 2), attention.attend(
-        z, vectors, *arcs.adjacency(), 2))
+    assert torch.equal(attention.attend(turned, vectors, arcs.adjacency(), 2), attention.attend(
+        z, vectors, arcs.adjacency(), 2))
 
 
 def test_rows_vectors_heads_and_indices_that_do_not_fit_are_refused():
     arcs = Arcs()
-    matrix, transposed, entry_index = arcs.adjacency()
+    adjacency = matrix, transposed, entry_index = arcs.adjacency()
     z, vectors = rows_of(37, 8), rows_of(2, 8)
     for arguments, message in [
-            ((z[:36], vectors, matrix, transposed, entry_index, 2), "37 rows"),
-            ((z.double(), vectors, matrix, transposed, entry_index, 2), "float64"),
-            ((z, vectors[:, :7], matrix, transposed, entry_index, 2), "two vectors of 8 columns"),
-            ((z, vectors.double(), matrix, transposed, entry_index, 2), "float64"),
-            ((z, vectors, matrix, transposed, entry_index, 3), "3 heads can't share 8 columns"),
-            ((z, vectors, matrix, transposed, entry_index, 0), "0 heads"),
-            ((z, vectors, matrix, transposed, entry_index[1:], 2), "int64 entry_index")]:
+            ((z[:36], vectors, adjacency, 2), "37 rows"),
+            ((z.double(), vectors, adjacency, 2), "float64"),
+            ((z, vectors[:, :7], adjacency, 2), "two vectors of 8 columns"),
+            ((z, vectors.double(), adjacency, 2), "float64"),
+            ((z, vectors, adjacency, 3), "3 heads can't share 8 columns"),
+            ((z, vectors, adjacency, 0), "0 heads"),
+            ((z, vectors, (matrix, transposed, entry_index[1:]), 2), "int64 entry_index")]:
         with pytest.raises(KernelError, match=message):
             attention.attend(*arguments)
 

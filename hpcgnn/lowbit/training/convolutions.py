@@ -166,7 +166,7 @@ class QuantizedGAT(QuantizedConvolution):
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         convolution = self.convolution
         mapped = self._map(x, convolution.weight, nodes)
-        out = attend(graph.halo(mapped, is_scaled=False), convolution.attention, *graph.adjacency(with_self=True),
+        out = attend(graph.halo(mapped, is_scaled=False), convolution.attention, graph.adjacency(with_self=True),
                      convolution.heads, SLOPE, graph.halo_present(mapped))
         if convolution.combine == "average":
             out = out.view(len(out), convolution.heads, convolution.out_dim).mean(dim=1)

@@ -23,33 +23,31 @@ LEAST_WIDE_LANES = 4      # of a row
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
     first, last = int(tasks[0]), int(tasks[-1])
     if first < last and near.shape[1]:
-        launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added, _is_half(matrix, near),
-               None if matrix.entry_scale is None else on_device(matrix.entry_scale, near)[:, None])
+        launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added,
+               (None if matrix.entry_scale is None else on_device(matrix.entry_scale, near)[:, None], None))
 
 
 def multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,
                       out: torch.Tensor) -> None:
     if out.numel():
-        launch(matrix.geometry.segments(0, matrix.num_rows), matrix, near, None, out, False, _is_half(matrix, near),
-               entry_scale, entry_index)
+        launch(matrix.geometry.segments(0, matrix.num_rows), matrix, near, None, out, False,
+               (entry_scale, entry_index))
 
 
-def _is_half(matrix, near: torch.Tensor) -> bool:
-    return matrix.has_half_sums and near.dtype != torch.float32
+def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool,
+           entries: tuple[torch.Tensor | None, np.ndarray | None] = (None, None), columns: int | None = None) -> None:
+    """Fold all blocks of at least one row, then the rows that several blocks share, in float32 or half arithmetic.
 
-
-def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
-           entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None,
-           columns: int | None = None) -> None:
-    """Fold all blocks of at least one row, then the rows that several blocks share, in float32 or half arithmetic."""
-    dim = near.shape[1]
+    `entries` are the scale of each entry, and where it lies.
+    """
+    entry_scale, entry_index = entries
+    dim, is_half = near.shape[1], matrix.has_half_sums and near.dtype != torch.float32
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
     is_aligned, is_ragged = alignment(near, dense, out) >= columns, columns > PAIR and dim % PAIR == 1
     if columns > PAIR and not is_aligned and not is_ragged:      # inside of some other memory: as slow as it is rare
         aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
-        launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, is_half, entry_scale,
-               entry_index)
+        launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, entries)
         if aside[2] is not out:
             out.copy_(aside[2])
         return

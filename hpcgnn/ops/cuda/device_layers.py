@@ -176,12 +176,11 @@ def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> Non
     _finish("finish_rows", first, stop, found)
 
 
-def finish_second(layer: DeviceLayer, sums: torch.Tensor, nodes: DeviceNodes, first: int, stop: int,
-                  values: torch.Tensor | None, target: RowPlanes | None, scales: DeviceScales | None, is_last: bool,
-                  faults: torch.Tensor) -> None:
-    end = RowEnd(layer, nodes, None, sums, None, values, target, scales, not is_last, not is_last, faults)
+def finish_second(end: RowEnd, first: int, stop: int) -> None:
+    """Finish the sums of a layer's second map, which are the fields of `end`."""
+    layer = end.layer
     _finish("finish_sums", first, stop, {
-        **end.written(), "dim": layer.out_dim, "sums": sums, "row_step": layer.second_rows.step,
+        **end.written(), "dim": layer.out_dim, "sums": end.fields, "row_step": layer.second_rows.step,
         "num_row_steps": len(layer.second_rows.step), "column_scale": layer.second_scale, "bias": layer.second_bias})
 
 

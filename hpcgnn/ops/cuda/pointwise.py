@@ -17,6 +17,7 @@ from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import LANE_COLUMNS, SUFFIX, lanes_a_row
 from hpcgnn.ops.fake_quantization import CodeGradients
+from hpcgnn.ops.pointwise import Activation
 
 BLOCK_THREADS = 256
 VECTOR_BYTES = 16
@@ -30,36 +31,35 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
     return _mask(rows, None, node_id, key, threshold, out)
 
 
-def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+def activate(rows: torch.Tensor, how: Activation,
              out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     num_rows, dim = rows.shape
+    dropped, weight, bias = (how.ids(num_rows), how.key, how.threshold), how.weight, how.bias
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
-        return _mask(rows, rows, node_id, key, threshold, out), moments
+        return _mask(rows, rows, *dropped, out), moments
     out, lanes = torch.empty_like(rows) if out is None else out, lanes_a_row(dim)
     _kernel(f"normalize_rows_{SUFFIX[rows.dtype]}")(
         (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows,
-        *_dropout_arguments(rows, node_id, key, threshold), weight, bias, eps, moments, out, lanes,
-        num_rows, dim, _is_vector(rows, weight, bias, out))
+        *_dropout_arguments(rows, *dropped), weight, bias, how.eps, moments, out, lanes, num_rows, dim,
+        _is_vector(rows, weight, bias, out))
     return out, moments
 
 
-def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
-                      threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                      moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    if weight is None:
-        _mask(gradient, rows, node_id, key, threshold, out)
-        return None, None
+def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activation, moments: torch.Tensor,
+                      out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     num_rows, dim = rows.shape
+    dropped, weight, bias = (how.ids(num_rows), how.key, how.threshold), how.weight, how.bias
+    if weight is None:
+        _mask(gradient, rows, *dropped, out)
+        return None, None
     lanes = lanes_a_row(dim)
     rows_a_block, num_blocks = backward_blocks(num_rows, lanes)
     num_blocks = num_blocks if dim else 0
     sums = torch.empty(num_blocks * (BLOCK_THREADS // lanes), 2 * dim, device=rows.device)
     _kernel(f"normalize_backward_{SUFFIX[rows.dtype]}")(
-        (num_blocks,), (BLOCK_THREADS,), rows, gradient,
-        *_dropout_arguments(rows, node_id, key, threshold), weight, bias, moments, out,
-        sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, out, sums))
+        (num_blocks,), (BLOCK_THREADS,), rows, gradient, *_dropout_arguments(rows, *dropped), weight, bias, moments,
+        out, sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, out, sums))
     weight_gradient, bias_gradient = column_sums(sums).view(2, dim)
     return weight_gradient, bias_gradient
 

@@ -37,7 +37,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     if layout.num_rows == 0 or layout.dim == 0:
         return
     if layout.is_rotated:
-        rotation.start_quantizing(rows, row_index, node_id, layout, key, key.rotation(), message, is_nearest, first_bad)
+        rotation.start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad)
         return
     name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_a_row(layout.dim))
     kernel("quantization", f"{name}_{SUFFIX[rows.dtype]}", is_exact=True)(

@@ -72,12 +72,11 @@ class RotationShape:
 
 
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
-                     rotation_key: CounterKey, message: torch.Tensor, is_nearest: bool,
-                     first_bad: torch.Tensor) -> None:
+                     message: torch.Tensor, is_nearest: bool, first_bad: torch.Tensor) -> None:
     shape = RotationShape.of_rows(layout.dim)
     _start("quantize_rotated", rows, shape, layout)(
         rows, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows), key.seed,
-        key.epoch, key.stream, rotation_key.stream, is_nearest, message, first_bad)
+        key.epoch, key.stream, key.rotation().stream, is_nearest, message, first_bad)
 
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout,
