@@ -26,10 +26,7 @@ SOURCE_BITS = 32
 
 
 class RowsOfEntries:
-    """The row of every entry of a CSR matrix, as an array that is read in slices.
-
-    Raises DatasetError for an indptr that does not rise from 0 to num_entries.
-    """
+    """The row of every entry of a CSR matrix, as an array that is read in slices."""
 
     def __init__(self, indptr: np.ndarray, num_entries: int, name: str) -> None:
         if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_entries or (indptr[1:] < indptr[:-1]).any():
@@ -89,8 +86,6 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
     with_reverse : bool                      add the reverse of each edge
     scratch : Path or None                   folder for the buckets of a large graph; None keeps them in memory
     task : ProgressTask                      advances by source edges, read once and sorted once
-
-    Raises DatasetError if the scratch folder is full.
     """
     cut = _cut_rows(source, target, num_nodes, with_reverse)
     given, reverse = (Buckets(cut, scratch) for _ in range(2))

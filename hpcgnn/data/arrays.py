@@ -25,10 +25,7 @@ LOCAL_HEADER_BYTES, NAME_LENGTH_AT = 30, 26
 
 
 class Archive:
-    """A .npz file opened for reading, without pickle.
-
-    Raises DatasetError for a file that is missing or no archive; later, a member that is missing or damaged.
-    """
+    """A .npz file opened for reading, without pickle."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,10 +143,7 @@ class Archive:
 
 
 def load_array(path: Path) -> np.ndarray:
-    """A .npy array, memory-mapped copy-on-write.
-
-    Raises DatasetError for a file that is missing, damaged, or holds Python objects.
-    """
+    """A .npy array, memory-mapped copy-on-write."""
     check_file(path)
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -193,8 +187,6 @@ class RowFile:
     file : BinaryIO               opened for reading; stays open as long as this object lives
     offset : int                  bytes before the first row
     shape : (num_rows, ...)
-
-    Raises DatasetError if the file is too short for the array.
     """
 
     def __init__(self, file: BinaryIO, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -294,8 +286,6 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
     """Join blocks of rows, in memory or in a file of the scratch folder.
 
     `blocks` are (num_rows, ...) arrays, at least one, equal but for their first dimension.
-
-    Raises DatasetError if the folder is full.
     """
     if scratch is None:
         return np.concatenate(list(blocks))

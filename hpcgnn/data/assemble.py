@@ -5,15 +5,15 @@ A graph without labels can be trained with made ones, classes by in-degree; its 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, GraphDataset, is_plain_name
+from hpcgnn.data.cleaning import CleanGraph
+from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, GraphDataset, is_plain_name
 from hpcgnn.data.features import Features, look_at_features, prepare_features
-from hpcgnn.data.labels import UNKNOWN_INDICATOR, made_labels
+from hpcgnn.data.labels import UNKNOWN_INDICATOR, Labels, made_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
 from hpcgnn.errors import DatasetError
@@ -65,24 +65,18 @@ def _mask(members: np.ndarray, num_nodes: int) -> np.ndarray:
     return mask
 
 
-def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
-                          options: SourceOptions, remarks: tuple[str, ...] = (),
-                          edge_weight: np.ndarray | None = None, node_name: np.ndarray | None = None,
-                          origins: Origins = NOWHERE) -> GraphDataset:
-    """Join a cleaned graph with labels made from its in-degrees and a random split.
+def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | None, options: SourceOptions,
+                          node_name: np.ndarray | None = None, origins: Origins = NOWHERE) -> GraphDataset:
+    """Join a cleaned graph with `options.make_labels` classes made from its in-degrees and a random split.
 
-    The name of the dataset says so, and with it every run and report: no such score is a benchmark. Parameters are
-    as of `assemble_dataset`; options.make_labels is given.
-
-    Raises DatasetError for more classes than nodes, or what assemble_dataset refuses.
+    The name of the dataset says so, and with it every run and report: no such score is a benchmark.
     """
     num_classes = options.make_labels
-    labels = made_labels(graph[0], graph[1], num_classes, name)
     remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
               "so no score on them is a benchmark")
-    return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, num_classes, None, options,
-                            (*remarks, remark), edge_weight, node_name,
-                            origins=replace(origins, labels="in-degrees, made"))
+    labels = Labels(made_labels(graph.indptr, graph.indices, num_classes, name), num_classes, remarks=(remark,))
+    return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, None, options, node_name,
+                            replace(origins, labels="in-degrees, made"))
 
 
 def refuse_given_labels(source: str, options: SourceOptions) -> None:
@@ -186,55 +180,49 @@ def _shortened(names: Iterable[str]) -> list[str]:
     return names if more <= 0 else [*names[:SHOWN_NAMES], f"and {more:,} more"]
 
 
-def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
-                     labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
-                     remarks: tuple[str, ...] = (), edge_weight: np.ndarray | None = None,
-                     node_name: np.ndarray | None = None, class_names: tuple[str, ...] = (),
-                     origins: Origins = NOWHERE, unlabeled: np.ndarray | None = None) -> GraphDataset:
+def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, labels: Labels, masks: Masks | None,
+                     options: SourceOptions, node_name: np.ndarray | None = None,
+                     origins: Origins = NOWHERE) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
     ----------
-    graph : (indptr, indices, report)        from `cleaning.build_csr`
     features : (num_nodes, num_features) float, ndarray or scipy CSR, or None
-    labels, edge_weight, node_name, class_names     as in GraphDataset
     masks : three (num_nodes,) bool, or None for a random split
-    remarks : tuple of str                   of the source's reader, for the cleaning report
+    node_name                                as in GraphDataset
     origins : Origins                        where the source holds what was read
-    unlabeled : (num_nodes,) bool            nodes that no split may hold, or None
-
-    Raises DatasetError for whatever `GraphDataset.check` refuses.
     """
     if not is_plain_name(name):
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
                            "and printable")
-    _check_columns(name, features, num_classes)
-    indptr, indices, report = graph
-    num_nodes = len(indptr) - 1
+    _check_columns(name, features, labels.num_classes)
+    indptr, indices, report, edge_weight = graph.with_remarks(labels.remarks)
+    num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled
+    origins = replace(origins, dubious=origins.dubious + labels.dubious)
     drawn_with = options.seed if masks is None else None
     if masks is None:
-        masks = random_split(labels, options, unlabeled)
-    for what, rows in (("labels", len(labels)), ("split masks", len(masks[0])),
+        masks = random_split(labels.values, options, unlabeled)
+    for what, rows in (("labels", len(labels.values)), ("split masks", len(masks[0])),
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:
             raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
     if unlabeled is not None and any((mask & unlabeled).any() for mask in masks):
         count = sum(int((mask & unlabeled).sum()) for mask in masks)
         masks = tuple(mask & ~unlabeled for mask in masks)
-        origins = dataclasses.replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
+        origins = replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
                                                         "label, and were left out of the splits"))
     options.progress("preparing features", None)
     if features is not None and options.feature_kind != "structural":
         notes, dubious = look_at_features(features, origins.feature_names)
-        remarks += notes
-        origins = dataclasses.replace(origins, dubious=origins.dubious + dubious)
+        report = replace(report, remarks=report.remarks + notes)
+        origins = replace(origins, dubious=origins.dubious + dubious)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
-    report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
+    report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
-    dataset = GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
-                           report, edge_weight, node_name, class_names).check()
-    report = dataclasses.replace(report, read=describe(dataset, origins, drawn_with))
-    return dataclasses.replace(dataset, cleaning=report)
+    dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
+                           test_mask, report, edge_weight, node_name, labels.class_names).check()
+    report = replace(report, read=describe(dataset, origins, drawn_with))
+    return replace(dataset, cleaning=report)
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

@@ -5,7 +5,9 @@ Self-loops and duplicates go; the weights of duplicates are added.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -26,8 +28,6 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     -------
     is_weighted : bool        False without weights, or if all are 1
     remarks : tuple of str    for the cleaning report
-
-    Raises DatasetError for a weight that is no number, or not positive and finite as float32.
     """
     if weight is None:
         return False, ()
@@ -50,12 +50,23 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
 BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
 
 
-CleanGraph = tuple[np.ndarray, np.ndarray, CleaningReport]
+class CleanGraph(NamedTuple):
+    """Edges without loops and duplicates, as CSR by destination, and what cleaning found."""
+
+    indptr: np.ndarray      # (num_nodes + 1,) int64
+    indices: np.ndarray      # (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
+    report: CleaningReport
+    edge_weight: np.ndarray | None = None      # (num_edges,) float32
+
+    def with_remarks(self, remarks: Remarks) -> CleanGraph:
+        return self._replace(report=replace(self.report, remarks=self.report.remarks + remarks))
 
 
-def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name: str,
-              progress: Progress = silent, scratch: Path | None = None) -> CleanGraph:
+def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name: str, progress: Progress = silent,
+              scratch: Path | None = None, weight: np.ndarray | None = None) -> CleanGraph:
     """Remove self-loops and duplicates from the edges source -> target and sort them by destination.
+
+    Weights of duplicates are added; an added reverse gets its edge's weight. Weights that are all 1 are dropped.
 
     Parameters
     ----------
@@ -63,33 +74,7 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
     symmetrize : bool                               add the reverse of every edge that lacks it
     name : str                                      of the dataset, for messages
     scratch : Path or None                          folder for edges that are sorted, see sort_arcs
-
-    Returns
-    -------
-    indptr : (num_nodes + 1,) int64                 CSR by destination
-    indices : (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
-    report : CleaningReport                         is_symmetric describes the returned graph
-
-    Raises DatasetError for an edge from or to a node that does not exist.
-    """
-    return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress, scratch)[0]
-
-
-def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int,
-                       symmetrize: bool, name: str, progress: Progress = silent,
-                       scratch: Path | None = None) -> tuple[CleanGraph, np.ndarray | None]:
-    """Clean edges that may have weights; other parameters and errors as `build_csr`.
-
-    Weights of duplicates are added; an added reverse gets its edge's weight. Weights that are all 1 are dropped.
-
-    Parameters
-    ----------
-    weight : (num_source_edges,) number, positive and finite; or None
-
-    Returns
-    -------
-    graph : (indptr, indices, report)               as build_csr
-    edge_weight : (num_edges,) float32 or None
+    weight : (num_source_edges,) number             positive and finite; or None
     """
     if num_nodes < 1:
         raise DatasetError(f"{name} has no nodes; expected at least one")
@@ -106,11 +91,11 @@ def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, nu
     arcs = sort_arcs(source, target, num_nodes, symmetrize, scratch, task)
     is_symmetric = symmetrize or kernels.has_symmetric_rows(arcs.indptr, arcs.indices, np.empty(num_nodes, np.int64))
     report = _report(len(source), arcs.num_loops, arcs.num_unique, arcs.indptr, arcs.indices, is_symmetric, remarks)
-    return (arcs.indptr, arcs.indices, report), None
+    return CleanGraph(arcs.indptr, arcs.indices, report)
 
 
 def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
-                    remarks: tuple[str, ...]) -> tuple[CleanGraph, np.ndarray | None]:
+                    remarks: Remarks) -> CleanGraph:
     source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
     matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
@@ -120,7 +105,7 @@ def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_n
     indptr = matrix.indptr.astype(np.int64, copy=False)
     indices = matrix.indices.astype(np.int32 if num_nodes < INT32_NODES else np.int64, copy=False)
     report = _report(len(source), num_loops, num_unique, indptr, indices, is_symmetric, remarks)
-    return (indptr, indices, report), None if weight is None else matrix.data.astype(np.float32)
+    return CleanGraph(indptr, indices, report, None if weight is None else matrix.data.astype(np.float32))
 
 
 def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.ndarray, indices: np.ndarray,

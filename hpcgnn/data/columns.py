@@ -80,8 +80,6 @@ def as_ids(values: Any, what: str) -> Ids:
     """Ids of nodes, (num_ids,) int64 or pyarrow texts; if one integer is beyond int64, all become decimal texts.
 
     `values` is a column of any library; `what` names it in the plural, to start a sentence: "g: the ends of edges".
-
-    Raises DatasetError for an id that is missing, numbers with a fraction or with lost digits, or what is no id.
     """
     if (type(values) is np.ndarray and values.dtype == np.int64 and values.dtype.isnative and values.ndim == 1) or (
             isinstance(values, pa.LargeStringArray) and not values.null_count and _first_empty(values) is None):
@@ -109,8 +107,6 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
     Returns
     -------
     numbers : (n, ...) bool, integer or float, in this machine's byte order; bfloat16 becomes float32
-
-    Raises DatasetError for values that are no numbers.
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.texts is None:
@@ -126,8 +122,6 @@ def as_labels(values: Any, what: str) -> np.ndarray | Words:
     """Labels: numbers, NaN if unknown, or the names of classes as Words.
 
     `values` is a column or matrix of any library, (num_nodes,) or (num_nodes, num_columns).
-
-    Raises DatasetError for labels of several types, or of a type that no label has.
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.is_mixed:
@@ -137,7 +131,7 @@ def as_labels(values: Any, what: str) -> np.ndarray | Words:
 
 def as_words(values: Any, what: str) -> Words:
     """Return one word per node, such as the name of a split. Raises DatasetError for values that are no texts."""
-    column = _taken(values.texts if isinstance(values, Cells) else values, what)
+    column = _taken(values, what)
     if column.texts is None and column.unknown is not None and column.unknown.all():
         return Words(np.full(column.shape, -1, np.int32), ())
     if column.texts is None or column.is_mixed:
@@ -150,10 +144,8 @@ def is_mask(values: Any, num_nodes: int, what: str) -> bool:
 
     True and False mark. So do 0 and 1, of any type of numbers, where there is one for each of more than two nodes: as
     ids they would name a node twice.
-
-    Raises DatasetError for 0 and 1 on a graph of one or two nodes, which can be read both ways.
     """
-    column = _taken(values.texts if isinstance(values, Cells) else values, what)
+    column = _taken(values, what)
     if column.texts is not None:
         return not column.is_mixed and len(column.texts) > 0 and set(_words(column).word) <= set(TRUTHS)
     if column.numbers.dtype == bool:
@@ -167,11 +159,8 @@ def is_mask(values: Any, num_nodes: int, what: str) -> bool:
 
 
 def as_mask(values: Any, what: str) -> np.ndarray:
-    """Return marks of nodes, (num_nodes,) bool, or of several splits (num_nodes, num_splits), from bool or 0 and 1.
-
-    Raises DatasetError for a value that is unknown, or neither 0 nor 1.
-    """
-    column = _taken(values.texts if isinstance(values, Cells) else values, what)
+    """Return marks of nodes, (num_nodes,) bool, or of several splits (num_nodes, num_splits), from bool or 0 and 1."""
+    column = _taken(values, what)
     if column.unknown is not None:
         raise DatasetError(f"{what} lack a value at place {int(np.argmax(column.unknown))}; expected a mask of bool, "
                            "or of 0 and 1")
@@ -189,10 +178,7 @@ def as_mask(values: Any, what: str) -> np.ndarray:
 
 
 def as_ends(values: Any, what: str) -> tuple[Any, Any]:
-    """Return the columns of sources and of targets in an array of edges, (2, num_edges) or (num_edges, 2).
-
-    Raises DatasetError for an array of another shape, or of shape (2, 2), which can be read both ways.
-    """
+    """Return the columns of sources and of targets in an array of edges, (2, num_edges) or (num_edges, 2)."""
     column = _taken(values, what)
     shape = column.shape
     if len(shape) != 2 or 2 not in shape or shape == (2, 2):
@@ -210,8 +196,6 @@ def as_ends(values: Any, what: str) -> tuple[Any, Any]:
 
 def as_features(values: Any, what: str = "features") -> np.ndarray | scipy.sparse.csr_matrix | RowFile:
     """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR where they are sparse, or in a file.
-
-    Raises DatasetError for values that are no numbers, or neither a vector nor a matrix.
     """
     if isinstance(values, RowFile):
         return values
@@ -255,6 +239,7 @@ def texts_of(ids: Ids) -> pa.LargeStringArray:
 
 
 def _taken(values: Any, what: str) -> _Column:
+    values = values.texts if isinstance(values, Cells) else values
     if isinstance(values, np.ma.MaskedArray):
         return _masked(_of_numpy(values.data, what), np.ma.getmaskarray(values))
     if isinstance(values, np.ndarray):

@@ -26,7 +26,18 @@ from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
 from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, ignored_of, split_settings
 from hpcgnn.data.tables import Choices
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
-from hpcgnn.data.text_table import INTEGER, NUMBER, CellError, TextTable, checked_ids, is_number, numpy_of, read_columns
+from hpcgnn.data.text_table import (
+    INTEGER,
+    NUMBER,
+    CellError,
+    TextTable,
+    checked_ids,
+    is_number,
+    is_whole_number,
+    numbers_of,
+    read_columns,
+    whole_numbers_of,
+)
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
@@ -44,8 +55,6 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
 
     The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids;
     where no file has ids, row k belongs to node k; where there are no rows either, the nodes are the ends of edges.
-
-    Raises DatasetError for a file that is missing or malformed, or an edge to a node that has no row.
     """
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, "an edges: source")
@@ -117,8 +126,6 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     has_header : bool or None        None finds out
     are_rows : bool                  no other file has ids, so a file that counts nodes from 1 tells how many there are
     has_weights : bool               take a third column as weights
-
-    Raises DatasetError for a file that is missing or malformed, or with columns of another meaning.
     """
     table = TextTable(path, has_header, options.progress)
     known = _known_form(table)
@@ -213,8 +220,12 @@ def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | Non
     def pairs() -> Iterator[np.ndarray]:
         yield np.empty((0, 2), np.int64)
         last = [-1] * first
-        for block in table.blocks(kinds):
-            block = [numpy_of(column) for column in block]
+        wanted = [place for place, kind in enumerate(kinds) if kind is not None]
+        for texts in table.blocks(wanted):
+            block = [numbers_of(column) if kinds[place] == NUMBER else whole_numbers_of(column)
+                     for place, column in zip(wanted, texts, strict=True)]
+            if any(column is None for column in block):
+                raise CellError(-1, f"{table.file} holds texts")
             _check_index([np.append(number, column) for number, column in zip(last, block, strict=False)], table.path)
             last = [column[-1] for column in block[:first] if len(column)]
             if NUMBER in kinds:
@@ -252,8 +263,7 @@ def _check_index(index: list[Any], path: Path) -> None:
 
 
 def _first_text(edges: EdgeFile) -> Any:
-    return next(text for ends in (edges.source, edges.target) for text in ends.to_pylist()
-                if not text.lstrip("-").isdecimal() or str(int(text)) != text or abs(int(text)) >= 1 << 63)
+    return next(text for ends in (edges.source, edges.target) for text in ends.to_pylist() if not is_whole_number(text))
 
 
 def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None) -> Ids | None:

@@ -5,8 +5,9 @@ Dense features are never changed in place: a `FeatureRows` applies its treatment
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import scipy.sparse
@@ -16,43 +17,25 @@ from hpcgnn.data.options import ProgressTask, SilentTask, SourceOptions
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
 
-
-class Treatment(Protocol):
-    """What is done to rows when they are read."""
-
-    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        """The treated rows, (num_rows, num_features) float32; `values` are not changed."""
+# From some rows of numbers, which are not changed, and their places to float32 rows.
+Treatment = Callable[[np.ndarray, slice | np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class FiniteRows:
-    """Replaces NaN and infinite values by zero."""
-
-    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        return np.where(np.isfinite(values), values, np.float32(0))
+def finite_rows(values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Zeros for NaN and infinite values."""
+    return np.where(np.isfinite(values), values, np.float32(0))
 
 
-@dataclass(frozen=True)
-class DividedRows:
-    """Divides each row by its own number, divisor (num_nodes, 1) float64."""
-
-    divisor: np.ndarray
-
-    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        return (values / self.divisor[rows]).astype(np.float32)
+def divided_rows(divisor: np.ndarray, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Each row divided by its own number, divisor (num_nodes, 1) float64."""
+    return (values / divisor[rows]).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class ScaledColumns:
-    """Shifts each column by -mean, then multiplies by scale; both (num_features,) float64."""
-
-    mean: np.ndarray
-    scale: np.ndarray
-
-    def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        shifted = values - self.mean
-        shifted *= self.scale
-        return shifted.astype(np.float32)
+def scaled_columns(mean: np.ndarray, scale: np.ndarray, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Each column shifted by -mean, then multiplied by scale; both (num_features,) float64."""
+    shifted = values - mean
+    shifted *= scale
+    return shifted.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -120,8 +103,6 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
     -------
     features : (num_nodes, num_features) float32: the given ndarray, scipy CSR, or FeatureRows
     remarks : tuple of str         what was done, for the cleaning report
-
-    Raises DatasetError if no features are given and none are to be made.
     """
     if options.feature_kind == "structural" or (options.feature_kind == "auto" and given is None):
         features = structural_features(indptr, indices)
@@ -231,7 +212,7 @@ def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
     for rows in _row_blocks(*features.shape):
         total[rows] = np.abs(features[rows]).sum(axis=1, dtype=np.float64, keepdims=True)
         task.advance(rows.stop - rows.start)
-    return features.treated(DividedRows(np.where(total > 0, total, 1)))
+    return features.treated(partial(divided_rows, np.where(total > 0, total, 1)))
 
 
 def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT) -> FeatureRows:
@@ -247,7 +228,7 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
     variance = sum(_squares(_fit_rows(features, fit_mask, rows, task), mean).sum(axis=0) for rows in blocks) / count
     deviation = np.sqrt(variance)
     scale = 1 / np.where(deviation > 1e-12 * np.maximum(1, np.abs(mean)), deviation, 1)
-    return features.treated(ScaledColumns(mean, scale))
+    return features.treated(partial(scaled_columns, mean, scale))
 
 
 def zero_non_finite(features: Features) -> tuple[Features, int]:
@@ -260,7 +241,7 @@ def zero_non_finite(features: Features) -> tuple[Features, int]:
         count += int(np.count_nonzero(is_bad))
         if is_sparse and is_bad.any():
             values[rows][is_bad] = 0
-    return (features if is_sparse or not count else _rows_of(features).treated(FiniteRows())), count
+    return (features if is_sparse or not count else _rows_of(features).treated(finite_rows)), count
 
 
 def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: ProgressTask) -> np.ndarray:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from hpcgnn.data.arcs import Ends, RowsOfEntries
 from hpcgnn.data.arrays import Column, RowFile
 from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
-from hpcgnn.data.cleaning import build_weighted_csr, check_weights
+from hpcgnn.data.cleaning import build_csr, check_weights
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import Features
@@ -41,8 +41,6 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
         node ids. A mask of several splits is (num_nodes, num_splits). A dict needs only the training nodes
     column : int or None      which of several splits, counted from 0; masks of one split hold for all of them
     rows : NodeRows           finds nodes by id; None if ids are row numbers
-
-    Raises DatasetError for another form, an unknown word, or an id that no node has.
     """
     if isinstance(splits, dict):
         members = [None, None, None]
@@ -60,10 +58,7 @@ def read_splits(splits: Any, num_nodes: int, name: str, rows: NodeRows | None = 
 
 
 def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
-    """Masks of one word per node, see `read_splits`.
-
-    Raises DatasetError for a word that names no split, or another number of words than nodes.
-    """
+    """Masks of one word per node, see `read_splits`."""
     try:
         found = as_words(words, f"{name}: the splits")
     except DatasetError as reason:
@@ -158,11 +153,7 @@ class GivenGraph:
 
 
 def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
-    """Number the nodes, clean the edges, decide what labels mean, and check the whole.
-
-    Raises DatasetError for arrays that disagree, an unknown id, weights that are not positive, or what
-    `assemble_dataset` refuses.
-    """
+    """Number the nodes, clean the edges, decide what labels mean, and check the whole."""
     labels = _labels(given, options)
     if given.weight is not None:
         weight = as_numbers(given.weight, f"{given.name}: the weights of edges")
@@ -171,23 +162,19 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
-    graph, weight = build_weighted_csr(source, target, given.weight, num_nodes,
-                                       options.symmetrize or given.is_symmetric, given.name, options.progress,
-                                       options.scratch)
+    graph = build_csr(source, target, num_nodes, options.symmetrize or given.is_symmetric, given.name,
+                      options.progress, options.scratch, given.weight).with_remarks(given.remarks)
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
     if labels is None and options.make_labels is not None:
-        return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name,
-                                     given.origins)
+        return assemble_made_dataset(given.name, graph, given.features, options, name, given.origins)
     if labels is None:
         labels, given = _no_labels(given, num_nodes), replace(given, splits=None)
-    masks = None if given.splits is None else _masks(given, num_nodes, rows)
-    return assemble_dataset(given.name, graph, given.features, labels.values, labels.num_classes, masks, options,
-                            given.remarks + labels.remarks, weight, name, labels.class_names,
-                            replace(given.origins, dubious=given.origins.dubious + labels.dubious), labels.unlabeled)
+    masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
+    return assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
@@ -255,7 +242,3 @@ def _known_nodes(given: GivenGraph) -> int | None:
         raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
                            "node")
     return known[0] if known else None
-
-
-def _masks(given: GivenGraph, num_nodes: int, rows: NodeRows | None) -> Masks:
-    return read_splits(given.splits, num_nodes, given.name, rows, given.split_column)

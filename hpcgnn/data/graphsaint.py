@@ -5,7 +5,6 @@ AmazonProducts. Features stay memory-mapped.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy as np
 from hpcgnn.data.arcs import RowsOfEntries
 from hpcgnn.data.arrays import Archive, in_pieces, load_array
 from hpcgnn.data.assemble import Masks, assemble_dataset, masks_from_ids
-from hpcgnn.data.cleaning import build_csr
-from hpcgnn.data.dataset import CleaningReport, GraphDataset
-from hpcgnn.data.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.data.cleaning import CleanGraph, build_csr
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.labels import Labels, class_ids, indicator_rows, num_classes_of
 from hpcgnn.data.options import SourceOptions, check_file
 from hpcgnn.errors import DatasetError
 
@@ -23,26 +22,23 @@ ROLES = ("tr", "va", "te")
 
 
 def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load the folder `rest`; the dataset is named after the folder, in lower case.
-
-    Raises DatasetError for a file that is missing or damaged, a node without a label, or arrays that disagree.
-    """
+    """Load the folder `rest`; the dataset is named after the folder, in lower case."""
     folder = Path(rest)
     if not folder.is_dir():
         raise DatasetError(f"{folder} is no folder; expected one that holds adj_full.npz, feats.npy, class_map.json "
                            "and role.json")
     name = folder.resolve().name.lower()
     graph = _graph(folder / "adj_full.npz", options, name)
-    num_nodes = len(graph[0]) - 1
+    num_nodes = len(graph.indptr) - 1
     features_path = folder / "feats.npy"
     wants_features = options.feature_kind != "structural" and features_path.exists()
     features = in_pieces(load_array(features_path)) if wants_features else None
     labels = _labels(folder / "class_map.json", num_nodes)
     masks = _masks(folder / "role.json", num_nodes, name)
-    return assemble_dataset(name, graph, features, labels, num_classes_of(labels), masks, options)
+    return assemble_dataset(name, graph, features, Labels(labels, num_classes_of(labels)), masks, options)
 
 
-def _graph(path: Path, options: SourceOptions, name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
+def _graph(path: Path, options: SourceOptions, name: str) -> CleanGraph:
     with Archive(path) as archive:
         layout = archive.read("format")
         if layout.size != 1 or layout.item() not in (b"csr", "csr"):
@@ -53,7 +49,7 @@ def _graph(path: Path, options: SourceOptions, name: str) -> tuple[np.ndarray, n
                       options.progress, options.scratch)
     # GraphSAINT's own loaders don't read them; npz:adj_full.npz,rows=sources does.
     remarks = ("values of adj_full.npz other than 1 were left out",) if has_weights else ()
-    return *graph[:2], replace(graph[2], remarks=graph[2].remarks + remarks)
+    return graph.with_remarks(remarks)
 
 
 def _labels(path: Path, num_nodes: int) -> np.ndarray:

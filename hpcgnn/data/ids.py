@@ -22,8 +22,6 @@ class NodeRows:
     ----------
     ids : (num_nodes,) column of ids, see as_ids
     name : str           of the dataset, for messages
-
-    Raises DatasetError for an id twice, or what as_ids refuses.
     """
 
     def __init__(self, ids: Any, name: str) -> None:
@@ -60,8 +58,6 @@ class NodeRows:
         ----------
         ids : (num_ids,) column of ids, see as_ids
         what : str           where they stand, for messages, as in "an edge"
-
-        Raises DatasetError for an id that no node has.
         """
         ids = as_ids(ids, f"{self._name}: the ids of {what}")
         if not len(ids):

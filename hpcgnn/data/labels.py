@@ -23,10 +23,7 @@ LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids 
 
 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
-    """Class ids as int64, UNKNOWN for NaN; `values` are (num_nodes,) or (num_nodes, 1), integer or floating point.
-
-    Raises DatasetError for a value that is no whole number, or too large for a class.
-    """
+    """Class ids as int64, UNKNOWN for NaN; `values` are (num_nodes,) or (num_nodes, 1), integer or floating point."""
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
     if values.ndim != 1 and (values.ndim != 2 or values.shape[1] != 1):
@@ -68,8 +65,6 @@ def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name:
 
     Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id. So the graph alone can
     teach the task.
-
-    Raises DatasetError for more classes than nodes.
     """
     degree = np.diff(indptr)
     if num_classes > len(degree):
@@ -144,9 +139,6 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     num_classes : int               if the source states it; its numbers are then kept
     column_names : tuple of str     of several columns of 0 and 1
     ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
-
-    Raises DatasetError for labels that do not fit `task`, or no task, a class for nearly every node, or an ignored
-    label that no node has.
     """
     sets = _of_sets(values, ignore)
     if sets is not None and task in ("auto", "multi-label"):

@@ -62,8 +62,6 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     ----------
     dtype : type              of numbers: np.float64 or np.float32
     has_ids, has_header : bool or None      None finds out
-
-    Raises DatasetError for a file that is missing or malformed, or texts among several columns of values.
     """
     if path.suffix == ".npy":
         return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
@@ -143,10 +141,7 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 
 
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
-    """A file's values in the order of the nodes; missing for nodes that it does not name.
-
-    Raises DatasetError for an unknown id, one twice, or a node without a row if all must have one.
-    """
+    """A file's values in the order of the nodes; missing for nodes that it does not name."""
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
     row = np.full(len(rows), -1)

@@ -18,8 +18,8 @@ from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import Features
 from hpcgnn.data.given import GivenGraph, finish_dataset
-from hpcgnn.data.networks import graph_of_matrix
 from hpcgnn.data.node_files import read_node_file
+from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, choice_of, ignored_of, split_of, split_path
 from hpcgnn.data.tables import ROWS, Choices
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
@@ -34,10 +34,7 @@ def is_matrix(archive: Archive) -> bool:
 
 
 def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) -> GivenGraph:
-    """Read the matrix and the files of labels, features and splits that `settings` name, row k for node k.
-
-    Raises DatasetError for a matrix that is damaged or not square, or not symmetric if `rows=` is not given.
-    """
+    """Read the matrix and the files of labels, features and splits that `settings` name, row k for node k."""
     try:
         matrix = scipy.sparse.load_npz(path)
         if hasattr(matrix, "check_format"):
@@ -74,11 +71,7 @@ SETTINGS = ("label", "weight", "split", "ignore")     # of an archive of arrays
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load the archive at the path that `rest` starts with; the dataset is named after the file.
-
-    Raises DatasetError for a file that is missing, damaged, or without labels if none are to be made, arrays that
-    disagree, or a SciPy matrix without `rows=`.
-    """
+    """Load the archive at the path that `rest` starts with; the dataset is named after the file."""
     file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
     path = Path(file)
     with Archive(path) as archive:

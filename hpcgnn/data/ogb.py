@@ -13,9 +13,9 @@ import numpy as np
 
 from hpcgnn.data.arrays import Archive, RowFile, columns
 from hpcgnn.data.assemble import assemble_dataset, masks_from_ids
-from hpcgnn.data.cleaning import build_csr
-from hpcgnn.data.dataset import CleaningReport, GraphDataset
-from hpcgnn.data.labels import class_ids
+from hpcgnn.data.cleaning import CleanGraph, build_csr
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.labels import Labels, class_ids
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.text_table import TextTable, read_matrix
 from hpcgnn.errors import DatasetError
@@ -52,8 +52,6 @@ def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
 
     An edge u -> v (u cites v) carries messages from u to v unless options.symmetrize adds the reverse; ogbn-products is
     undirected and always gets both directions.
-
-    Raises DatasetError for a dataset that is unknown, not supported, missing, or has damaged or disagreeing files.
     """
     if rest in REFUSED:
         raise DatasetError(f"ogb:{rest} is not supported: {REFUSED[rest]}; supported are {', '.join(ENTRIES)}")
@@ -66,11 +64,11 @@ def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
     split = folder / "split" / entry.split
     ids = tuple(_one_column(read_matrix(TextTable(split / file), np.int64), split / file).reshape(-1)
                 for file in SPLIT_FILES)
-    masks = masks_from_ids(ids, len(graph[0]) - 1, rest)
-    return assemble_dataset(rest, graph, features, class_ids(labels, rest), entry.num_classes, masks, options)
+    masks = masks_from_ids(ids, len(graph.indptr) - 1, rest)
+    return assemble_dataset(rest, graph, features, Labels(class_ids(labels, rest), entry.num_classes), masks, options)
 
 
-Raw = tuple[tuple[np.ndarray, np.ndarray, CleaningReport], "np.ndarray | None", np.ndarray]
+Raw = tuple[CleanGraph, "np.ndarray | None", np.ndarray]
 
 
 def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) -> Raw:

@@ -46,8 +46,6 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 
 def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, str]:
     """Split "a=1,b=2" into {"a": "1", "b": "2"}.
-
-    Raises DatasetError for a setting without "=", given twice, or not in `valid`.
     """
     settings: dict[str, str] = {}
     for item in filter(None, text.split(",")):
@@ -84,10 +82,7 @@ def split_of(text: str | None) -> str | int | bool | None:
 
 
 def convert_setting(key: str, text: str, kind: type, source: str) -> int | float | bool:
-    """Convert one value to `kind`: int (1e6 is accepted), float or bool.
-
-    Raises DatasetError for text that is not such a value.
-    """
+    """Convert one value to `kind`: int (1e6 is accepted), float or bool."""
     try:
         if kind is bool:
             return BOOLEANS[text.lower()]
@@ -141,8 +136,6 @@ class SourceOptions:
                                                      them if the source has none
     is_public : bool            a public dataset by its name, not a file or object of the user
     scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
-
-    Raises DatasetError for a value outside those that an option may have.
     """
 
     seed: int = 0

@@ -22,7 +22,7 @@ import scipy.sparse
 from hpcgnn.data.assemble import assemble_dataset, masks_from_ids
 from hpcgnn.data.cleaning import build_csr
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.labels import UNKNOWN, indicator_rows
+from hpcgnn.data.labels import UNKNOWN, Labels, indicator_rows
 from hpcgnn.data.options import SourceOptions, check_file
 from hpcgnn.data.text_table import TextTable, read_matrix
 from hpcgnn.errors import DatasetError
@@ -102,10 +102,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 
 
 def load_pickle(path: Path) -> Any:
-    """Read one pickled array, CSR matrix or container; a CSR matrix is checked and comes back as scipy's.
-
-    Raises DatasetError for a file that is missing or damaged, or names anything but arrays and plain containers.
-    """
+    """Read one pickled array, CSR matrix or container; a CSR matrix is checked and comes back as scipy's."""
     check_file(path)
     try:
         with path.open("rb") as file:
@@ -162,8 +159,6 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
 
     Every edge carries messages both ways, as in all uses of these files. Test ids that test.index leaves out
     (15 of CiteSeer's) get zero features and no label.
-
-    Raises DatasetError for a file that is missing or damaged, or files that disagree.
     """
     folder, name = _find(Path(rest))
     raw = _read(folder, name)
@@ -175,7 +170,8 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
     masks = masks_from_ids((np.arange(raw.num_train), np.arange(raw.num_train, last), raw.test_id), num_nodes, name)
     num_gaps = num_nodes - raw.allx.shape[0] - len(raw.test_id)
     remarks = (f"{num_gaps} nodes have neither features nor a label at the source",) if num_gaps > 0 else ()
-    return assemble_dataset(name, graph, _features(raw, num_nodes), labels, raw.ally.shape[1], masks, options, remarks)
+    return assemble_dataset(name, graph.with_remarks(remarks), _features(raw, num_nodes),
+                            Labels(labels, raw.ally.shape[1]), masks, options)
 
 
 def _find(path: Path) -> tuple[Path, str]:

@@ -32,8 +32,6 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
 
     edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
     train_mask, val_mask and test_mask are read where they are.
-
-    Raises DatasetError for a missing edge_index, a graph of several types of nodes, or a missing attribute.
     """
     named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
                   if isinstance(choice, str))
@@ -46,18 +44,15 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     remarks = ()
     left_out, ignored = choices.ignored(held)
     if choices.edge_weight is not None:
-        weight = None if choices.edge_weight is False else _found(held, choices.edge_weight, (), name)
+        weight = _found(held, choices.edge_weight, (), name)
     elif weight is None:
         weight, remarks = _weight(held)
-    features = None if choices.features is False else _found(held, choices.features, FEATURE_NAMES[:1], name, True)
     num_nodes = held.get("num_nodes")
-    labels = None if choices.labels is False else _found(held, choices.labels, ("y",), name)
-    if choices.splits is None or choices.split_column is not None:
-        splits = named_splits(held)
-    else:
-        splits = None if choices.splits is False else _splits(held, choices.splits, name)
-    ids = None if choices.node_ids is None else _found(held, choices.node_ids, (), name)
-    return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
+    features = _found(held, choices.features, FEATURE_NAMES[:1], name)
+    splits = named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name)
+    return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
+                      features=None if features is None else as_features(features),
+                      labels=_found(held, choices.labels, ("y",), name), splits=splits,
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column, origins=_origins(held, choices, left_out),
                       labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
@@ -112,49 +107,35 @@ def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
     return None, (f"edge_attr has {values.shape[1]} columns, which no model here uses, and was left out",)
 
 
-def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str, is_matrix: bool = False) -> Any:
-    if choice is None:
-        choice = first_of(usual, held)
-    if choice is None:
-        return None
-    if isinstance(choice, str):
-        if choice not in held:
-            raise DatasetError(f"{name} has no {choice!r}; it holds {', '.join(map(str, held))}")
-        choice = held[choice]
-    return as_features(choice) if is_matrix else choice
-
-
-def _splits(held: dict[str, Any], choice: Any, name: str) -> Any:
-    return _found(held, choice, (), name) if isinstance(choice, str) else choice
+def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str) -> Any:
+    choice = first_of(usual, held) if choice is None else choice
+    if not isinstance(choice, str):
+        return None if choice is False else choice
+    if choice not in held:
+        raise DatasetError(f"{name} has no {choice!r}; it holds {', '.join(map(str, held))}")
+    return held[choice]
 
 
 def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata.
-
-    Raises DatasetError for a graph of several types of nodes or edges, or a name that is not there.
-    """
+    """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata."""
     if not getattr(graph, "is_homogeneous", True):
         raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
                            "dgl.to_homogeneous(graph)")
     source, target = graph.edges()
     of_nodes, of_edges = dict(graph.ndata), dict(graph.edata)
-    weight = None if choices.edge_weight is False else _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name)
-    features = None if choices.features is False else _found(of_nodes, choices.features, FEATURE_NAMES, name, True)
-    labels = None if choices.labels is False else _found(of_nodes, choices.labels, LABEL_NAMES, name)
-    if choices.splits is None or choices.split_column is not None:
-        splits = named_splits(of_nodes)
-        splits = of_nodes.get(first_of(SPLIT_NAMES, of_nodes)) if splits is None else splits
-    else:
-        splits = None if choices.splits is False else _splits(of_nodes, choices.splits, name)
-    ids = None if choices.node_ids is None else _found(of_nodes, choices.node_ids, (), name)
-    ignored = choices.ignored(of_nodes)[1]
+    features = _found(of_nodes, choices.features, FEATURE_NAMES, name)
+    splits = named_splits(of_nodes) if choices.finds_masks else None
+    if splits is None:
+        splits = _found(of_nodes, None if choices.finds_masks else choices.splits, SPLIT_NAMES, name)
     used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
     origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
                       others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
     source, target = (as_numbers(ends, f"{name}: the ends of edges") for ends in (source, target))
-    return GivenGraph(name, source, target, weight,
-                      row_name=ids, num_nodes=int(graph.num_nodes()), features=features, labels=labels, splits=splits,
-                      ignore=ignored, split_column=choices.split_column, origins=origins,
+    return GivenGraph(name, source, target, _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name),
+                      row_name=_found(of_nodes, choices.node_ids, (), name), num_nodes=int(graph.num_nodes()),
+                      features=None if features is None else as_features(features),
+                      labels=_found(of_nodes, choices.labels, LABEL_NAMES, name), splits=splits,
+                      ignore=choices.ignored(of_nodes)[1], split_column=choices.split_column, origins=origins,
                       labels_hint="labels=NAME of ndata, or labels=ARRAY")
 
 
@@ -189,10 +170,7 @@ def held_of(data: Any, name: str) -> Held:
 
 
 def graphs_in(data: Any, name: str) -> list[Held]:
-    """Return the graphs of a list, of (tensors, slices) or of a dataset.
-
-    Raises DatasetError for slices that don't say where each graph begins, or items that are no graphs.
-    """
+    """Return the graphs of a list, of (tensors, slices) or of a dataset."""
     if isinstance(data, tuple) and len(data) in (2, 3) and (data[1] is None or _are_slices(data[1])):
         held = held_of(data[0], name)
         return [held] if data[1] is None else _sliced(held, data[1], name)
@@ -243,8 +221,6 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
     ----------
     edges_of : callable(held, name) -> (source, target, weight or None)
     named : tuple of str       attributes that are read beside the usual ones
-
-    Raises DatasetError for no graph, one that doesn't say how many nodes it has, or attributes that only some have.
     """
     if not graphs:
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
@@ -329,8 +305,6 @@ FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE)
 def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
     Data.to_dict(); the dataset is named after the file.
-
-    Raises DatasetError for a file that is missing, damaged, holds objects, or no graph.
     """
     file, settings = split_path(rest, SETTINGS, "a pyg: source")
     path = Path(file)

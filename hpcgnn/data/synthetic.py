@@ -16,6 +16,7 @@ from hpcgnn.data.arrays import RowFile, keep_rows
 from hpcgnn.data.assemble import assemble_dataset
 from hpcgnn.data.cleaning import BYTES_A_NODE, build_csr
 from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.labels import Labels
 from hpcgnn.data.options import ProgressTask, SourceOptions, check_memory, convert_setting, split_settings
 from hpcgnn.errors import DatasetError
 
@@ -32,8 +33,6 @@ class BlockModel:
     signal : float           distance of a class's mean feature row from the origin, in standard deviations of the noise
     multi_label : bool       indicator rows: the node's class, often a companion class, seldom others
     seed : int
-
-    Raises DatasetError for a value out of range, or more edges than the classes have room for.
     """
 
     nodes: int = 20_000
@@ -67,8 +66,6 @@ class BlockModel:
 
 def parse_block_model(text: str, seed: int) -> BlockModel:
     """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none.
-
-    Raises DatasetError for an unknown setting, a value of the wrong type or out of range.
     """
     kinds = {field.name: type(field.default) for field in fields(BlockModel)}
     settings = split_settings(text, tuple(kinds), "synthetic:")
@@ -112,8 +109,6 @@ def draw_edges(model: BlockModel, block: np.ndarray, rng: np.random.Generator,
     Returns
     -------
     source, target : (num_undirected_edges,) int32, int64 from 2**31 nodes on; source < target
-
-    Raises DatasetError for more edges inside or between classes than there is room for.
     """
     num_within = round(model.homophily * model.num_undirected_edges)
     num_between = model.num_undirected_edges - num_within
@@ -215,8 +210,6 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     Reference: Karrer and Newman, Phys. Rev. E 83, 016107 (2011), the degree-corrected block model. Deviation: the
     numbers of edges inside and between classes are fixed rather than Poisson, and no pair is drawn twice, so mean
     degree and homophily are met exactly.
-
-    Raises DatasetError for settings that are unknown, out of range or too dense.
     """
     model = parse_block_model(rest, options.seed)
     feature_bytes = 4 * model.features if options.scratch is None else 0
@@ -230,7 +223,7 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     del source, target
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
     features = _draw_features(model, labels, feature_rng, options) if options.feature_kind != "structural" else None
-    return assemble_dataset("synthetic", graph, features, labels, model.classes, None,
+    return assemble_dataset("synthetic", graph, features, Labels(labels, model.classes), None,
                             replace(options, seed=model.seed))
 
 

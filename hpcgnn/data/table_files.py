@@ -38,8 +38,6 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
 
     Columns that go by a usual name need not be named; weight=none and split=none leave out one that does. All columns
     of the nodes that are not used otherwise are features.
-
-    Raises DatasetError for a file that is missing or malformed, or a column that is not there or has to be named.
     """
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, f"a {kind}: source")
@@ -66,8 +64,6 @@ def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]
     """Read text files with a header line; also returns remarks, and what was skipped.
 
     A column is int64 if all its cells are whole numbers as Python writes them; others are Cells.
-
-    Raises DatasetError for a first line of numbers, a column name twice, or what TextTable refuses.
     """
     table = TextTable(path)
     if table.header is None:
@@ -114,10 +110,7 @@ def _is_empty(column: np.ndarray | pa.Array) -> bool:
 
 
 def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Read a Parquet file, or several with the same columns; folders such as year=2020 are columns, too.
-
-    Raises DatasetError for a file that pyarrow can't read, or with other columns than the first.
-    """
+    """Read a Parquet file, or several with the same columns; folders such as year=2020 are columns, too."""
     import pyarrow.parquet as parquet
 
     files = parts_of(path, "a Parquet file")

@@ -46,6 +46,11 @@ class Choices:
         """Which of several splits the masks hold; None if nobody chose one."""
         return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
 
+    @property
+    def finds_masks(self) -> bool:
+        """Whether splits are masks by their usual names, perhaps one of several."""
+        return self.splits is None or self.split_column is not None
+
     def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
         """The held columns that are left out, and the labels; None if each label but NaN is a class."""
         if self.ignore is None:
@@ -99,10 +104,7 @@ def _has_fields(data: Any) -> bool:
 
 
 def columns_of(data: Any, what: str) -> Table:
-    """Columns of a table by name, each with num_rows values, as their library holds them.
-
-    Raises DatasetError for no such table, or a column name twice.
-    """
+    """Columns of a table by name, each with num_rows values, as their library holds them."""
     if hasattr(data, "to_arrow"):
         data = data.to_arrow()
     if hasattr(data, "column_names") and hasattr(data, "to_pydict"):
@@ -131,10 +133,7 @@ def columns_of(data: Any, what: str) -> Table:
 
 
 def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes.
-
-    Raises DatasetError for a column that is not there, or columns that have to be named.
-    """
+    """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes."""
     index = index_columns(edges)
     named = {column: values for column, values in edges.items() if column not in index}
     source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
@@ -226,10 +225,7 @@ def given_arrays(choices: Choices) -> dict[str, Any]:
 
 
 def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[Any, str | None]:
-    """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself.
-
-    Raises DatasetError for a column that is not there.
-    """
+    """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself."""
     if choice is None:
         choice = first_of(usual, table)
     if choice is None or choice is False:

@@ -49,7 +49,6 @@ EXCEL = re.compile(rb'"?sep=.?"?[ \t]*\n', re.IGNORECASE)      # says how column
 MATRIX_MARKET = b"%%matrixmarket"
 EMPTY_LINES = re.compile(rb"[ \t\n]*\n")
 BLANK_RUN = re.compile(rb'("[^"]*")|([ \t]*\n[ \t]*|[ \t]+)')
-IS_WORD = np.array([chr(code).isalnum() or code > 127 or chr(code) in "._" for code in range(256)])
 BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
 
 
@@ -62,8 +61,6 @@ def parts_of(path: Path, kinds: str) -> list[Path]:
     ----------
     path : Path            a file, a folder, or a pattern with *, ? or [
     kinds : str            what is expected, for a sentence
-
-    Raises DatasetError if nothing is there, or the folder has no files.
     """
     if not path.exists() and any(mark in str(path) for mark in "*?["):
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
@@ -119,8 +116,6 @@ class TextStream:
     num_comments : int             comment lines skipped so far
     comments : list of str         the first of them
     head : list of bytes           lines before the data that begin with # or % and a letter: comments, or data
-
-    Raises DatasetError while reading for a file that is missing, damaged, no text, or has an endless line.
     """
 
     def __init__(self, path: Path, task: ProgressTask | None = None) -> None:
@@ -317,14 +312,3 @@ def without_blank_lines(lines: bytes) -> bytes:
 def _has_adjacent_blanks(lines: bytes) -> bool:
     is_blank = np.frombuffer(lines, np.uint8) < 33
     return bool(is_blank[:1].any() or (is_blank[1:] & is_blank[:-1]).any())
-
-
-def has_leading_zeros(lines: bytes) -> bool:
-    """Whether some whole number may start with a zero, as in 007, 0x1f or -0."""
-    code = np.frombuffer(b"\n\n" + lines + b"\n", np.uint8)
-    place = np.flatnonzero(code[2:-1] == ord("0")) + 2
-    place = place[~IS_WORD[code[place - 1]]]
-    is_signed = (code[place - 1] == ord("-")) | (code[place - 1] == ord("+"))
-    place, is_signed = (kept[~(is_signed & IS_WORD[code[place - 2]])] for kept in (place, is_signed))
-    after = code[place + 1]
-    return bool((IS_WORD[after] & (after != ord(".")) | is_signed & ~IS_WORD[after]).any())

@@ -1,4 +1,4 @@
-"""TextTable: rows of a text file, or of several alike, and their columns by type, a block of rows at a time.
+"""TextTable: rows of a text file, or of several alike, as columns of texts, a block of rows at a time.
 
 The first lines tell how columns are separated and whether the first names them. What a column holds is decided over all
 rows, by what it is for: ids are whole numbers only if every one is written as Python would write it, so that 007 and
@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,12 +24,11 @@ from pyarrow import csv as arrow_csv
 
 from hpcgnn.data import text_stream
 from hpcgnn.data.arrays import RowFile, keep_rows
-from hpcgnn.data.columns import MISSING_TEXTS, Ids
-from hpcgnn.data.options import ProgressTask, check_memory, silent
+from hpcgnn.data.columns import MISSING_TEXTS, Ids, texts_of
+from hpcgnn.data.options import Progress, ProgressTask, check_memory, silent
 from hpcgnn.data.text_stream import (
     MATRIX_MARKET,
     TextStream,
-    has_leading_zeros,
     keys_of,
     parts_of,
     with_single_blanks,
@@ -42,9 +42,9 @@ HEADER_WORDS = frozenset((
     "from", "to", "source_id", "target_id", "weight", "label", "labels", "class", "split", "role", "feature", "y"))
 SEPARATORS = "\t;|,"
 SAMPLE_BYTES, SAMPLE_ROWS, MAX_SHOWN = 1 << 18, 1000, 60
-INTEGER, NUMBER, TEXT, LOOSE = "integer", "number", "text", "loose number"
-CELL_ERROR = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to \w+: (.*)", re.DOTALL)
+INTEGER, NUMBER, TEXT = "integer", "number", "text"
 ROW_ERROR = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 COMMAS = re.compile(r"[-+]?\d+([.,' ]\d+)+")
 TRUTHS = ("true", "false", "yes", "no")
 
@@ -88,16 +88,15 @@ class TextTable:
     Attributes
     ----------
     num_columns : int              0 for a file without rows or header
+    file : Path                    the file that is read now, or was read last
     first : tuple of str           cells of the first row of data
     size : tuple of int or None    of a Matrix Market file
     comments : list of str         the first skipped lines
     keys : tuple of str            columns in the names of folders, as in year=2020/part-0.csv
-
-    Raises DatasetError for a file that is missing, damaged, or no text table.
     """
 
     def __init__(self, path: Path, has_header: bool | None = None,
-                 progress: Callable[[str, float | None], ProgressTask] = silent) -> None:
+                 progress: Progress = silent) -> None:
         self.path, self._progress = path, progress
         self._files = parts_of(path, "a text table")
         self._has_header = has_header
@@ -140,38 +139,33 @@ class TextTable:
         return 0 if self.header is None else next(
             (place for place, name in enumerate(self.header) if name and not name.lower().startswith("unnamed:")), 0)
 
-    def blocks(self, kinds: list[str | None]) -> Iterator[list[Any]]:
-        """Read all rows block by block; yields one Arrow array per requested column.
-
-        Parameters
-        ----------
-        kinds : per column, None to leave it out, or
-            INTEGER     int64: all cells are whole numbers as Python writes them
-            NUMBER      float64; a missing cell ('', NaN, NA, None, null) is NaN
-            LOOSE       as NUMBER, also for cells such as '+1', ' NA' and true; slower
-            TEXT        strings without blanks around them
-            `keys` follow, each TEXT or left out
-
-        Raises
-        ------
-        CellError       a cell of another type; the columns may be read again with another one
-        DatasetError    what TextStream refuses, or rows of unequal length
-        """
+    def blocks(self, places: Sequence[int]) -> Iterator[list[pa.Array]]:
+        """Read the columns at some places, in ascending order, as texts, block by block; `keys` follow all columns."""
         total = sum(file.stat().st_size for file in self._files)
         task = self._progress(f"reading {self.path.name}", total)
+        own = [place for place in places if place < self.num_columns]
         for file in self._files:
+            self.file = file
             rows = _FileRows(file, self._has_header, task)
             if rows.layout.num_columns == 0:
                 rows.finish()
             elif (rows.layout.header, rows.layout.num_columns) != (self._layout.header, self._layout.num_columns):
-                raise DatasetError(f"{file} has {_described(rows.layout)}, and {self._files[0].name} before it has "
-                                   f"{_described(self._layout)}; expected the same in all files of {self.path.name}")
+                raise DatasetError(f"{file} has {_described(rows.layout)}, and {self._files[0].name} before it "
+                                   f"has {_described(self._layout)}; expected the same in all files of "
+                                   f"{self.path.name}")
             else:
-                values = list(self._keys[file].values())[:len(kinds) - self.num_columns]
-                for columns in rows.blocks(kinds[:self.num_columns]):
-                    yield columns + [pa.repeat(pa.scalar(value, pa.large_string()), len(columns[0]))
-                                     for value in values]
+                values = list(self._keys[file].values())
+                for columns in rows.blocks(own):
+                    yield columns + [pa.repeat(pa.scalar(values[place - self.num_columns], pa.large_string()),
+                                               len(columns[0])) for place in places[len(own):]]
             self._num_comments[file] = rows.stream.num_comments
+
+    def cell_error(self, place: int, text: str) -> CellError:
+        """An error of a cell that is no number."""
+        name = repr(self.header[place]) if self.header else str(place)
+        hint = ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(text) else ""
+        return CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {name}; expected numbers, or leave "
+                         f"the column out{hint}", text)
 
 
 def _described(layout: Layout) -> str:
@@ -261,34 +255,33 @@ class _FileRows:
                 self.stream.skip(line)
         return [line for line, is_data in zip(head, fits, strict=True) if is_data]
 
-    def blocks(self, kinds: list[str | None]) -> Iterator[list[Any]]:
+    def blocks(self, places: list[int]) -> Iterator[list[pa.Array]]:
         layout = self.layout
-        kinds = [*kinds, *([TEXT] if layout.has_tail else [])]
-        types = {NUMBER: pa.float64(), INTEGER: pa.int64()}
-        wanted = [str(place) for place, kind in enumerate(kinds) if kind is not None]
-        source = _Readable(self._clean(INTEGER in kinds, TEXT in kinds))
+        wanted = [str(place) for place in (*places, *([layout.num_columns - 1] if layout.has_tail else []))]
         block_bytes = text_stream.BLOCK_BYTES + 2 * text_stream.MAX_LINE_BYTES
         try:
             reader = arrow_csv.open_csv(
-                pa.PythonFile(source, "r"),
+                pa.PythonFile(_Readable(self._clean()), "r"),
                 # One thread counts rows for sentences.
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, block_size=min(block_bytes, (1 << 31) - 1), skip_rows_after_names=0,
                     column_names=[str(place) for place in range(layout.num_columns)]),
                 parse_options=arrow_csv.ParseOptions(delimiter=layout.separator, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types={str(place): types.get(kind, pa.large_string()) for place, kind in enumerate(kinds)},
-                    null_values=list(MISSING_TEXTS), strings_can_be_null=False, include_columns=wanted))
+                    column_types=dict.fromkeys(wanted, pa.large_string()), include_columns=wanted))
             for batch in reader:
-                yield self._converted(batch, [kind for kind in kinds if kind is not None])
+                columns = list(batch.columns)
+                if layout.has_tail and pc.any(pc.not_equal(pc.utf8_trim_whitespace(columns.pop()), "")).as_py():
+                    raise DatasetError(f"{self.file} has rows that end in a separator and others with "
+                                       f"{layout.num_columns} columns; expected as many throughout")
+                yield columns
         except pa.ArrowInvalid as error:
             if str(error) != "Empty CSV file":
                 raise self._explained(error) from None
 
-    def _clean(self, has_integers: bool, has_texts: bool) -> Iterator[bytes]:
+    def _clean(self) -> Iterator[bytes]:
         layout = self.layout
         is_first = layout.header is not None
-        num_bytes = 0
         for lines in chain([self._start], self._lines):
             lines = with_single_blanks(lines) if layout.separator == " " else without_blank_lines(lines)
             if is_first:
@@ -301,52 +294,14 @@ class _FileRows:
                 is_first = False
             if layout.num_columns == 1 and b"\n\n" in lines.strip(b"\n"):
                 raise DatasetError(f"{self.file} has empty lines between its values; write NaN where one is unknown")
-            if has_integers and has_leading_zeros(lines):
-                raise CellError(-1, f"{self.file} has ids that begin with 0")
-            num_bytes += len(lines)
-            if has_texts:
-                check_memory(str(self.file), f"{num_bytes / 1e9:,.1f} GB of text", num_bytes)
             if lines:
                 yield lines
         self._start = b""
 
-    def _converted(self, batch: Any, kinds: list[str]) -> list[Any]:
-        columns = []
-        for name, column, kind in zip(batch.schema.names, batch.columns, kinds, strict=True):
-            if kind == INTEGER and column.null_count:
-                raise CellError(int(name), f"{self.file} has a row without an id in column {self._name(int(name))}")
-            if kind in (TEXT, LOOSE):
-                column = pc.utf8_trim_whitespace(column)
-            if kind == LOOSE:
-                column = self._numbers(column, int(name))
-            columns.append(column)
-        if self.layout.has_tail:
-            tail = columns.pop()
-            if pc.any(pc.not_equal(tail, "")).as_py():
-                raise DatasetError(f"{self.file} has rows that end in a separator and others with "
-                                   f"{self.layout.num_columns} columns; expected as many throughout")
-        return columns
-
-    def _numbers(self, column: Any, place: int) -> Any:
-        numbers = numbers_of(column, has_truths=True)
-        if numbers is None:
-            text = next(text for text in column.to_pylist() if not is_number(text) and text not in MISSING_TEXTS)
-            raise CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {self._name(place)}; expected "
-                            f"numbers, or leave the column out{_hint(text)}", text)
-        return numbers
-
-    def _name(self, place: int) -> str:
-        return repr(self.layout.header[place]) if self.layout.header else str(place)
-
     def _explained(self, error: Exception) -> DatasetError:
         text = str(error)
-        if found := CELL_ERROR.match(text):
-            place, row, reason = int(found[1]), found[2], found[3]
-            if "UTF8" in reason:
-                return _no_utf8(self.file)
-            value = reason.partition("invalid value ")[2]
-            return CellError(place, f"{self.file} has {value[:MAX_SHOWN]} in column {self._name(place)}"
-                             f"{f' of row {row}' if row else ''}; expected numbers{_hint(value)}")
+        if "UTF8" in text:
+            return _no_utf8(self.file)
         if found := ROW_ERROR.match(text):
             row = int(found[1] or 0) + (self.layout.header is not None)
             return DatasetError(f"{self.file} has {found[3]} columns in row {row} and {found[2]} in the first; "
@@ -355,10 +310,6 @@ class _FileRows:
             return DatasetError(f"{self.file} has a row of more than {text_stream.MAX_LINE_BYTES >> 20} MiB, or a "
                                 "quotation mark that is never closed; expected a row a line")
         return DatasetError(f"{self.file} can't be read as a table ({text.splitlines()[0]})")
-
-
-def _hint(text: str) -> str:
-    return ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(text.strip()) else ""
 
 
 def _no_utf8(file: Path, byte: bytes = b"") -> DatasetError:
@@ -480,6 +431,11 @@ def is_number(cell: str) -> bool:
     return True
 
 
+def is_whole_number(cell: str) -> bool:
+    """Whether a cell is a whole number as Python writes it, of 64 bits."""
+    return bool(WHOLE.fullmatch(cell)) and -(1 << 63) <= int(cell) < 1 << 63
+
+
 def _is_integer(cell: str) -> bool:
     return cell.strip().lstrip("-").isdecimal()
 
@@ -488,11 +444,13 @@ def _strings(texts: list[str]) -> Any:
     return pa.array(texts, pa.large_string())
 
 
-def numbers_of(column: pa.Array, has_truths: bool = False) -> pa.Array | None:
-    """A column of texts as float64, NaN if missing; None if one is no number.
+def numbers_of(column: pa.Array, has_truths: bool = False) -> np.ndarray | None:
+    """A column of texts as float64, NaN if missing ('', NaN, NA, None, null); None if one is no number.
 
     `has_truths`: true and false, yes and no count as 1 and 0 if all cells are such.
     """
+    with suppress(pa.ArrowInvalid):
+        return numpy_of(pc.cast(column, pa.float64()))
     column = pc.utf8_trim_whitespace(column)
     is_missing = pc.is_in(column, value_set=_strings(list(MISSING_TEXTS)))
     if has_truths:
@@ -500,34 +458,23 @@ def numbers_of(column: pa.Array, has_truths: bool = False) -> pa.Array | None:
         is_truth = pc.is_in(lower, value_set=_strings(list(TRUTHS)))
         if len(column) and pc.all(pc.or_(is_truth, is_missing)).as_py() and pc.any(is_truth).as_py():
             column = pc.if_else(pc.is_in(lower, value_set=_strings(["true", "yes"])), "1", "0")
-    column = pc.if_else(is_missing, "nan", column)
-    try:
-        return pc.cast(column, pa.float64())
-    except pa.ArrowInvalid:
-        return None
+    with suppress(pa.ArrowInvalid):
+        return numpy_of(pc.cast(pc.if_else(is_missing, "nan", column), pa.float64()))
+    return None
 
 
-def ids_of(column: pa.ChunkedArray) -> Ids:
-    """Ids as int64 if all are whole numbers as Python writes them, else as texts."""
-    blocks = []
-    for chunk in column.chunks:
-        try:
-            numbers = pc.cast(chunk, pa.int64())
-        except pa.ArrowInvalid:
-            break
-        if len(chunk) and not pc.all(pc.equal(pc.cast(numbers, chunk.type), chunk)).as_py():
-            break
-        blocks.append(numpy_of(numbers))
-    else:
-        return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
-    return joined(column)
+def whole_numbers_of(column: pa.Array) -> np.ndarray | None:
+    """A column of texts as int64 if all are whole numbers as Python writes them, else None."""
+    for cells in (column, pc.utf8_trim_whitespace(column)):
+        with suppress(pa.ArrowInvalid):
+            numbers = pc.cast(cells, pa.int64())
+            if pc.cast(numbers, cells.type).equals(cells):
+                return numpy_of(numbers)
+    return None
 
 
 def checked_ids(ids: Ids, path: Path) -> Ids:
-    """The ids, unchanged.
-
-    Raises DatasetError for an id of several lines, from an open quotation mark, or one missing among numbers.
-    """
+    """The ids, unchanged."""
     if not isinstance(ids, pa.Array):
         return ids
     if pc.any(is_long := pc.match_substring(ids, "\n")).as_py():
@@ -536,56 +483,38 @@ def checked_ids(ids: Ids, path: Path) -> Ids:
                            "or one too many")
     is_missing = pc.is_in(ids, value_set=_strings(list(MISSING_TEXTS)))
     others = ids.filter(pc.invert(is_missing)) if pc.any(is_missing).as_py() else ids[:0]
-    if len(others) and not isinstance(ids_of(pa.chunked_array([others])), pa.Array):
+    if len(others) and whole_numbers_of(others) is not None:
         text = ids.filter(is_missing)[0].as_py()
         raise DatasetError(f"{path} has {text!r} where a node's id should be, and numbers in all other rows; expected "
                            "an id in each row")
     return ids
 
 
-def read_columns(table: TextTable, purposes: list[str | None]) -> list[Any]:
+def read_columns(table: TextTable, purposes: list[str | None]) -> list[np.ndarray | pa.LargeStringArray]:
     """Read whole columns: ids (INTEGER), numbers or else texts (NUMBER), or texts (TEXT); None leaves one out.
 
     Per requested column, returns (num_rows,) int64, (num_rows,) float64, or an Arrow array of strings.
     """
-    kinds = list(purposes)
-    for place, kind in enumerate(kinds):
-        cell = table.first[place] if place < len(table.first) else ""
-        if (kind == INTEGER and not _is_integer(cell)) or (kind == NUMBER and not (is_number(cell) or cell == "")):
-            kinds[place] = TEXT
-    for attempt in range(3):
-        try:
-            blocks = list(table.blocks(kinds))
-            break
-        except CellError as error:
-            if attempt == 2:
-                raise
-            for place, kind in enumerate(kinds):
-                is_late = attempt == 1 or place == error.column or (error.column == -1 and kind == INTEGER)
-                kinds[place] = TEXT if kind is not None and is_late else kind
-    wanted = [(purpose, kind) for purpose, kind in zip(purposes, kinds, strict=True) if kind is not None]
-    columns = []
-    for place, (purpose, kind) in enumerate(wanted):
-        parts = [block[place] for block in blocks]
-        if kind == TEXT:
-            texts = pa.chunked_array(parts, pa.large_string())
-            column = ids_of(texts) if purpose == INTEGER else _numbers_or_texts(texts, purpose)
-        else:
-            column = np.concatenate([numpy_of(part) for part in parts] or [np.empty(
-                0, np.int64 if kind == INTEGER else np.float64)])
-        columns.append(column)
-    return columns
+    wanted = [place for place, purpose in enumerate(purposes) if purpose is not None]
+    blocks: list[list] = [[] for _ in wanted]
+    num_bytes = 0
+    for columns in table.blocks(wanted):
+        for place, column, kept in zip(wanted, columns, blocks, strict=True):
+            # Whole numbers can become the same texts again, should a later block hold a text.
+            whole = whole_numbers_of(column) if purposes[place] == INTEGER else None
+            kept.append(pc.utf8_trim_whitespace(column) if whole is None else whole)
+            num_bytes += kept[-1].nbytes
+        check_memory(str(table.file), f"{num_bytes / 1e9:,.1f} GB of text", num_bytes)
+    return [_joined(kept, purposes[place]) for place, kept in zip(wanted, blocks, strict=True)]
 
 
-def _numbers_or_texts(texts: pa.ChunkedArray, purpose: str) -> np.ndarray | pa.LargeStringArray:
-    numbers = [numbers_of(chunk) if purpose == NUMBER else None for chunk in texts.chunks]
-    if purpose == NUMBER and all(chunk is not None for chunk in numbers):
-        return np.concatenate([numpy_of(chunk) for chunk in numbers] or [np.empty(0)])
-    return joined(texts)
-
-
-def joined(texts: pa.ChunkedArray) -> pa.LargeStringArray:
-    return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], pa.large_string())
+def _joined(blocks: list, purpose: str | None) -> np.ndarray | pa.LargeStringArray:
+    if purpose == INTEGER and all(isinstance(block, np.ndarray) for block in blocks):
+        return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
+    texts = [texts_of(block) for block in blocks]
+    texts = pa.concat_arrays(texts) if texts else _strings([])
+    numbers = numbers_of(texts) if purpose == NUMBER else None
+    return texts if numbers is None else numbers
 
 
 def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, first: int = 0) -> np.ndarray | RowFile:
@@ -602,34 +531,26 @@ def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, firs
 
     Raises CellError for a cell that is no number.
     """
-    kind = INTEGER if np.issubdtype(dtype, np.integer) else NUMBER
-    kinds = [None] * first + [kind] * (table.num_columns - first)
-    try:
-        return _kept(table, kinds, dtype, scratch)
-    except CellError:
-        if kind == INTEGER:
-            raise
-        return _kept(table, [None if kind is None else LOOSE for kind in kinds], dtype, scratch)
+    is_whole, places = np.issubdtype(dtype, np.integer), range(first, table.num_columns)
 
+    def blocks() -> Iterator[np.ndarray]:
+        for columns in table.blocks(places):
+            rows = np.empty((len(columns[0]), len(columns)), dtype)
+            for place, column in enumerate(columns):
+                numbers = whole_numbers_of(column) if is_whole else numbers_of(column, has_truths=True)
+                if numbers is None:
+                    raise table.cell_error(first + place, next(
+                        text for text in pc.utf8_trim_whitespace(column).to_pylist()
+                        if not (is_whole_number(text) if is_whole else is_number(text) or text in MISSING_TEXTS)))
+                rows[:, place] = numbers
+            yield rows
 
-def _kept(table: TextTable, kinds: list[str | None], dtype: type, scratch: Path | None) -> np.ndarray | RowFile:
-    blocks = (_matrix(block, dtype) for block in table.blocks(kinds))
-    start = next(blocks, None)
-    return np.empty((0, 0), dtype) if start is None else keep_rows(chain([start], blocks), scratch, table.path.name)
+    found = blocks()
+    start = next(found, None)
+    return np.empty((0, 0), dtype) if start is None else keep_rows(chain([start], found), scratch, table.path.name)
 
 
 def numpy_of(column: pa.Array) -> np.ndarray:
-    """Numbers as a NumPy array, NaN if missing; Arrow's own conversion would import pandas."""
-    if column.null_count:
-        column = pc.fill_null(column, np.nan)
+    """Numbers without unknown ones as a NumPy array; Arrow's own conversion would import pandas."""
     dtype = np.int64 if column.type == pa.int64() else np.float64
-    if not len(column):
-        return np.empty(0, dtype)
-    return np.frombuffer(column.buffers()[1], dtype)[column.offset:column.offset + len(column)]
-
-
-def _matrix(block: list[Any], dtype: type) -> np.ndarray:
-    rows = np.empty((len(block[0]), len(block)), dtype)
-    for place, column in enumerate(block):
-        rows[:, place] = numpy_of(column)
-    return rows
+    return np.frombuffer(column.buffers()[1] or b"", dtype)[column.offset:column.offset + len(column)]

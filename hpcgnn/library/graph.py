@@ -31,18 +31,22 @@ class Graph:
 
     @property
     def name(self) -> str:
+        """Name of the dataset."""
         return self.info.name
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes of the whole graph."""
         return self.info.num_nodes
 
     @property
     def num_edges(self) -> int:
+        """Number of directed edges of the whole graph."""
         return self.info.num_edges
 
     @property
     def num_features(self) -> int:
+        """Number of columns of features."""
         return self.info.num_features
 
     @property

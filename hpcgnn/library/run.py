@@ -71,6 +71,7 @@ class Run:
 
     @classmethod
     def finished(cls, graph: Graph, finished: Finished) -> Run:
+        """Collective: the run of a training that has just ended."""
         trained = finished.run
         summary = graph.comm.bcast(finished.summary if graph.comm.rank == 0 else None)
         return cls(graph, trained.learner.take_best(), summary, trained.folder.path, trained.session)

@@ -35,6 +35,7 @@ class ClusteredRows:
         return len(self.start) - 1
 
     def cluster_of_rows(self) -> np.ndarray:
+        """Cluster of each row, (num_rows,) int64."""
         return np.repeat(np.arange(self.num_clusters), np.diff(self.start))
 
     def is_sparse(self) -> np.ndarray:

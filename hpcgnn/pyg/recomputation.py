@@ -55,6 +55,7 @@ class Region:
         self._constants = {number: rows for number, rows in found if rows is not None}
 
     def end(self) -> None:
+        """End the first run; ConfigError if a model on LocalGraph has fetched halo rows in it."""
         if self not in _OPEN:      # it could not begin
             return
         _OPEN.remove(self)

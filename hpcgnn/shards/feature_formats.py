@@ -20,5 +20,6 @@ FEATURE_FORMATS = tuple(FORMAT_PATHS)
 
 
 def feature_format(name: str) -> Any:
+    """The class that reads and writes a format."""
     module, _, attribute = FORMAT_PATHS[name].partition(":")
     return getattr(import_module(module), attribute)

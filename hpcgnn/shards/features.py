@@ -122,6 +122,7 @@ class FloatFeatures:
 
     @staticmethod
     def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
+        """Raises ConfigError for a value beyond float16."""
         if form == "float16":
             check_float16(dataset)
         return FeatureStorage(form, feature_density(dataset) < COMPRESSED_DENSITY)

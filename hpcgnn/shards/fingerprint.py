@@ -25,6 +25,7 @@ class Fingerprint:
     features: str
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
+        """Names of the digests that differ."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
 
     @property

@@ -102,6 +102,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def nearest_folder(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 

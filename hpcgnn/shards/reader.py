@@ -118,6 +118,7 @@ def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> n
 
 @contextmanager
 def open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
+    """Open a part file, with its attributes and layout checked; errors as of read_partition."""
     path = find_shard(schema.part_file(folder, part))
     with open_sealed(path, schema.PART_KIND, schema.part_version(info.feature_dtype)) as file:
         check_attributes(file, path, ("run_id", *schema.PART_SCALARS))

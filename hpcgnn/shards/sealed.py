@@ -91,6 +91,7 @@ class Seal:
     num_bytes: int
 
     def render(self) -> bytes:
+        """The seal as the file's first SEAL_BYTES bytes."""
         lines = f"{MAGIC} {self.kind}\nformat {self.version}\ncrc32 {self.crc:08x}\nbytes {self.num_bytes}\n"
         return lines.encode("ascii").ljust(SEAL_BYTES - 1) + b"\n"
 

@@ -5,27 +5,24 @@ So ranks of one node have them in memory once. The files go when the shards are 
 
 from __future__ import annotations
 
+import io
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from hpcgnn.data.arrays import RowFile, in_pieces
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.features import FeatureRows
 from hpcgnn.errors import ShardError
 from hpcgnn.shards.features import row_slices
 from hpcgnn.shards.folder import Crew, by_leader
-from hpcgnn.shards.records import packed_texts, unpacked_texts
 from hpcgnn.shards.sealed import reason_of
 
 FOLDER = "shared"
-CSR_PARTS = ("data", "indices", "indptr")
-TEXT_PARTS = ("bytes", "offset")
 
 
 @contextmanager
@@ -36,78 +33,58 @@ def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays
     `folder` must be visible to all ranks. On other ranks `dataset` and `arrays` are None; an array may be None on rank
     0, too. Raises ShardError on all ranks if the disk is full.
     """
+    held = (dataset, *arrays)
     if crew.size == 1:
-        yield (dataset, *arrays)
+        yield held
         return
     place = folder / FOLDER
-    held = by_leader(crew, lambda: _put_all(place, dataset, arrays))
-    if crew.rank:
-        dataset, *arrays = crew.together(lambda: _take_all(place, *held))
-    else:
-        crew.together(lambda: None)
-    yield (dataset, *arrays)
+    content = by_leader(crew, lambda: _put(place, held))
+    yield crew.together(lambda: _Taking(place, content).load() if crew.rank else held)
     by_leader(crew, lambda: shutil.rmtree(place, ignore_errors=True))
 
 
-def _put_all(place: Path, dataset: GraphDataset, arrays: tuple[np.ndarray | None, ...]) -> tuple[GraphDataset, list]:
+def _put(place: Path, held: tuple) -> bytes:
+    content = io.BytesIO()
     try:
         place.mkdir()
-        named = {item.name: _put(place, item.name, getattr(dataset, item.name)) for item in fields(dataset)}
-        return replace(dataset, **named), [_put(place, f"array-{k}", array) for k, array in enumerate(arrays)]
+        _Putting(place, content).dump(held)
     except OSError as reason:
         raise ShardError(f"{place.parent} can't take the graph for the other ranks: {reason_of(reason)}; check the "
                          "space on its disk, or start one process") from reason
+    return content.getvalue()
 
 
-class Put(str):
-    """The name of a file that holds an array."""
+class _Putting(pickle.Pickler):
+    """Writes arrays of numbers to files of their own, and all else to one stream."""
+
+    def __init__(self, place: Path, content: io.BytesIO) -> None:
+        super().__init__(content, pickle.HIGHEST_PROTOCOL)
+        self._place, self._num_files = place, 0
+
+    def persistent_id(self, value: Any) -> tuple[str, bool] | None:
+        is_in_file = isinstance(value, RowFile)
+        if not is_in_file and not (isinstance(value, np.ndarray) and value.dtype != object):
+            return None
+        name = f"{self._num_files}.npy"
+        self._num_files += 1
+        if is_in_file:
+            mapped = np.lib.format.open_memmap(self._place / name, "w+", value.dtype, value.shape)
+            for rows in row_slices(*value.shape):
+                mapped[rows] = value[rows]
+                mapped.flush()
+        else:
+            np.save(self._place / name, value, allow_pickle=False)
+        return name, is_in_file
 
 
-class PutTexts(Put):
-    """The name of two files that hold texts."""
+class _Taking(pickle.Unpickler):
+    """Reads what `_Putting` wrote; arrays are mapped."""
 
+    def __init__(self, place: Path, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self._place = place
 
-class PutCsr(Put):
-    """The name of three files that hold a CSR matrix."""
-
-
-def _put(place: Path, name: str, value: object) -> object:
-    if isinstance(value, FeatureRows):
-        return replace(value, source=_put(place, name, value.source))
-    if scipy.sparse.issparse(value):
-        for part in CSR_PARTS:
-            np.save(place / f"{name}-{part}.npy", getattr(value, part), allow_pickle=False)
-        return PutCsr(name), value.shape
-    if isinstance(value, RowFile):
-        mapped = np.lib.format.open_memmap(place / f"{name}.npy", "w+", value.dtype, value.shape)
-        for rows in row_slices(*value.shape):
-            mapped[rows] = value[rows]
-            mapped.flush()
-        return Put(name)
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        for part, array in zip(TEXT_PARTS, packed_texts(value), strict=True):
-            np.save(place / f"{name}-{part}.npy", array, allow_pickle=False)
-        return PutTexts(name)
-    if isinstance(value, np.ndarray):
-        np.save(place / f"{name}.npy", value, allow_pickle=False)
-        return Put(name)
-    return value
-
-
-def _take_all(place: Path, dataset: GraphDataset, arrays: list) -> list:
-    named = {item.name: _take(place, getattr(dataset, item.name)) for item in fields(dataset)}
-    return [replace(dataset, **named), *(_take(place, array) for array in arrays)]
-
-
-def _take(place: Path, value: object) -> object:
-    if isinstance(value, FeatureRows):
-        return replace(value, source=in_pieces(_take(place, value.source)))
-    if isinstance(value, tuple) and value and isinstance(value[0], PutCsr):
-        parts = [np.load(place / f"{value[0]}-{part}.npy", mmap_mode="r") for part in CSR_PARTS]
-        return scipy.sparse.csr_matrix(tuple(parts), shape=value[1], copy=False)
-    if isinstance(value, PutTexts):
-        return unpacked_texts(*(np.load(place / f"{value}-{part}.npy") for part in TEXT_PARTS))
-    if isinstance(value, Put):
-        array = np.load(place / f"{value}.npy", mmap_mode="r")
-        return array if array.size else np.array(array)
-    return value
+    def persistent_load(self, pid: tuple[str, bool]) -> np.ndarray | RowFile:
+        name, is_in_file = pid
+        array = np.load(self._place / name, mmap_mode="r")
+        return in_pieces(array) if is_in_file else array if array.size else np.array(array)

@@ -14,6 +14,7 @@ from hpcgnn.data.features import (
     structural_features,
     zero_non_finite,
 )
+from hpcgnn.data.labels import Labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import DatasetError
@@ -179,7 +180,7 @@ def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(for
     nodes = np.arange(60)
     graph = build_csr(nodes, (nodes + 1) % 60, 60, True, "g")
     masks = (nodes < 30, (nodes >= 30) & (nodes < 40), nodes >= 40)
-    dataset = assemble_dataset("g", graph, watched, nodes % 3, 3, masks, SourceOptions(**chosen))
+    dataset = assemble_dataset("g", graph, watched, Labels(nodes % 3, 3), masks, SourceOptions(**chosen))
     make_shards(dataset, tmp_path, Making(parts=2, partitioner="random", feature_format=form), "test", {})
     assert watched.most == 8
     if form == "float32":

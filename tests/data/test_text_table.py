@@ -25,8 +25,8 @@ from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.data.tables import Choices
-from hpcgnn.data.text_stream import has_leading_zeros, with_single_blanks
-from hpcgnn.data.text_table import TextTable, read_matrix
+from hpcgnn.data.text_stream import with_single_blanks
+from hpcgnn.data.text_table import INTEGER, TextTable, read_columns, read_matrix
 from hpcgnn.errors import DatasetError
 
 ARCS = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 2)]
@@ -186,12 +186,21 @@ def test_ids_are_exact_and_of_one_kind_in_all_rows(how, weight, tmp_path):
     assert arcs == sorted(zip(ids, ids[1:] + ids[:1], strict=True))
 
 
-@pytest.mark.parametrize(("text", "is_led"), [
-    ("10,20\n", False), ("0,10\n100,0\n", False), ("0.5 1e-05 1e+05\n", False), ("a-07,b007\n", False),
-    ("007,1\n", True), ("1 07\n", True), ("1\t-07\n", True), ('"07",1\n', True), ("0X1f;1\n", True), ("1|-0\n", True),
-    ("00\n", True)])
-def test_leading_zeros_are_found(text, is_led):
-    assert has_leading_zeros(text.encode()) == is_led
+@pytest.mark.parametrize("first", ["10", "0", "-7", "9223372036854775807"])
+@pytest.mark.parametrize(("text", "is_whole"), [
+    ("100", True), ("0", True), (" -3 ", True), ("-9223372036854775808", True), ("0.5", False), ("1e05", False),
+    ("a-07", False), ("007", False), ("-07", False), ("0X1f", False), ("-0", False), ("+1", False), ("00", False),
+    ("9223372036854775808", False), ("", False)])
+def test_ids_are_numbers_only_if_each_is_written_as_python_writes_it(text, is_whole, first, tmp_path):
+    (ids,) = read_columns(TextTable(write(tmp_path / "t.csv", f"{first},x\n{text},x\n")), [INTEGER, None])
+    assert ids.tolist() == ([int(first), int(text)] if is_whole else [first, text.strip()])
+
+
+def test_numbers_of_earlier_blocks_become_the_same_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_stream, "BLOCK_BYTES", 50)
+    written = [*map(str, range(-70000, 70000)), "007"]
+    (ids,) = read_columns(TextTable(write(tmp_path / "t.csv", "".join(f"{cell}\n" for cell in written))), [INTEGER])
+    assert ids.to_pylist() == written
 
 
 def test_blanks_become_one_but_in_quotation_marks():

@@ -165,7 +165,7 @@ def test_memory_that_ends_is_a_sentence(tmp_path, arrays, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("hpcgnn.data.given.build_weighted_csr", fail)
+    monkeypatch.setattr("hpcgnn.data.given.build_csr", fail)
     with pytest.raises(DatasetError, match=r"ring\.npz needs more memory than this machine gives"):
         load(tmp_path, arrays)
 

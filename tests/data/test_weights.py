@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.data.cleaning import build_csr, build_weighted_csr
+from hpcgnn.data.cleaning import build_csr
 from hpcgnn.errors import DatasetError
 
 NUM_NODES = 6
@@ -16,7 +16,7 @@ ARCS = st.lists(st.tuples(NODES, NODES, st.integers(1, 40).map(lambda quarter: q
 
 def clean(arcs, symmetrize=False):
     u, v, weight = (np.array(column) for column in zip(*arcs, strict=True)) if arcs else [np.empty(0, int)] * 3
-    return build_weighted_csr(u, v, weight.astype(float), NUM_NODES, symmetrize, "g")
+    return build_csr(u, v, NUM_NODES, symmetrize, "g", weight=weight.astype(float))
 
 
 @settings(max_examples=150, deadline=None)
@@ -30,7 +30,7 @@ def test_weights_of_duplicates_add_loops_go_and_reverses_take_the_weight_of_thei
         expected = {(v, u): weight for (u, v), weight in expected.items()} | expected
     if all(weight == 1 for _, _, weight in arcs):
         expected = dict.fromkeys(expected, 1)
-    (indptr, indices, report), found = clean(arcs, symmetrize)
+    indptr, indices, report, found = clean(arcs, symmetrize)
     target = np.repeat(np.arange(NUM_NODES), np.diff(indptr))
     found = np.ones(len(indices), np.float32) if found is None else found
     assert found.dtype == np.float32
@@ -43,8 +43,8 @@ def test_weights_of_duplicates_add_loops_go_and_reverses_take_the_weight_of_thei
 @given(arcs=ARCS, symmetrize=st.booleans())
 def test_structure_and_report_are_those_of_the_graph_without_weights(arcs, symmetrize):
     u, v = (np.array([arc[end] for arc in arcs], dtype=np.int64) for end in (0, 1))
-    indptr, indices, report = build_csr(u, v, NUM_NODES, symmetrize, "g")
-    (other_indptr, other_indices, other), _ = clean(arcs, symmetrize)
+    indptr, indices, report, _ = build_csr(u, v, NUM_NODES, symmetrize, "g")
+    other_indptr, other_indices, other, _ = clean(arcs, symmetrize)
     np.testing.assert_array_equal(indptr, other_indptr)
     np.testing.assert_array_equal(indices, other_indices)
     assert (report.duplicate_edges_removed, report.reverse_edges_added) == (
@@ -52,9 +52,9 @@ def test_structure_and_report_are_those_of_the_graph_without_weights(arcs, symme
 
 
 def test_what_was_done_is_reported():
-    (_, _, report), _ = clean([(0, 1, 2.0), (0, 1, 3.0)])
+    report = clean([(0, 1, 2.0), (0, 1, 3.0)]).report
     assert report.remarks == ("weights of duplicate edges were added",)
-    (_, _, report), weight = clean([(0, 1, 1.0), (0, 1, 1.0)])
+    _, _, report, weight = clean([(0, 1, 1.0), (0, 1, 1.0)])
     assert report.remarks == ("all edges weigh 1, so weights were left out",) and weight is None
 
 
@@ -67,4 +67,4 @@ def test_a_weight_that_is_not_positive_and_finite_in_float32_is_refused(bad):
 @pytest.mark.parametrize("weight", [np.ones(3), np.ones((2, 1)), np.array(["a", "b"])])
 def test_weights_of_another_shape_or_type_are_refused(weight):
     with pytest.raises(DatasetError, match=r"g has edge weights of .* expected a number for each of 2 edges"):
-        build_weighted_csr(np.array([0, 1]), np.array([1, 2]), weight, 3, False, "g")
+        build_csr(np.array([0, 1]), np.array([1, 2]), 3, False, "g", weight=weight)

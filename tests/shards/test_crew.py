@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from reference_partition import random_dataset
 from training_setup import shared_path  # noqa: F401
 
 from hpcgnn.data.arrays import keep_rows
-from hpcgnn.data.features import FeatureRows, ScaledColumns
+from hpcgnn.data.features import FeatureRows, scaled_columns
 from hpcgnn.errors import CollectiveError, ShardError
 from hpcgnn.library.preprocess import Ranks
 from hpcgnn.shards import writer
@@ -43,10 +44,11 @@ FEATURES = {
     "an array": lambda features, folder: features,
     "a file": filed,
     "treated rows of a file": lambda features, folder: filed(features, folder).treated(
-        ScaledColumns(np.arange(5.0), np.full(5, 0.5))),
+        partial(scaled_columns, np.arange(5.0), np.full(5, 0.5))),
     "sparse": lambda features, folder: scipy.sparse.csr_matrix(np.where(features > 0.7, features, 0)),
     "treated sparse rows": lambda features, folder: FeatureRows(
-        scipy.sparse.csr_matrix(np.where(features > 0.7, features, 0)), (ScaledColumns(np.zeros(5), np.ones(5)),)),
+        scipy.sparse.csr_matrix(np.where(features > 0.7, features, 0)),
+        (partial(scaled_columns, np.zeros(5), np.ones(5)),)),
 }
 MAKING = {
     "as by default": Making(parts=4), "packages": Making(parts=3, feature_format="package", reorder="rcm"),
