@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hpcgnn.data.assemble import refuse_given_labels
@@ -15,7 +16,7 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.planetoid import load_planetoid
 from hpcgnn.data.pyg import load_pyg
 from hpcgnn.data.synthetic import load_synthetic
-from hpcgnn.data.table_files import load_csv, load_parquet
+from hpcgnn.data.table_files import load_tables
 from hpcgnn.errors import DatasetError
 
 LOADERS = {
@@ -25,8 +26,8 @@ LOADERS = {
     "ogb": load_ogb,
     "graphsaint": load_graphsaint,
     "edges": load_edges,
-    "csv": load_csv,
-    "parquet": load_parquet,
+    "csv": partial(load_tables, "csv"),
+    "parquet": partial(load_tables, "parquet"),
     "pyg": load_pyg,
 }
 

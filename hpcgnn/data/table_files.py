@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,22 +22,14 @@ UNNAMED = "column 0"
 SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features", "ignore")
 
 
-def load_csv(rest: str, options: SourceOptions) -> GraphDataset:
-    return load_tables(rest, options, "csv", read_csv_table)
-
-
-def load_parquet(rest: str, options: SourceOptions) -> GraphDataset:
-    return load_tables(rest, options, "parquet", read_parquet_table)
-
-
-def load_tables(rest: str, options: SourceOptions, kind: str,
-                read: Callable[[Path], tuple[Table, tuple[str, ...], tuple[str, ...]]]) -> GraphDataset:
+def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
     """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,id=COLUMN][,label=COLUMN]
     [,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
 
     Columns that go by a usual name need not be named; weight=none and split=none leave out one that does. All columns
     of the nodes that are not used otherwise are features.
     """
+    read = read_csv_table if kind == "csv" else read_parquet_table
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, f"a {kind}: source")
     path = Path(file)

@@ -318,33 +318,21 @@ def _no_utf8(file: Path, byte: bytes = b"") -> DatasetError:
                         "iconv -f LATIN1 -t UTF-8")
 
 
-class _Readable:
+class _Readable(io.RawIOBase):
     """Blocks as the file that Arrow's reader takes."""
 
-    closed = False
-
     def __init__(self, blocks: Iterator[bytes]) -> None:
+        super().__init__()
         self._blocks, self._rest = blocks, b""
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        block = self._rest or next(self._blocks, b"")
-        if num_bytes < 0 or len(block) <= num_bytes:
-            self._rest = b""
-            return block
-        self._rest = block[num_bytes:]
-        return block[:num_bytes]
 
     def readable(self) -> bool:
         return True
 
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
+    def read(self, num_bytes: int = -1) -> bytes:
+        block = self._rest or next(self._blocks, b"")
+        cut = len(block) if num_bytes < 0 else num_bytes
+        self._rest = block[cut:]
+        return block[:cut]
 
 
 def _end_of_row(lines: bytes) -> int:

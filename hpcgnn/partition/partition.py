@@ -7,13 +7,13 @@ the same order, which is by part and then by ascending global id; digests of the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.options import ProgressTask, silent
+from hpcgnn.data.options import Progress, silent
 
 
 def needed_digests(part: Partition, key: str, peers: Iterable[int]) -> np.ndarray:
@@ -102,7 +102,7 @@ class Halo:
 
 
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
-               progress: Callable[[str, float | None], ProgressTask] = silent,
+               progress: Progress = silent,
                parts: range | None = None) -> list[Halo]:
     """Find the halo of every part, or of those in `parts`: distinct sources of edges into the part that others own.
 

@@ -6,7 +6,7 @@ The fingerprint has three digests, of graph, split and features. Features are ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import scipy.sparse
 
 from hpcgnn.data.arcs import INT32_NODES
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.options import ProgressTask, silent
+from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import feature_rows
 from hpcgnn.shards.feature_formats import PACKAGE, feature_format
@@ -26,7 +26,7 @@ BLOCK_ENTRIES = 1 << 20
 
 
 def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
-                   progress: Callable[[str, float | None], ProgressTask] = silent) -> Fingerprint:
+                   progress: Progress = silent) -> Fingerprint:
     """Hash a dataset with the form in which its features are stored, one block of rows at a time.
 
     Features are hashed after rounding to float16; if stored as packages, before rounding.

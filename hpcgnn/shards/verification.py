@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.data.options import ProgressTask, silent
+from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition, needed_digests, sent_digests
 from hpcgnn.shards import schema
@@ -18,7 +17,7 @@ from hpcgnn.shards.sealed import AGAIN
 from hpcgnn.shards.structure import find_row_fault
 
 
-def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+def verify_shards(folder: Path, progress: Progress = silent) -> GraphInfo:
     """Check every file of a folder from end to end, and that the parts fit each other.
 
     In memory at a time: the owner and the cluster of each node, and one part.

@@ -184,7 +184,7 @@ def test_odd_rows_take_fewer_requests_and_sectors_than_columns_that_are_loaded_o
     def loads(columns):
         with use_backend(EmulatedBackend(counts=True)) as backend:
             device_side.launch(matrix.geometry.segments(0, NUM_ROWS), matrix, h, None,
-                               torch.empty(NUM_ROWS, dim, dtype=dtype), False, False, columns=columns)
+                               torch.empty(NUM_ROWS, dim, dtype=dtype), False, columns=columns)
         return backend.traffic[0][1].load
 
     ragged, one_by_one = loads(None), loads(2)

@@ -21,11 +21,11 @@ BATCH = 16               # products that half arithmetic sums in half precision
 @pytest.mark.parametrize("warps, items_a_warp", [(1, 64), (4, 64), (3, 96), (8, 128)])
 def test_blocks_of_every_shape_give_the_product(device, warps, items_a_warp, is_half):
     """A hub of three of the largest blocks; several column blocks, the last one of a single pair."""
-    matrix = matrix_of(hub=2500, num_self=30, **scales(matrix_of()))
+    matrix = matrix_of(hub=2500, num_self=30, has_half_sums=is_half, **scales(matrix_of()))
     h = rows_of(NUM_COLUMNS, 66, torch.float16)
     cut = segments.cut(segments.item_offsets(matrix), 0, matrix.num_rows, warps, items_a_warp)
     out = torch.empty(matrix.num_rows, 66, dtype=torch.float16).to(device)
-    cuda.launch(cut, matrix, h.to(device), None, out, False, is_half)
+    cuda.launch(cut, matrix, h.to(device), None, out, False)
     rounding = (BATCH + 1) * ROUNDING[torch.float16] if is_half else 2500 * 2.0**-24
     assert_near(out, dense_of(matrix), h, torch.float16, rounding=rounding)
 
