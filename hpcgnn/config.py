@@ -98,145 +98,145 @@ class TrainConfig:
     """
 
     model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
-                         is_common=True)
+                         flag="common")
     model_args: str = setting("", "What your own model's constructor takes beside the usual sizes, as a JSON object: "
                               "'{\"heads\": 8}'.", group=MODEL)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
-                          high=1024, group=MODEL, is_common=True)
-    hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
+                          high=1024, group=MODEL, flag="common")
+    hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, flag="common")
     heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL,
-                         has_flag=False)
+                         flag="none")
     alpha: float = setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
-                           models=("gcnii", "appnp"), group=MODEL, has_flag=False)
+                           models=("gcnii", "appnp"), group=MODEL, flag="none")
     theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",),
-                           group=MODEL, has_flag=False)
+                           group=MODEL, flag="none")
     jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
-                        has_flag=False)
+                        flag="none")
     epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
-                          is_common=True)
+                          flag="common")
     steps: str = setting("1", "Optimizer steps per epoch: each computes the rows of some clusters, or with rows:N some "
                          "rows drawn one by one, and reads all other rows as they last were. 1 is the whole graph in "
                          "one step; auto begins with many and ends with 1.",
-                         group=TRAINING, is_common=True)
+                         group=TRAINING, flag="common")
     history: str = setting("stored", "How epochs of several steps keep rows: as they are stored, as bfloat16, or as "
-                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
+                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, flag="none")
     average: float = setting(DEFAULT_AVERAGE, "Share of an epoch's steps over which weights are averaged, for scores "
                              "and predictions; if that is one step or less, the weights themselves are used. 0 never "
-                             "averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
+                             "averages.", low=0.0, high=1000.0, group=TRAINING, flag="none")
     clusters: int = setting(0, "Cut the graph into this many METIS clusters, and train and score without the edges "
                             "between clusters, as hpcgnn infer --clusters. 0 is the whole graph.",
-                            low=0, group=TRAINING, has_flag=False)
+                            low=0, group=TRAINING, flag="none")
     between_clusters: bool = setting(False, "Keep the edges between clusters of one batch, as infer --between-clusters "
-                                     "does.", group=TRAINING, has_flag=False)
+                                     "does.", group=TRAINING, flag="none")
     batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters per batch of infer, if edges between them are kept.", low=1,
-                              group=TRAINING, has_flag=False)
-    lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
+                              group=TRAINING, flag="none")
+    lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, flag="common")
     clip_norm: float = setting(0.0, "Largest norm of a step's gradient of all weights; a longer one is scaled to it. "
-                               "0 clips nothing.", low=0.0, group=TRAINING, has_flag=False)
+                               "0 clips nothing.", low=0.0, group=TRAINING, flag="none")
     schedule: str = setting("constant", "How the learning rate changes after every epoch: it stays, or falls from lr "
                             "to 0 over the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING,
-                            has_flag=False)
+                            flag="none")
     warmup: int = setting(0, "Epochs at the start in which the learning rate rises from lr/N to lr.", low=0,
-                          group=TRAINING, has_flag=False)
+                          group=TRAINING, flag="none")
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
-                             group=TRAINING, is_common=True)
+                             group=TRAINING, flag="common")
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
     weight_decay_layers: str = setting("all", "Layers with weight decay.", ("all", "first"), group=TRAINING,
-                                       has_flag=False)
+                                       flag="none")
     norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
-    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, has_flag=False)
+    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, flag="none")
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
-                           "(previous).", ("none", "previous"), group=MESSAGES, has_flag=False)
+                           "(previous).", ("none", "previous"), group=MESSAGES, flag="none")
     code: str = setting("auto", "How rows of 1 to 8 bits are coded: in steps between their least and largest value "
                         "(affine), or, after a random rotation that the receiver undoes, in steps about zero "
                         "(rotated), with half the parameters and a smaller error at 1 bit, mostly also at 2; or only "
                         "rows are rotated (rotated-forward), or only gradients (rotated-backward); auto is the "
                         "method's own choice, for rows of 8 columns or more.", ("auto", *ROTATED), group=MESSAGES,
-                        has_flag=False)
+                        flag="none")
     rematerialize: bool = setting(False, "Hold one peer's halo rows in memory at a time, and fetch rows again that the "
-                                  "backward pass needs.", group=MESSAGES, has_flag=False)
+                                  "backward pass needs.", group=MESSAGES, flag="none")
     pipeline: str = setting("thread", "How messages of asynchronous epochs travel: in pieces that a thread carries "
                             "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
                             "between blocks of rows (polling), or each in one go (whole).",
-                            ("thread", "polling", "whole"), group=MESSAGES, has_flag=False)
+                            ("thread", "polling", "whole"), group=MESSAGES, flag="none")
     nodes_aware: str = setting("auto", "Ranks of a node share one copy of each row of another node, which crosses "
                                "once, and read each other's rows in their memory (on); or rows travel to each rank "
                                "that reads them (off). auto shares if there are several nodes, and several ranks "
                                "in one.",
-                               ("auto", "on", "off"), group=MESSAGES, has_flag=False)
+                               ("auto", "on", "off"), group=MESSAGES, flag="none")
     ranks_per_node: int = setting(0, "Consecutive ranks that count as a node, such as the ranks of a socket; 0 is all "
-                                  "that share a memory.", low=0, group=MESSAGES, has_flag=False)
+                                  "that share a memory.", low=0, group=MESSAGES, flag="none")
     pre_aggregation: str = setting("off", "If several rows of a rank go to few rows of another, send their sums "
                                    "instead, so that the fewest rows are sent (on). Exact except for rounding; only "
                                    "for models with layers that are linear in their neighbors' rows.", ("off", "on"),
-                                   group=MESSAGES, has_flag=False)
+                                   group=MESSAGES, flag="none")
     sum_bits: int = setting(32, "Bits per value in the ranks' sums of gradients: float32, or rounded at random.",
-                            (8, 16, 32), group=MESSAGES, has_flag=False)
+                            (8, 16, 32), group=MESSAGES, flag="none")
     link_mbps: float = setting(0.0, "Slow messages down to a link of this many MB/s per rank, at least "
                                f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
-                               has_flag=False)
+                               flag="none")
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
                              "bf16 if a sample of the model's work is faster in it, else fp32.",
-                             ("fp32", "bf16", "fp16", "auto"), group=TRAINING, is_common=True)
+                             ("fp32", "bf16", "fp16", "auto"), group=TRAINING, flag="common")
     store_activations: int = setting(AS_THEY_ARE, "Bits per value that layers keep for the backward pass: 32 keeps "
                                      "rows as they are, fewer bits keep codes that are rounded at random.",
                                      (2, 4, 8, AS_THEY_ARE), group=TRAINING)
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                         "rows' own type (half), as in HalfGNN: faster, and rounded once per product.",
-                        ("float32", "half"), devices=("cuda",), group=GPU, has_flag=False)
+                        ("float32", "half"), devices=("cuda",), group=GPU, flag="none")
     quantize: str = setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
                             "(degree-aware) or by layer (layer-aware); one width, with steps learned by in-degree "
                             "(degree-steps) or one step for all rows of a layer (uniform); or tracked ranges, with "
-                            "nodes protected at random (degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
+                            "nodes protected at random (degree-quant).", SCHEMES, group=QUANTIZATION, flag="common")
     quantize_bits: int = setting(4, "Bits of weights and of mapped rows; also of rows if no width is learned.", low=2,
-                                 high=8, schemes=QUANTIZED, group=QUANTIZATION, has_flag=False)
+                                 high=8, schemes=QUANTIZED, group=QUANTIZATION, flag="none")
     target_kb: float = setting(0.0, "Target size in KB of all layers' rows, to which widths are pulled; 0 is 2 bits "
                                     "per value.", low=0.0,
-                               schemes=SIZED, group=QUANTIZATION, has_flag=False)
+                               schemes=SIZED, group=QUANTIZATION, flag="none")
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
-                                 schemes=SIZED, group=QUANTIZATION, has_flag=False)
+                                 schemes=SIZED, group=QUANTIZATION, flag="none")
     quantize_lr: float = setting(0.05, "Adam's learning rate for logarithms of steps; a fifth of it for widths.",
-                                 low=0.0, schemes=LEARNED, group=QUANTIZATION, has_flag=False)
+                                 low=0.0, schemes=LEARNED, group=QUANTIZATION, flag="none")
     quantize_gradient: str = setting("local", "Gradient for steps and widths of rows and for steps of mapped rows: of "
                                      "their own rounding error (local), which every node has, or of the loss "
                                      "(straight-through), which few nodes have if few are labeled.",
-                                     ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION, has_flag=False)
+                                     ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION, flag="none")
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
                            "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION,
-                           has_flag=False)
+                           flag="none")
     epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
                               "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
-                              has_flag=False)
+                              flag="none")
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES,
-                            has_flag=False)
+                            flag="none")
     loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
                         "several labels per node, and mse for targets of a regression.", LOSSES, group=TRAINING,
-                        has_flag=False)
+                        flag="none")
     score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels per node, "
-                         "and r2 for targets of a regression.", SCORES, group=TRAINING, has_flag=False)
-    eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, is_common=True)
+                         "and r2 for targets of a regression.", SCORES, group=TRAINING, flag="none")
+    eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, flag="common")
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
-                              low=0, group=TRAINING, is_common=True)
+                              low=0, group=TRAINING, flag="common")
     seed: int = setting(0, "Seed of initialization, dropout and rounding.", low=0, high=2**31,
-                        group=TRAINING, is_common=True)
-    repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, is_common=True)
+                        group=TRAINING, flag="common")
+    repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, flag="common")
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
-                                    low=0, group=RUN, is_common=True)
+                                    low=0, group=RUN, flag="common")
     hours: float = setting(0.0, "Hours from the start of the process after which a run ends with a checkpoint and "
                            "status 75, as at a signal, early enough for one more epoch; 0 is the end of the job "
                            "if Slurm names one, and no limit otherwise.", low=0.0,
-                           group=RUN, is_common=True)
+                           group=RUN, flag="common")
     track: str = setting("none", "Where else the run is recorded while it trains; TensorBoard's files are in the run "
-                         "folder.", ("none", "tensorboard", "mlflow"), group=RUN, has_flag=False)
+                         "folder.", ("none", "tensorboard", "mlflow"), group=RUN, flag="none")
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and names the rank that "
                              "stopped; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
                              "of the host (staged); auto is cuda-aware if an exchange at the start proves that it "
                              "works.",
-                             ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, has_flag=False)
+                             ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, flag="none")
     device: str = setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
-                          ("cpu", "cuda"), group=GPU, is_common=True)
+                          ("cpu", "cuda"), group=GPU, flag="common")
 
     def __post_init__(self):
         check_values(self)

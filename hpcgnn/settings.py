@@ -17,21 +17,19 @@ PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
 def setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
-            high: float | None = None, group: str = "", is_common: bool = False, has_flag: bool = True,
-            **users: tuple[str, ...]) -> Any:
+            high: float | None = None, group: str = "", flag: str = "rare", **users: tuple[str, ...]) -> Any:
     """Declare a setting as a field of a dataclass.
 
     Parameters
     ----------
     choices, low, high      allowed values; None allows all of the type
     group : str             heading in help; empty for a method's own
-    is_common : bool        short help lists it too
-    has_flag : bool         the command line has a flag for it; else it is set by `--set NAME=VALUE` or in a file
+    flag : {"common", "rare", "none"}      the short help lists common ones too; a setting without a flag is set by
+                            `--set NAME=VALUE` or in a file
     users : tuple of str    `models`, `schemes` and `devices`: those that the setting affects; none for all
     """
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
-                                            "group": group, "is_common": is_common, "has_flag": has_flag,
-                                            "users": users})
+                                            "group": group, "flag": flag, "users": users})
 
 
 def type_name(declared: Field) -> str:

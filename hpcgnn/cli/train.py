@@ -44,12 +44,12 @@ def _with_settings(function):
         "--method", cls=GroupedOption, heading=METHOD, help=f"How halo rows are sent. One of {', '.join(METHODS)}, or "
         "your own as MODULE:CLASS. [default: vanilla, or the preset's]")]}
     for own in settings:
-        if not own.metadata["has_flag"]:
+        if own.metadata["flag"] == "none":
             continue
         flag = "--" + own.name.replace("_", "-")
         options.setdefault(_heading(own), []).append(click.option(
             f"{flag}/--no-{flag[2:]}" if type_name(own) == "bool" else flag, type=TYPES[type_name(own)], default=None,
-            cls=GroupedOption, heading=_heading(own), is_common=own.metadata["is_common"],
+            cls=GroupedOption, heading=_heading(own), is_common=own.metadata["flag"] == "common",
             help=_help_of(own)))
     for option in reversed([option for heading in _headings() for option in options.get(heading, ())]):
         function = option(function)
@@ -58,7 +58,7 @@ def _with_settings(function):
 
 def _rare_settings() -> list[RareSetting]:
     return [RareSetting(own.name, _heading(own), _help_of(own)) for own in known_settings()
-            if own.name != "method" and not own.metadata["has_flag"]]
+            if own.name != "method" and own.metadata["flag"] == "none"]
 
 
 def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ class AdaQP(SolvesWidths):
     name = "adaqp"
     automatic = "2,4,8"
     lam: float = setting(0.5, "Weight of variance against time when widths are assigned.", low=0.0, high=1.0,
-                         has_flag=False)
+                         flag="none")
     solver_seconds: float = setting(5.0, "Limit of one assignment by highs; past it the greedy one serves.", low=0.01,
-                                    has_flag=False)
+                                    flag="none")
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         from hpcgnn.methods.policies import SolvedWidths

@@ -20,7 +20,7 @@ class BNS(StoredRows):
     clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
                                                      "is biased at any scale; use sage"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
-                           has_flag=False)
+                           flag="none")
 
     def exchange(self) -> ExchangeKind:
         from hpcgnn.exchange.kinds import Fresh, Sampled

@@ -37,7 +37,7 @@ class ChoosesWidths(Method):
 
     automatic: ClassVar[str]      # the widths where the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice.",
-                          has_flag=False)
+                          flag="none")
 
     def __post_init__(self):
         super().__post_init__()
@@ -55,7 +55,7 @@ class Reproducible(ChoosesWidths):
     """Decides by measured seconds, unless told otherwise."""
 
     deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
-                                  has_flag=False)
+                                  flag="none")
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class FollowsLoss(Pipelined):
         "auto", "Epochs that use halo rows of the epoch before: none (never), all (always), those before which the "
         "loss was not slowing (descent, SYLVIE's rule), or, layer by layer and for rows and gradients apart, those "
         "whose rows move little (measured); auto is the method's own choice.",
-        ("auto", "measured", "descent", "always", "never"), has_flag=False)
+        ("auto", "measured", "descent", "always", "never"), flag="none")
     most_motion: float = setting(0.05, "Share of itself that a row may move in an epoch and be an epoch old, where "
-                                 "that is measured.", low=0.0, has_flag=False)
+                                 "that is measured.", low=0.0, flag="none")
     descent_test: str = setting(
         "auto", "When the loss counts as slowing: its rate of descent is below that of descent_window epochs ago "
         "(plain), or falls throughout the window (monotone); or it stands, or fell, as a share of itself, by less than "
         "half of what it did over the window before (relative); auto is the method's own choice.",
-        ("auto", "plain", "monotone", "relative"), has_flag=False)
+        ("auto", "plain", "monotone", "relative"), flag="none")
     descent_window: int = setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
-                                  low=1, high=10000, has_flag=False)
+                                  low=1, high=10000, flag="none")
     descent_smoothing: float = setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
-                                       has_flag=False)
+                                       flag="none")
 
     def own_code(self) -> str:
         return "rotated"
@@ -99,11 +99,11 @@ class FollowsLoss(Pipelined):
 class SolvesWidths(Reproducible):
     """Lets a solver assign the widths, from traced ranges and the costs of links."""
 
-    period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
-    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
+    period: int = setting(50, "Epochs between assignments of widths.", low=1, flag="none")
+    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, flag="none")
     solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
                           "have agreed on the seconds of a round or on what a bit must gain (bisection), or on rank 0 "
-                          "for all (highs, greedy).", ("bisection", "highs", "greedy"), has_flag=False)
+                          "for all (highs, greedy).", ("bisection", "highs", "greedy"), flag="none")
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: return the solver; receivers tell squared coefficients, timed rounds give the links' costs."""

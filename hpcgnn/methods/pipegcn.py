@@ -24,7 +24,7 @@ class PipeGCN(Pipelined, StoredRows):
     name = "pipegcn"
     asynchrony = "always"
     smoothing: float = setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
-                               "newest.", low=0.0, high=0.999, has_flag=False)
+                               "newest.", low=0.0, high=0.999, flag="none")
 
     def check(self, others: Mapping[str, Any]) -> None:
         super().check(others)

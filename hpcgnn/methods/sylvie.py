@@ -23,7 +23,7 @@ class Sylvie(FollowsLoss, Reproducible):
     name = "sylvie"
     automatic = "1,2,4,8"
     percentiles: str = setting(PERCENTILES, "Percentiles of importance at which a boundary node's width doubles.",
-                               has_flag=False)
+                               flag="none")
 
     def __post_init__(self):
         super().__post_init__()
