@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.data.arrays import Column, RowFile, refusals
+from hpcgnn.data.arrays import Sliced, refusals
 from hpcgnn.data.options import ProgressTask
 from hpcgnn.errors import DatasetError
 
@@ -25,7 +25,7 @@ KEPT_BYTES = 1 << 25      # so much is sorted in memory; more goes to the scratc
 SOURCE_BITS = 32
 
 
-class RowsOfEntries:
+class RowsOfEntries(Sliced):
     """The row of every entry of a CSR matrix, as an array that is read in slices."""
 
     def __init__(self, indptr: np.ndarray, num_entries: int, name: str) -> None:
@@ -33,11 +33,8 @@ class RowsOfEntries:
             raise DatasetError(f"{name}: indptr does not rise from 0 to the number of indices, {num_entries}; "
                                "the file is damaged")
         self._indptr = indptr
-        self.shape, self.ndim = (num_entries,), 1
+        self.shape = (num_entries,)
         self.dtype = np.dtype(np.int32 if len(indptr) - 1 < INT32_NODES else np.int64)
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def __getitem__(self, entries: slice) -> np.ndarray:
         start, stop, _ = entries.indices(len(self))
@@ -46,11 +43,8 @@ class RowsOfEntries:
         ends = np.clip(self._indptr[first:last + 1], start, stop)
         return np.repeat(np.arange(first, last, dtype=self.dtype), np.diff(ends))
 
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
-
-Ends = np.ndarray | RowFile | Column | RowsOfEntries
+Ends = np.ndarray | Sliced
 
 
 def chunks(source: Ends, target: Ends) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -179,7 +179,24 @@ def _array_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 BLOCK_BYTES = 1 << 25
 
 
-class RowFile:
+class Sliced:
+    """An array that is read in slices; a class of it has shape, dtype and __getitem__."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+
+class RowFile(Sliced):
     """An array in a file, row after row. A slice of rows, or an array of row numbers, reads these rows.
 
     Parameters
@@ -198,24 +215,14 @@ class RowFile:
                                "it is truncated, copy it again")
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         if not isinstance(rows, slice):
             return self._gather(np.asarray(rows))
         start, stop, step = rows.indices(len(self))
         return self._read(start, max(start, stop)) if step == 1 else self._gather(np.arange(start, stop, step))
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return self._read(0, len(self)).astype(self.dtype if dtype is None else dtype, copy=False)
 
     def row(self, number: int) -> RowFile:
         """One row of several dimensions, as an array in the same file."""
@@ -248,21 +255,15 @@ def _bytes_of(rows: np.ndarray) -> memoryview:
     return memoryview(rows.reshape(-1).view(np.uint8))
 
 
-class Column:
+class Column(Sliced):
     """One column of a two-dimensional RowFile, read in slices."""
 
     def __init__(self, table: RowFile, number: int) -> None:
         self._table, self._number = table, number
-        self.shape, self.dtype, self.ndim = table.shape[:1], table.dtype, 1
-
-    def __len__(self) -> int:
-        return len(self._table)
+        self.shape, self.dtype = table.shape[:1], table.dtype
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         return self._table[rows][:, self._number]
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
 
 def columns(table: np.ndarray | RowFile) -> tuple[np.ndarray | Column, ...]:

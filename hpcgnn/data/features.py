@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.data.arrays import RowFile
+from hpcgnn.data.arrays import RowFile, Sliced
 from hpcgnn.data.options import ProgressTask, SilentTask, SourceOptions
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
@@ -39,7 +39,7 @@ def scaled_columns(mean: np.ndarray, scale: np.ndarray, values: np.ndarray, rows
 
 
 @dataclass(frozen=True)
-class FeatureRows:
+class FeatureRows(Sliced):
     """Features as their source has them, and the treatments of rows that are read; treated rows are not kept.
 
     source : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile; never changed
@@ -57,13 +57,6 @@ class FeatureRows:
     def dtype(self) -> np.dtype:
         return np.dtype(np.float32)
 
-    @property
-    def ndim(self) -> int:
-        return 2
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Some rows, (num_rows, num_features) float32."""
         held = self.source[rows]
@@ -71,9 +64,6 @@ class FeatureRows:
         for treatment in self.treatments:
             values = treatment(values, rows)
         return values
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(np.float32 if dtype is None else dtype, copy=False)
 
     def treated(self, treatment: Treatment) -> FeatureRows:
         """The same rows with one more treatment."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpcgnn.data.arcs import Ends, RowsOfEntries
-from hpcgnn.data.arrays import Column, RowFile
+from hpcgnn.data.arcs import Ends
+from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
 from hpcgnn.data.cleaning import build_csr, check_weights
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
@@ -197,8 +197,8 @@ def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
     # Returns the rows of both ends of each edge, the number of nodes, and what tells a row from an id, if needed.
     source, target = given.source, given.target
     if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
-        source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")
-                          for ends in (source, target))
+        source, target = (as_ids(np.asarray(ends) if isinstance(ends, Sliced) else ends,
+                                 f"{given.name}: the ends of edges") for ends in (source, target))
     if len(source) != len(target):
         raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
                            "many of both")
@@ -225,12 +225,8 @@ def _num_rows(given: GivenGraph) -> list[int]:
             if rows is not None]
 
 
-def _is_column(ends: Any) -> bool:
-    return not isinstance(ends, RowFile | Column | RowsOfEntries)
-
-
 def _are_rows(ends: Any) -> bool:
-    return (isinstance(ends, np.ndarray | RowFile | Column | RowsOfEntries) and not isinstance(ends, np.ma.MaskedArray)
+    return (isinstance(ends, np.ndarray | Sliced) and not isinstance(ends, np.ma.MaskedArray)
             and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
 
 

@@ -64,7 +64,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     has_ids, has_header : bool or None      None finds out
     """
     if path.suffix == ".npy":
-        return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
+        matrix = _matrix(load_array(path), path)
+        return NodeFile(path, None, in_pieces(matrix) if dtype is FEATURES else matrix)
     table = TextTable(path, has_header, options.progress)
     scratch = options.scratch if dtype is FEATURES else None
     if not table.num_columns and table.comments:
@@ -88,12 +89,11 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         values = _read_values(table, 1, dtype, scratch)
     columns, skipped = (table.header or ())[bool(has_ids):], table.skipped
     if isinstance(values, np.ndarray | RowFile):
-        values = _matrix(values, path)
         if has_ids is None and table.num_columns > 1 and _counts_rows(values):
             if not table.num_unnamed:
                 raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true "
                                    "if these are the nodes' ids, or ,ids=false if they are values like the others")
-            values, columns = _without_index(table, dtype, scratch), columns[1:]
+            values, columns = _read_values(table, 1, dtype, scratch), columns[1:]
             skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
         elif has_ids is None and table.num_unnamed:
             raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
@@ -120,14 +120,9 @@ def _shows_ids(table: TextTable) -> bool:
 
 def _read_values(table: TextTable, first: int, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
     if table.num_columns - first != 1 or dtype is FEATURES:
-        return read_matrix(table, dtype, scratch, first)
+        return _matrix(read_matrix(table, dtype, scratch, first), table.path)
     column = read_columns(table, [None] * first + [NUMBER])[0] if table.num_columns else np.empty(0)
-    return column[:, None] if isinstance(column, np.ndarray) else Cells(column)
-
-
-def _without_index(table: TextTable, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
-    values = _read_values(table, 1, dtype, scratch)
-    return values if isinstance(values, Cells) else _matrix(values, table.path)
+    return _matrix(column, table.path) if isinstance(column, np.ndarray) else Cells(column)
 
 
 def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
@@ -156,10 +151,6 @@ def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | C
         values = values.astype(np.result_type(values.dtype, np.float32))
         values[row < 0] = np.nan
     return values
-
-
-def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
-    return in_pieces(matrix) if dtype is FEATURES else matrix
 
 
 def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:

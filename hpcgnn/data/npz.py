@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.data.arcs import Ends, RowsOfEntries
+from hpcgnn.data.arcs import RowsOfEntries
 from hpcgnn.data.arrays import Archive
 from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.dataset import GraphDataset
@@ -90,7 +90,9 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
 def _given(archive: Archive, path: Path, choices: Choices, options: SourceOptions) -> GivenGraph:
     name = path.stem
-    source, target, num_nodes = _edges(archive, name)
+    # Row v lists the sources of the edges into v.
+    indptr, source = archive.integers("indptr"), archive.integer_rows("indices")
+    target, num_nodes = RowsOfEntries(indptr, len(source), name), len(indptr) - 1
     targets = _one_of(archive, TARGETS)
     if targets is not None and "labels" in archive and choices.labels is None:
         raise DatasetError(f"{path} holds labels and {targets}; choose one by label=labels or label={targets}")
@@ -118,7 +120,8 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
                       features=_features(archive, num_nodes, options), labels=labels,
                       num_classes=num_classes,
-                      splits=_masks(archive, num_nodes, name) if has_masks else None,
+                      splits=tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
+                      if has_masks else None,
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
@@ -130,16 +133,6 @@ def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:
     if len(held) > 1:
         raise DatasetError(f"{archive.path} holds {' and '.join(held)}; expected one of them")
     return held[0] if held else None
-
-
-def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
-    indptr, indices = archive.integers("indptr"), archive.integer_rows("indices")
-    # Row v lists the sources of the edges into v.
-    return indices, RowsOfEntries(indptr, len(indices), name), len(indptr) - 1
-
-
-def _masks(archive: Archive, num_nodes: int, name: str) -> tuple[np.ndarray, ...]:
-    return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
 
 
 def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:

@@ -191,35 +191,25 @@ def _values(of_nodes: list[dict], ids: list, key: str, name: str, may_lack: bool
     return _objects([held.get(key) for held in of_nodes])
 
 
-def _is_dgl(data: Any) -> bool:
-    return hasattr(data, "ndata") and hasattr(data, "edata")
-
-
-def _is_networkx(data: Any) -> bool:
-    return all(hasattr(data, name) for name in ("adj", "is_directed", "nodes", "edges"))
-
-
-def _is_pyg(data: Any) -> bool:
-    return is_graph(data) or are_graphs(data)
-
-
-def _are_ends(data: Any) -> bool:
-    return isinstance(data, np.ndarray | list | tuple) or hasattr(data, "detach")
-
-
 def _is_matrix(data: Any) -> bool:
     return scipy.sparse.issparse(data) or hasattr(data, "sparse_sizes") or (
         hasattr(data, "detach") and "sparse" in str(getattr(data, "layout", "")))
+
+
+def _has(*names: str) -> Callable[[Any], bool]:
+    return lambda data: all(hasattr(data, name) for name in names)
 
 
 OF_TABLES, OF_MATRICES = ("nodes", "source", "target"), ("rows",)
 # Tells an object, choices that say nothing of it, what it is called, and what takes it apart.
 KINDS: tuple[tuple[Callable[[Any], bool], tuple[str, ...], str, Callable[[Any, Choices, str], GivenGraph]], ...] = (
     (_is_matrix, OF_TABLES, "a matrix", graph_of_matrix),
-    (_is_dgl, (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),
-    (_is_networkx, (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph", graph_of_networkx),
-    (_is_pyg, (*OF_TABLES, *OF_MATRICES), "a PyG Data", graph_of_data),
+    (_has("ndata", "edata"), (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),
+    (_has("adj", "is_directed", "nodes", "edges"), (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph",
+     graph_of_networkx),
+    (lambda data: is_graph(data) or are_graphs(data), (*OF_TABLES, *OF_MATRICES), "a PyG Data", graph_of_data),
     (is_table, OF_MATRICES, "a table of edges",
      lambda data, choices, name: graph_of_tables(columns_of(data, "edges"), choices, name)),
-    (_are_ends, (*OF_TABLES, *OF_MATRICES), "an array of edges", graph_of_ends),
+    (lambda data: isinstance(data, np.ndarray | list | tuple) or hasattr(data, "detach"), (*OF_TABLES, *OF_MATRICES),
+     "an array of edges", graph_of_ends),
 )

@@ -45,8 +45,7 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 
 
 def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, str]:
-    """Split "a=1,b=2" into {"a": "1", "b": "2"}.
-    """
+    """Split "a=1,b=2" into {"a": "1", "b": "2"}."""
     settings: dict[str, str] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")

@@ -65,8 +65,7 @@ class BlockModel:
 
 
 def parse_block_model(text: str, seed: int) -> BlockModel:
-    """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none.
-    """
+    """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none."""
     kinds = {field.name: type(field.default) for field in fields(BlockModel)}
     settings = split_settings(text, tuple(kinds), "synthetic:")
     values = {key: convert_setting(key, value, kinds[key], "synthetic:") for key, value in settings.items()}

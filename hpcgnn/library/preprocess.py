@@ -18,7 +18,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.library.options import Options, PreprocessOptions, preprocess_graph
 from hpcgnn.run.launch import MPI, join, together
 from hpcgnn.run.output import tell
-from hpcgnn.shards.folder import ALONE
+from hpcgnn.shards.folder import ALONE, Crew
 from hpcgnn.shards.schema import GraphInfo
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """All ranks of a communicator, as hpcgnn.shards.folder.Crew describes them."""
+class Ranks(Crew):
+    """All ranks of a communicator."""
 
     comm: MPI.Comm
 
@@ -43,7 +43,6 @@ class Ranks:
         return self.comm.size
 
     def together(self, step: Callable[[], Result]) -> Result:
-        """Collective: run a step on each rank; an error of any is raised on all, as launch.together does."""
         def waiting() -> Result:
             try:
                 result = step()
@@ -62,11 +61,9 @@ class Ranks:
             time.sleep(POLL_SECONDS)
 
     def share(self, value: Any) -> Any:
-        """Collective: return what rank 0 has."""
         return self.comm.bcast(value)
 
     def gather(self, value: Any) -> list:
-        """Collective: return what all ranks have, by rank."""
         return self.comm.allgather(value)
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -38,38 +38,25 @@ from hpcgnn.shards.sealed import open_sealed, reason_of, sync_folder, write_seal
 Result = TypeVar("Result")
 
 
-class Crew(Protocol):
-    """Several ranks at the same work. Every method is collective."""
-
-    rank: int
-    size: int
-
-    def together(self, step: Callable[[], Result]) -> Result:
-        """Collective: run a step that each rank does alone; an error of any rank is raised on all."""
-
-    def share(self, value: Any) -> Any:
-        """Collective: what rank 0 passes."""
-
-    def gather(self, value: Any) -> list:
-        """Collective: what all ranks pass, by rank."""
-
-
-class Alone:
-    """The crew of one process."""
+class Crew:
+    """Ranks at the same work: here one process alone, in hpcgnn.library.preprocess those of a communicator."""
 
     rank, size = 0, 1
 
     def together(self, step: Callable[[], Result]) -> Result:
+        """Collective: run a step that each rank does alone; an error of any rank is raised on all."""
         return step()
 
     def share(self, value: Any) -> Any:
+        """Collective: what rank 0 passes."""
         return value
 
     def gather(self, value: Any) -> list:
+        """Collective: what all ranks pass, by rank."""
         return [value]
 
 
-ALONE = Alone()
+ALONE = Crew()
 
 
 def by_leader(crew: Crew, step: Callable[[], Result]) -> Result:
