@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from hpcgnn.data.options import check_file
+from hpcgnn.data.options import reading
 from hpcgnn.errors import DatasetError
 
 Result = TypeVar("Result")
@@ -29,14 +29,8 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        check_file(path)
-        try:
+        with reading(path, "a .npz file", "a .npz archive"):
             self._file = np.load(path, allow_pickle=False)
-        except FileNotFoundError:
-            raise DatasetError(f"{path} does not exist; expected a .npz file") from None
-        except Exception as error:  # A damaged archive can raise anything.
-            raise DatasetError(f"{path} can't be read as a .npz archive ({error}); "
-                               "it is damaged or of another format") from None
         if not isinstance(self._file, np.lib.npyio.NpzFile):
             raise DatasetError(f"{path} holds a single array; expected a .npz archive")
         twice = [name for name, count in Counter(self._file.zip.namelist()).items() if count > 1]
@@ -144,14 +138,8 @@ class Archive:
 
 def load_array(path: Path) -> np.ndarray:
     """A .npy array, memory-mapped copy-on-write."""
-    check_file(path)
-    try:
+    with reading(path, "a .npy array", "a .npy array"):
         array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} does not exist; expected a .npy array") from None
-    except Exception as error:  # A damaged header can raise anything.
-        raise DatasetError(f"{path} can't be read as a .npy array ({error}); "
-                           "it is damaged or of another format") from None
     if not isinstance(array, np.ndarray):
         raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")
     return array

@@ -23,7 +23,7 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
-from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, ignored_of, split_settings
+from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_settings
 from hpcgnn.data.tables import Choices
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
 from hpcgnn.data.text_table import (
@@ -90,7 +90,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       dubious=tuple(text for found in (*files, edges) for text in found.dubious))
     given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
-                       ignore=Choices(ignore=ignored_of(settings.get("ignore"))).ignored(())[1],
+                       ignore=Choices.of(settings).ignored(())[1],
                        **_values(labels, features, splits, ids, name), is_symmetric=edges.is_symmetric,
                        remarks=tuple(text for found in (*files, edges) for text in found.remarks),
                        labels_hint="labels=FILE", origins=origins)

@@ -20,7 +20,7 @@ from hpcgnn.data.features import Features
 from hpcgnn.data.given import GivenGraph, finish_dataset
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.objects import graph_of_matrix
-from hpcgnn.data.options import NOTHING, SourceOptions, choice_of, ignored_of, split_of, split_path
+from hpcgnn.data.options import NOTHING, SourceOptions, split_path
 from hpcgnn.data.tables import ROWS, Choices
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -55,8 +55,7 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
     files = {key: read_node_file(Path(settings[key]), dtype, options, has_ids=False)
              for key, dtype in (("labels", np.float64), ("features", np.float32), ("splits", np.float64))
              if key in settings and (key != "features" or options.feature_kind != "structural")}
-    choices = Choices(rows=rows or "sources", edge_weight=choice_of(settings.get("weight")),
-                      ignore=ignored_of(settings.get("ignore")), **{key: file.values for key, file in files.items()})
+    choices = Choices.of(settings, rows=rows or "sources", **{key: file.values for key, file in files.items()})
     given = graph_of_matrix(matrix, choices, path.stem)
     remarks = tuple(remark for file in files.values() for remark in file.remarks)
     remarks += (f"rows of the matrix were taken as {rows}",) if rows else ()
@@ -82,9 +81,7 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
             if unknown:
                 raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= says nothing of it; "
                                    "leave it out")
-            given = _given(archive, path, Choices(
-                labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
-                splits=split_of(settings.get("split")), ignore=ignored_of(settings.get("ignore"))), options)
+            given = _given(archive, path, Choices.of(settings), options)
         return finish_dataset(given, options)
 
 

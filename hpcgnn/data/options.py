@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,22 @@ def check_file(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise DatasetError(f"{path} is {kind}; expected a file")
+
+
+@contextmanager
+def reading(path: Path, expected: str, form: str, more: str = "") -> Iterator[None]:
+    """Raise DatasetError, one sentence, for whatever a library raises while it reads a file."""
+    check_file(path)
+    try:
+        yield
+    except (DatasetError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; expected {expected}") from None
+    except Exception as error:      # a damaged file can raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{path} can't be read as {form} ({reason}); it is damaged or of another format{more}"
+                           ) from None
 
 
 def check_memory(name: str, what: str, num_bytes: int) -> None:
@@ -68,16 +85,6 @@ def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dic
 def choice_of(text: str | None) -> str | bool | None:
     """What a setting chooses: False for "none", None if it is not given."""
     return False if text == NOTHING else text
-
-
-def ignored_of(text: str | None) -> list[str] | bool | None:
-    """The labels that ignore= names, "a;b" as a list; False for "none"."""
-    return text.split(";") if text is not None and text != NOTHING else choice_of(text)
-
-
-def split_of(text: str | None) -> str | int | bool | None:
-    """The name of a split's column, or the number of one of several splits."""
-    return int(text) if text is not None and text.isdecimal() else choice_of(text)
 
 
 def convert_setting(key: str, text: str, kind: type, source: str) -> int | float | bool:

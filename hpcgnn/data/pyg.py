@@ -19,7 +19,7 @@ import scipy.sparse
 from hpcgnn.data.columns import as_features, as_numbers, as_sparse
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset
-from hpcgnn.data.options import SourceOptions, check_file, choice_of, ignored_of, split_of, split_path
+from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
 from hpcgnn.data.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES, Choices, first_of, named_splits
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -308,29 +308,20 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     """
     file, settings = split_path(rest, SETTINGS, "a pyg: source")
     path = Path(file)
-    check_file(path)
-    try:
+    with reading(path, "a file of torch.save", "a file of torch.save"):
         import torch
 
-        with _known_classes(torch):
-            held = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} does not exist; expected a file of torch.save") from None
-    except UnpicklingError:
-        raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, so it "
-                           f"is not; {FILE_WAY_OUT}") from None
-    except Exception as error:  # A damaged file can raise anything.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{path} can't be read as a file of torch.save ({reason}); it is damaged or of another "
-                           "format") from None
+        try:
+            with _known_classes(torch):
+                held = torch.load(path, map_location="cpu", weights_only=True)
+        except UnpicklingError:
+            raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, "
+                               f"so it is not; {FILE_WAY_OUT}") from None
     # PyG's datasets save the tensors, and where each of several graphs begins.
     if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
-    choices = Choices(
-        features=False if options.feature_kind == "structural" else choice_of(settings.get("features")),
-        labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
-        node_ids=choice_of(settings.get("id")), splits=split_of(settings.get("split")),
-        ignore=ignored_of(settings.get("ignore")))
+    choices = Choices.of(settings, features=False if options.feature_kind == "structural" else choice_of(
+        settings.get("features")))
     return finish_dataset(graph_of_data(held, choices, path.stem), options)
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hpcgnn.data.columns import Cells
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import finish_dataset
-from hpcgnn.data.options import NOTHING, SourceOptions, choice_of, ignored_of, split_of, split_settings
+from hpcgnn.data.options import NOTHING, SourceOptions, reading, split_settings
 from hpcgnn.data.tables import AN_INDEX, Choices, Table, columns_of, graph_of_tables
 from hpcgnn.data.text_stream import keys_of, name_of, parts_of
 from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns
@@ -40,12 +40,13 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
         options.progress(f"reading {Path(settings['nodes']).name}", None)
         nodes, *more = read(Path(settings["nodes"]))
         remarks, skipped = remarks + more[0], skipped + more[1]
-    choices = Choices(nodes=nodes, source=_column(settings.get("source"), edges),
-                      target=_column(settings.get("target"), edges), edge_weight=choice_of(settings.get("weight")),
-                      ignore=ignored_of(settings.get("ignore")), node_ids=_column(settings.get("id"), nodes),
-                      labels=_several(settings.get("label")),
-                      splits=_split(settings.get("split"), nodes),
-                      features=_features(settings.get("features"), options))
+    choices = Choices.of(settings, nodes=nodes, source=_column(settings.get("source"), edges),
+                         target=_column(settings.get("target"), edges), node_ids=_column(settings.get("id"), nodes),
+                         features=_features(settings.get("features"), options))
+    if ";" in (label := settings.get("label", "")):
+        choices = replace(choices, labels=label.split(";"))
+    if nodes is not None and settings.get("split") in nodes:      # a column that is called by a number
+        choices = replace(choices, splits=settings["split"])
     given = graph_of_tables(edges, choices, name_of(path))
     return finish_dataset(replace(given, remarks=remarks + given.remarks, origins=replace(
         given.origins, skipped=skipped + given.origins.skipped)), options)
@@ -107,13 +108,8 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
     files = parts_of(path, "a Parquet file")
     tables = []
     for file in files:
-        try:
+        with reading(file, "a Parquet file", "Parquet", ": csv: and edges: read text"):
             table = parquet.ParquetFile(file).read()
-        except FileNotFoundError:
-            raise DatasetError(f"{file} does not exist; expected a Parquet file") from None
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DatasetError(f"{file} can't be read as Parquet ({str(error).splitlines()[0]}); it is damaged or of "
-                               "another format: csv: and edges: read text") from None
         for key, value in keys_of(file, path).items():
             table = table.append_column(key, pa.repeat(pa.scalar(value, pa.large_string()), len(table)))
         if tables and table.column_names != tables[0].column_names:
@@ -143,14 +139,6 @@ def _column(name: str | None, table: Table | None) -> str | int | None:
     if not name.isdecimal():
         return name
     return places[int(name)] if int(name) < len(places) else int(name)
-
-
-def _split(name: str | None, nodes: Table | None) -> str | int | bool | None:
-    return name if nodes is not None and name in nodes else split_of(name)
-
-
-def _several(names: str | None) -> str | bool | list[str] | None:
-    return names.split(";") if names is not None and ";" in names else choice_of(names)
 
 
 def _features(names: str | None, options: SourceOptions) -> list[str] | bool | None:

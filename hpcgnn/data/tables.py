@@ -11,6 +11,7 @@ import numpy as np
 from hpcgnn.data.columns import as_features, as_mask, as_numbers
 from hpcgnn.data.given import GivenGraph
 from hpcgnn.data.labels import place_beside
+from hpcgnn.data.options import NOTHING, choice_of
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
@@ -40,6 +41,16 @@ class Choices:
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
             raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the arc u -> v) or destinations")
+
+    @classmethod
+    def of(cls, settings: dict[str, str], **more: Any) -> Choices:
+        """What the settings label=, weight=, id=, split= and ignore= of a source choose."""
+        ignore, split = settings.get("ignore"), settings.get("split")
+        found = {name: choice_of(settings.get(key)) for name, key in (
+            ("labels", "label"), ("edge_weight", "weight"), ("node_ids", "id"))}
+        found["splits"] = int(split) if split is not None and split.isdecimal() else choice_of(split)
+        found["ignore"] = choice_of(ignore) if ignore in (None, NOTHING) else ignore.split(";")
+        return cls(**found | more)
 
     @property
     def split_column(self) -> int | None:
