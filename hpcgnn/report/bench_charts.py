@@ -1,6 +1,6 @@
-"""Charts of benchmark folders: size of rows by format (MEGA's Fig. 4), and DRAM traffic (its Fig. 6 and 20b).
+"""Charts of benchmark folders: size of rows by format (MEGA's Fig. 4), and DRAM traffic (MEGA's Fig. 6 and 20b).
 
-`BenchFolder` is what a folder of `hpcgnn bench packages` or `hpcgnn bench dram` says, checked as it is read.
+`BenchFolder` holds the content of a folder of `hpcgnn bench packages` or `hpcgnn bench dram`, checked as it is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StoredRows:
 
     bits: str                                      # width of the codes, or their range
     density: float                                 # share of nonzeros
-    stored_bits: dict[str, tuple[float, float]]    # dict name → (float, float), of values, and of their positions
+    stored_bits: dict[str, tuple[float, float]]    # format → bits of values, and of their positions
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SchemeTraffic:
 
 @dataclass(frozen=True)
 class BenchFolder:
-    """Sizes of formats, bytes of schemes, or both, and what the counted aggregation was."""
+    """Sizes of formats, bytes of schemes, or both, and a title with the counted aggregation."""
 
     name: str
     rows: list[StoredRows] = field(default_factory=list)
@@ -101,7 +101,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 PART_NAMES = ("same cluster", "other clusters", "copies written", "lists")
-REFERENCE = "dense"      # the format that the others are measured against
+REFERENCE = "dense"      # other formats are shown relative to this one
 
 
 def bench_charts(folders: list[BenchFolder]) -> list[Chart]:
@@ -117,7 +117,7 @@ def bench_charts(folders: list[BenchFolder]) -> list[Chart]:
 
 
 def relative_sizes(row: StoredRows, name: str) -> tuple[float, float]:
-    """Bits of a format's values and of their positions, over the size of the same rows stored densely."""
+    """Bits of a format's values, and of their positions, relative to the same rows stored densely."""
     dense = sum(row.stored_bits[REFERENCE])
     values, positions = row.stored_bits[name]
     return values / dense, positions / dense
@@ -137,9 +137,9 @@ def _sizes_chart(name: str, folder: BenchFolder) -> Chart:
                     if known != "ideal"), key=lambda one: one[0]) if set(formats) - {"ideal"} else None
     seen = f"The smallest is {smallest[1]} at {smallest[2].bits} bits with {100 * smallest[2].density:g} % not zero, " \
            f"{100 * smallest[0]:.3g} % of dense rows." if smallest else ""
-    return Chart(name, f"Size by format: {folder.name}", "columns", "Stored bits of random rows over those of dense "
-                 "rows of one width; the paler part says where values stand. Adaptive-Package and the ideal store each "
-                 "row at its own width.", seen, {"panels": panels, "axis": "bits of the codes"})
+    return Chart(name, f"Size by format: {folder.name}", "columns", "Stored bits of random rows relative to dense "
+                 "rows of one width; the paler part is positions. Adaptive-Package and the ideal store each row at its "
+                 "own width.", seen, {"panels": panels, "axis": "bits of the codes"})
 
 
 def _traffic_chart(name: str, folder: BenchFolder) -> Chart:
@@ -153,7 +153,7 @@ def _traffic_chart(name: str, folder: BenchFolder) -> Chart:
                      "note": f"{format_bytes(total)}, {total / first if first else 1:.2f}"})
     least = min(folder.traffic, key=_total)
     return Chart(name, f"DRAM traffic: {folder.name}", "bars", f"{folder.title}. Bytes read for one aggregation, and "
-                 "written for copies; beside them their ratio to the first of the group.",
+                 "written for copies, and the ratio to the first of the group.",
                  f"{least.group}: {least.scheme} reads the least, {format_bytes(_total(least))}.",
                  {"unit": "B", "parts": list(PART_NAMES), "rows": rows})
 

@@ -1,8 +1,8 @@
 """The charts of the page as plain data, which the page's scripts draw.
 
-`charts_of` picks the charts that the runs have data for, in the order of the page: lines with one run each (loss,
-score, seconds, bits), bars with one run each (bytes, seconds, waiting, memory), panels of one run's first seed (widths,
-execution, degrees: decisions have no mean over seeds), and what each rank did (balance, bytes by pair).
+`charts_of` picks the charts that the runs have data for, in the order of the page: one line per run (loss, score,
+seconds, bits), one bar per run (bytes, seconds, waiting, memory), one panel per run for its first seed (widths,
+execution, degrees: decisions have no mean over seeds), and charts by rank (balance, bytes by pair).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpcgnn.report.series import (
 )
 from hpcgnn.report.summary import values_of
 
-NumberedRuns = list[tuple[int, Run]]      # with their numbers in the report, which give their colors
+NumberedRuns = list[tuple[int, Run]]      # each with its number in the report, which selects its color
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:
@@ -37,7 +37,7 @@ def charts_of(runs: list[Run]) -> list[Chart]:
 
 
 def remarks_of(runs: list[Run]) -> list[str]:
-    """What the charts leave out: messages of runs on one rank, means over seeds, epochs that are not drawn."""
+    """Remarks on the charts: runs on one rank without messages, means over seeds, epochs that are not drawn."""
     alone = [run.name for run in runs if run.summary["ranks"] == 1]
     thinned = [run.name for run in runs if is_thinned(run)]
     repeated = [run.name for run in runs if len(run.seeds) > 1]
@@ -59,17 +59,17 @@ class Chart:
     name: str               # unique on the page
     title: str
     kind: str               # {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}, the script that draws it
-    caption: str            # what is drawn, and how it was measured
-    seen: str               # what is seen in these runs, or ""
-    data: dict[str, Any]    # of lists, numbers and strings, as the script of that kind takes it
+    caption: str            # says what is drawn, and how it was measured
+    seen: str               # a finding about these runs, or ""
+    data: dict[str, Any]    # lists, numbers and strings for the script of that kind
 
 
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
-LOG_SCALE_FROM = 20   # a linear axis hides what happens at the low end of a wider range than this
+LOG_SCALE_FROM = 20   # ratio of largest to smallest value from which an axis is logarithmic
 
 
 def loss_chart(runs: NumberedRuns) -> Chart | None:
-    """Training loss of each run, and its validation loss where it is recorded."""
+    """Training loss of each run, and its validation loss if recorded."""
     panels = [_panel(title, runs, key) for title, key in (("training loss", "loss"), ("validation loss", "val_loss"))]
     ends = {run.name: _last(run.curves("loss")) for _, run in runs}
     known = {name: value for name, value in ends.items() if value is not None}
@@ -78,12 +78,12 @@ def loss_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def progress_chart(runs: NumberedRuns) -> Chart | None:
-    """Validation score over seconds of training, whatever the axis of the other charts is."""
+    """Validation score over seconds of training; this axis is fixed."""
     timed = [(number, run) for number, run in runs if np.isfinite(run.elapsed_seconds()).any()]
     kind = score_kind([run for _, run in runs])
     lines = [line for number, run in timed if (line := curve(number, run, run.curves("val_score"), kind.scale))]
     panels = [{"title": f"validation {kind.title}", "unit": kind.unit, "series": lines}]
-    return _lines("progress", "Score over time", "Validation score over the seconds of training up to there; "
+    return _lines("progress", "Score over time", "Validation score over the seconds of training so far; "
                   "evaluations are not counted.", panels, _progress_sentence(timed, kind), axis="seconds")
 
 
@@ -104,8 +104,8 @@ def score_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def seconds_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of each epoch, and memory of the rank that holds most."""
-    panels = [_panel("seconds an epoch", runs, "epoch_seconds", unit="s"),
+    """Seconds of each epoch, and memory of the fullest rank."""
+    panels = [_panel("seconds per epoch", runs, "epoch_seconds", unit="s"),
               {"title": "resident memory, largest rank", "unit": "B", "series": [
                   line for number, run in runs if (line := curve(number, run, largest_of_ranks(run, "rss_bytes")))]}]
     sentences = [f"{run.name}: median {format_seconds(run.median('epoch_seconds'))}, slowest "
@@ -117,20 +117,20 @@ def seconds_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def bits_chart(runs: NumberedRuns) -> Chart | None:
-    """Bits per value and bytes per epoch of the runs in which they change."""
+    """Bits per value and bytes per epoch of those runs in which they change."""
     moving = [(number, run) for number, run in runs if _varies(run.curves("mean_bits"))]
     changing = [(number, run) for number, run in runs if _varies(total_bytes(run))]
-    panels = [_panel("payload bits a value", moving, "mean_bits", unit="bits"),
-              {"title": "bytes sent an epoch", "unit": "B", "log": _is_wide([total_bytes(run) for _, run in changing]),
+    panels = [_panel("payload bits per value", moving, "mean_bits", unit="bits"),
+              {"title": "bytes sent per epoch", "unit": "B", "log": _is_wide([total_bytes(run) for _, run in changing]),
                "series": [line for number, run in changing if (line := curve(number, run, total_bytes(run)))]}]
-    said = [f"{run.name} goes from {format_number(ends[0])} to {format_number(ends[1])} bits a value"
+    said = [f"{run.name} goes from {format_number(ends[0])} to {format_number(ends[1])} bits per value"
             for _, run in moving if (ends := _ends(run.curves("mean_bits")))]
     return _lines("bits", "Bits and bytes by epoch", "Only runs in which they change are drawn.", panels,
                   "; ".join(said[:4]) + "." if said else "")
 
 
 def descent_chart(runs: NumberedRuns) -> Chart | None:
-    """Rate at which the running mean of the loss falls, by which adaptive methods decide."""
+    """Rate at which the running mean of the loss falls; adaptive methods decide by it."""
     members = [(number, run) for number, run in runs if values_of(run.records, "ldr")]
     said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in members if (ends := _ends(run.curves("ldr")))]
     return _lines("descent", "Rate of descent", "The rate at which the running mean of the training loss falls (LDR), "
@@ -144,7 +144,7 @@ def _panel(title: str, runs: NumberedRuns, key: str, unit: str = "") -> dict:
 
 
 def _lines(name: str, title: str, caption: str, panels: list[dict], seen: str, axis: str = "") -> Chart | None:
-    # Without `axis`, the reader chooses the axis.
+    # Without `axis`, the reader of the page chooses the axis.
     filled = [panel for panel in panels if panel["series"]]
     own = {"axis": axis} if axis else {}
     return Chart(name, title, "lines", caption, seen, {"panels": filled, **own}) if filled else None
@@ -226,7 +226,7 @@ def _varies(values: np.ndarray) -> bool:
 
 
 def _is_wide(tables: list[np.ndarray]) -> bool:
-    # Positive means over a wide range: a logarithmic axis shows more.
+    # If all means are positive and their range is wide, a logarithmic axis shows more.
     means = np.concatenate([mean_over_seeds(values)[0] for values in tables]) if tables else np.array([])
     means = means[np.isfinite(means)]
     return bool(means.size and means.min() > 0 and means.max() / means.min() > LOG_SCALE_FROM)
@@ -246,7 +246,7 @@ def bytes_chart(runs: NumberedRuns) -> Chart | None:
                  format_bytes(totals[run.name]) + (f", {format_ratio(totals[run.name], first)}" if place else ""))
             for place, (number, run) in enumerate(members)]
     least, most = min(totals, key=totals.get), max(totals, key=totals.get)
-    seen = f"{most} sends {format_bytes(totals[most])} an epoch"
+    seen = f"{most} sends {format_bytes(totals[most])} per epoch"
     if totals[most] > totals[least]:
         seen += f"; {least} the least, {format_bytes(totals[least])}: {_times(totals[most], totals[least])} fewer"
     return Chart("bytes", "Messages", "bars", "Bytes handed to MPI in an average epoch, summed over ranks. Parameters "
@@ -255,7 +255,7 @@ def bytes_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def time_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of a mean epoch: what the ranks did, and what rank 0 decided after it."""
+    """Seconds of a mean epoch: the ranks' activities, and rank 0's decisions after it."""
     members = [(number, run) for number, run in runs if run.mean("epoch_seconds") is not None]
     if not members:
         return None
@@ -284,13 +284,13 @@ def time_parts(run: Run) -> list[float]:
     mean = {key: run.mean(f"{key}_seconds") or 0.0 for key in
             ("epoch", "compute", "quantize", "exchange", "blocked", "assign")}
     known = mean["compute"] + mean["quantize"] + mean["exchange"]
-    # An early version recorded the whole alone; what no part explains was spent computing.
+    # An early version recorded only the whole; the rest, in no other part, was spent computing.
     computing = mean["compute"] + max(0.0, mean["epoch"] - known)
     return [computing, mean["quantize"], max(0.0, mean["exchange"] - mean["blocked"]), mean["blocked"], mean["assign"]]
 
 
 def waiting_chart(runs: NumberedRuns) -> Chart | None:
-    """Mean seconds that an epoch's messages travel, and how long a rank is blocked by them."""
+    """Mean seconds that an epoch's messages travel, and that a rank is blocked by them."""
     members = [(number, run) for number, run in runs
                if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
     if not members:
@@ -298,7 +298,7 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
     rows, shares = [], {}
     for number, run in members:
         hidden, travel = run.mean("hidden_seconds"), run.mean("travel_seconds")
-        # Version 0.3 summed the travelling over exchanges, and counted no waiting but that for messages.
+        # Version 0.3 summed the travelling over exchanges, and counted only the waiting for messages.
         blocked = run.mean("blocked_seconds") if hidden is None else max(0.0, travel - hidden)
         shares[run.name] = min(1.0, blocked / travel)
         rows.append(_row(number, run, [blocked, max(0.0, travel - blocked)],
@@ -311,7 +311,7 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def memory_chart(runs: NumberedRuns) -> Chart | None:
-    """Peak resident memory of the fullest rank, and what the method keeps of it between epochs."""
+    """Peak resident memory of the fullest rank, and the method's share of it between epochs."""
     members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
     if not members:
         return None
@@ -322,7 +322,7 @@ def memory_chart(runs: NumberedRuns) -> Chart | None:
         rows.append(_row(number, run, [peaks[run.name] - state, state], format_bytes(peaks[run.name])
                          + (f", {format_bytes(state)} of it by the method" if state else "")))
     most, least = max(peaks, key=peaks.get), min(peaks, key=peaks.get)
-    seen = f"{most} has the highest peak, {format_bytes(peaks[most])} a rank" if len(rows) > 1 else \
+    seen = f"{most} has the highest peak, {format_bytes(peaks[most])} per rank" if len(rows) > 1 else \
         f"A rank holds up to {format_bytes(peaks[most])}"
     if peaks[most] > peaks[least]:
         seen += f"; {least} the lowest, {format_bytes(peaks[least])}"
@@ -347,7 +347,7 @@ def has_varying_widths(run: Run) -> bool:
 
 
 def has_stale_epochs(run: Run) -> bool:
-    """Whether an epoch ran asynchronously or read a halo row of an earlier one."""
+    """Whether an epoch ran asynchronously or read a halo row of an earlier epoch."""
     return any(record.get("mode") == "async" or record.get("staleness") for record in run.first_seed)
 
 
@@ -435,7 +435,7 @@ def _kept(epochs: np.ndarray) -> np.ndarray:
 
 
 def _of_first_seed(runs: NumberedRuns) -> str:
-    return " Of several seeds, the first is shown." if any(len(run.seeds) > 1 for _, run in runs) else ""
+    return " If a run has several seeds, the first is shown." if any(len(run.seeds) > 1 for _, run in runs) else ""
 
 
 def _join(said: list[str]) -> str:
@@ -457,15 +457,15 @@ def balance_chart(runs: NumberedRuns) -> Chart | None:
         seconds = {name: costs[key] if key else np.maximum(0, costs["exchange_seconds"] - costs["blocked_seconds"])
                    for name, key in TIME_KEYS.items()}
         uneven[run.name] = _imbalance(costs["compute_seconds"])
-        panels.append(_bar_panel(number, run, "seconds an epoch", "s", list(seconds), list(seconds.values())))
-        panels.append(_bar_panel(number, run, "bytes sent an epoch", "B", ["sent"], [costs["sent_bytes"]]))
+        panels.append(_bar_panel(number, run, "seconds per epoch", "s", list(seconds), list(seconds.values())))
+        panels.append(_bar_panel(number, run, "bytes sent per epoch", "B", ["sent"], [costs["sent_bytes"]]))
         panels += [_bar_panel(number, run, title, unit, [title], [np.array(values)])
                    for title, unit, values in _sizes(run, costs)]
     if not panels:
         return None
     name = max(uneven, key=uneven.get)
-    return Chart("balance", "Balance over ranks", "columns", "A mean over the evaluated epochs. A rank that computes "
-                 "longer than the others is what they wait for.",
+    return Chart("balance", "Balance over ranks", "columns", "Means over the evaluated epochs. Ranks wait for a rank "
+                 "that computes longer.",
                  f"In {name} the slowest rank computes {format_number(uneven[name])} times as long as the mean of its "
                  "ranks" + (", the least even of these runs." if len(uneven) > 1 else "."),
                  {"panels": panels, "axis": "rank",
@@ -488,8 +488,8 @@ def pairs_chart(runs: NumberedRuns) -> Chart | None:
     maps = [{"run": number, "title": run.name, "cells": table.tolist()} for number, run, table in members]
     _, run, table = max(members, key=lambda member: _pair_ratio(member[2]))
     sender, receiver = np.unravel_index(np.argmax(table), table.shape)
-    return Chart("pairs", "Bytes by pair of ranks", "heat", "Bytes that each rank sent to each other in the last epoch "
-                 "that recorded them; colors are scaled run by run.",
+    return Chart("pairs", "Bytes by pair of ranks", "heat", "Bytes that each rank sent to every other in the last "
+                 "epoch that recorded them; colors are scaled run by run.",
                  f"The largest is {format_bytes(table.max())} from rank {sender} to rank {receiver} of {run.name}, "
                  f"{format_number(_pair_ratio(table))} times the mean of its pairs.", {"maps": maps})
 

@@ -14,15 +14,15 @@ from hpcgnn.report.formats import UNKNOWN, format_bytes, format_number, format_p
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.series import ScoreKind, score_kind
 
-# Heading and place of each difference in the table of results, every place counted as the columns before it stand.
+# Heading and place of each difference in the table of results; a place counts the columns already inserted before it.
 DIFFERENCES = {"score": ("score against", 1), "time": ("epoch against", 3), "bytes": ("bytes against", 5)}
-MAX_BASELINES = 30       # that the page offers; the differences of all pairs of more runs would fill it
+MAX_BASELINES = 30       # most baselines that the page offers; differences of all pairs of more runs would fill it
 SAME = 0.005             # relative difference of seconds or bytes below which two runs are called equal
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What a reader sees, what it is sorted by, and whether it is "better", "worse" or neither ("")."""
+    """Text, value for sorting, and whether it is "better", "worse" or neither ("")."""
 
     text: str
     value: float | None = None
@@ -41,14 +41,14 @@ def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Differenc
 
 
 def baselines_of(runs: list[Run]) -> list[int]:
-    """Runs that the page offers as baselines: all, or of many the first ones and the best."""
+    """Runs that the page offers as baselines: all, or, if there are many, the first ones and the best."""
     offered = list(range(min(len(runs), MAX_BASELINES)))
     best = best_run(runs)
     return offered if best is None or best in offered else [*offered, best]
 
 
 def best_run(runs: list[Run]) -> int | None:
-    """Number of the run with the best validation score, or None. Choosing by the test score would spoil it."""
+    """Number of the run with the best validation score, or None. Choosing by the test score would bias it."""
     scores = {number: run.summary["val_score"] for number, run in enumerate(runs)
               if run.summary["val_score"] is not None and run.summary["test_score"] is not None}
     return score_kind(runs).best(scores) if scores else None
@@ -83,7 +83,7 @@ def _ratio(value: float | None, base: float | None, less: str, more: str) -> Dif
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One run with every field formatted for reading, UNKNOWN where the run does not tell it."""
+    """One run with every field formatted for reading, UNKNOWN for missing data."""
 
     name: str
     test_score: str
@@ -103,7 +103,7 @@ def compare(runs: list[Run]) -> list[ComparisonRow]:
 
 
 def known_fields(rows: list[ComparisonRow]) -> set[str]:
-    """Fields that at least one run tells; other columns would be empty."""
+    """Fields known for at least one run; other columns would be empty."""
     return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
 
 
@@ -122,11 +122,11 @@ def _row(run: Run, first_bytes: float, kind: ScoreKind) -> ComparisonRow:
     )
 
 
-NAME_WIDTH = 14     # letters of a name that stay on a line, whatever the width of the terminal
+NAME_WIDTH = 14     # least letters of a name on a line, on a terminal of any width
 
 
 def comparison_table(runs: list[Run]) -> Table:
-    """One row per run, without fields that no run tells.
+    """One row per run, without fields that no run has.
 
     Columns: test score, median epoch, bytes per epoch and their ratio to the first run's, payload bits per value,
     percentage of synchronous epochs, time blocked in the exchange.
@@ -140,17 +140,17 @@ def comparison_table(runs: list[Run]) -> Table:
     for heading in shown.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        # A Text is shown as it is: a run called "[red]" is no markup.
+        # A Text is shown unchanged: a run called "[red]" is no markup.
         table.add_row(Text(row.name + ("" if row.is_complete else " *")), *(getattr(row, field) for field in shown))
     return table
 
 
 def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
     # Headings are narrow, so that 80 characters leave room for names.
-    columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch": "epoch", "sent": "sent an\nepoch",
+    columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch": "epoch", "sent": "sent per\nepoch",
                "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
                "synchronous_share": "sync.\n(%)", "blocked": "blocked"}
     known = known_fields(rows)
     if all(row.synchronous_share in (UNKNOWN, "100") for row in rows):
-        known -= {"synchronous_share"}     # as every run is without a pipeline
+        known -= {"synchronous_share"}     # without a pipeline every epoch is synchronous
     return {field: heading for field, heading in columns.items() if field in known}

@@ -1,4 +1,4 @@
-"""Where, when and with what a run was made, as text; absent facts are left out, whatever version wrote the folder."""
+"""Where, when and with what a run was made, as text; facts that the folder does not have are left out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 from hpcgnn.report.formats import format_bytes, format_histogram, format_number, format_seconds
 from hpcgnn.report.run_folder import Run
 
-# Of [provenance] and of the summary's versions, in this order, with the words of the page.
+# Keys of [provenance] and of the summary's versions, in this order, with the words of the page.
 PROVENANCE = {"commit": "commit", "launcher": "launcher", "processor": "processor", "cores": "cores of rank 0",
               "simd": "instruction set", "platform": "platform", "hpcgnn": "hpcgnn", "python": "python",
               "torch": "torch", "numpy": "numpy", "mpi4py": "mpi4py", "mpi": "MPI", "shards": "shards"}
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """State, dates, hosts, versions, sizes and command of a run, by what the page calls them."""
+    """State, dates, hosts, versions, sizes and command of a run, by their names on the page."""
     known = {**(run.summary.get("versions") or {}), **run.provenance}
     facts = {"state": state_of(run), "started": _date(known.get("started")),
              "ended": _date(run.summary.get("ended")), "wall time": wall_time(run), "host": hosts_of(run),
@@ -53,7 +53,7 @@ def _sizes(run: Run) -> dict[str, str]:
     if summary.get("width_histogram"):
         sizes["message rows by width"] = format_histogram(summary["width_histogram"])
     if summary.get("method_state_bytes"):
-        sizes["kept between epochs, a rank"] = format_bytes(summary["method_state_bytes"])
+        sizes["kept between epochs, per rank"] = format_bytes(summary["method_state_bytes"])
     if summary.get("assign_seconds"):
         sizes["seconds spent deciding"] = format_number(summary["assign_seconds"])
     return sizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UNKNOWN = "–"
-# Scores that are better where they are lower, for runs that do not say it: of earlier versions, and under way.
+# Scores for which lower is better, for runs that do not record it: from earlier versions, or still training.
 LOW_SCORES = ("mae", "rmse")
 
 

@@ -1,4 +1,4 @@
-"""The first screen of the page: score, time and bytes in large figures, each with a sentence beside it."""
+"""The first screen of the page: score, time and bytes in large figures, each with a sentence next to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcgnn.report.tables import training_seconds
 
 @dataclass(frozen=True)
 class Headline:
-    """A large figure: what it is, its text, its run (None for a single run), and a remark."""
+    """A large figure: its name, text, run (None for a single run), and a remark."""
 
     title: str
     text: str
@@ -24,7 +24,7 @@ class Headline:
 
 
 def headlines(runs: list[Run]) -> list[Headline]:
-    """Figures of the one run, or of the best of several by each measure, against the first."""
+    """Figures of a single run; for several runs, the best run by each measure, compared with the first."""
     return _of_one(runs[0]) if len(runs) == 1 else _of_several(runs)
 
 
@@ -41,8 +41,8 @@ def _of_one(run: Run) -> list[Headline]:
                               + (" a seed" if len(run.seeds) > 1 else "")))
     if summary["sent_bytes_per_epoch"]:
         total = float(np.nansum(mean_over_seeds(total_bytes(run))[0]))
-        bits = f"; {format_number(summary['mean_bits'])} bits a value" if summary["mean_bits"] else ""
-        found.append(Headline("sent an epoch", format_bytes(summary["sent_bytes_per_epoch"]), None,
+        bits = f"; {format_number(summary['mean_bits'])} bits per value" if summary["mean_bits"] else ""
+        found.append(Headline("sent per epoch", format_bytes(summary["sent_bytes_per_epoch"]), None,
                               f"{format_bytes(total)} in the whole training{bits}"))
     if summary["peak_rss_bytes"]:
         found.append(Headline("peak memory", format_bytes(summary["peak_rss_bytes"]), None,
@@ -56,8 +56,8 @@ def _of_several(runs: list[Run]) -> list[Headline]:
         found.append(Headline(f"test {kind.title}, best by validation", _score_text(runs[best], kind), best,
                               _against(runs, best, "score")))
     for key, field, title, write in (("time", "median_epoch_seconds", "shortest epoch", format_seconds),
-                                     ("bytes", "sent_bytes_per_epoch", "fewest bytes an epoch", format_bytes)):
-        # A run on one rank sends nothing, which is no merit.
+                                     ("bytes", "sent_bytes_per_epoch", "fewest bytes per epoch", format_bytes)):
+        # A run on one rank sends nothing; it does not compete.
         known = [(run.summary[field], number) for number, run in enumerate(runs) if run.summary[field]]
         if known:
             value, number = min(known)

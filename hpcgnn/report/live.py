@@ -1,4 +1,4 @@
-"""A run while it trains: its metrics, read as they grow, and what a terminal shows of them."""
+"""A run while it trains: its metrics, read as they grow, and their display in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcgnn.run.output import size_text, time_text
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 32
-RECENT = 20                 # epochs whose median tells the rate
+RECENT = 20                 # last epochs; their median is the rate
 
 
 @dataclass
@@ -60,7 +60,7 @@ class MetricsTail:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands, from its config.toml and the records of metrics.jsonl, at least one."""
+    """A run's progress, from its config.toml and the records of metrics.jsonl, at least one."""
 
     config: dict[str, Any]
     records: list[dict[str, Any]]
@@ -83,7 +83,7 @@ class Standing:
 
     @property
     def share(self) -> float:
-        """Share of all epochs that is done."""
+        """Share of all epochs that are done."""
         epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
         done = (self.last["seed"] - self.config.get("seed", 0)) * epochs + self.last["epoch"]
         return min(1.0, done / max(1, epochs * repeat))
@@ -95,7 +95,7 @@ class Standing:
         return (1 - self.share) * epochs * repeat * self.epoch_seconds
 
     def values(self, key: str) -> list[float]:
-        """Values of one key in the current training, of the epochs that have it."""
+        """Values of one key in the current training, from the epochs that have it."""
         return [record[key] for record in self.records
                 if record["seed"] == self.last["seed"] and record.get(key) is not None]
 
@@ -115,28 +115,28 @@ class Standing:
 
     @property
     def widths(self) -> str:
-        """How the last epoch's messages travelled: at once or an epoch late, and at which widths."""
+        """How the last epoch's messages travelled: synchronously or one epoch late, and at which widths."""
         mode = {"sync": "synchronous", "async": "asynchronous"}.get(self.last.get("mode"), "")
         histogram, bits = self.last.get("width_histogram") or {}, self.last.get("mean_bits")
         total = sum(histogram.values())
         shares = ", ".join(f"{100 * count / total:.0f} % of rows at {width}" for width, count in
                            sorted(histogram.items(), key=lambda item: int(item[0])) if count) if total else ""
-        return "; ".join(filter(None, (mode, "" if bits is None else f"{bits:.2f} bits a value", shares)))
+        return "; ".join(filter(None, (mode, "" if bits is None else f"{bits:.2f} bits per value", shares)))
 
 
 def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> list[str]:
-    """What a terminal shows of a run, line by line.
+    """The display of a run in a terminal, line by line.
 
-    `checkpoint` is the run folder's; `now` is Unix time, by default the present.
+    `checkpoint` is the path of the run folder's checkpoint; `now` is Unix time, by default the present.
     """
     scores, last = standing.values("val_score"), standing.last
     epoch_bytes, all_bytes = standing.sent_bytes
-    lines = [f"{standing.place}  {bar(standing.share)}  {time_text(standing.epoch_seconds)} an epoch, "
+    lines = [f"{standing.place}  {bar(standing.share)}  {time_text(standing.epoch_seconds)} per epoch, "
              f"{time_text(standing.seconds_left)} left",
              f"loss   {_number(last.get('loss'))}  {sparkline(standing.values('loss'))}"]
     if scores:
         lines.append(f"val    {_number(scores[-1])}, best {_number(standing.best_score)}  {sparkline(scores)}")
-    lines.append(f"sent   {size_text(epoch_bytes)} an epoch, {size_text(all_bytes)} so far"
+    lines.append(f"sent   {size_text(epoch_bytes)} per epoch, {size_text(all_bytes)} so far"
                  + (f"; {standing.widths}" if standing.widths else ""))
     return [*lines, f"saved  {age_of(checkpoint, now)}"]
 
@@ -149,7 +149,7 @@ def line_of(standing: Standing) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as bars of eight heights, from the least to the largest; of many, means of neighbors."""
+    """Values as bars of eight heights, from the least to the largest; if there are many, neighbors are averaged."""
     if not values:
         return ""
     step = max(1, -(-len(values) // NUM_BARS))

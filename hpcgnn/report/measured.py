@@ -1,4 +1,4 @@
-"""What each rank of a run took to compute an epoch, for parts that are cut again."""
+"""Seconds that each rank of a run needed to compute an epoch, for parts that are cut again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpcgnn.report.run_folder import read_runs
 
 
 class MeasuredRun(NamedTuple):
-    """What a run says of its parts.
+    """Measurements of a run's parts.
 
-    `shards` is the folder that it was trained on. `seconds` has one number per rank: an epoch without messages, the
-    median of the epochs that recorded it.
+    `shards` is the folder that the run was trained on. `seconds` has one number per rank: an epoch without messages,
+    the median of the epochs that recorded it.
     """
 
     shards: str
@@ -28,16 +28,16 @@ def read_measured(path: Path) -> MeasuredRun:
 
     Raises
     ------
-    ConfigError      it is none, is damaged, or does not say what each rank took
+    ConfigError      it is not a run folder, is damaged, or does not record each rank's seconds
     """
     (run,) = read_runs([Path(path)])
     tables = [record["by_rank"]["compute_seconds"] for record in run.records if record.get("by_rank")]
-    tables = tables[1:] or tables      # the first epoch makes what later ones keep
+    tables = tables[1:] or tables      # the first epoch also builds what later ones reuse
     if not tables or "shards" not in run.provenance or "layers" not in run.config:
         raise ConfigError(f"{path} does not say how long each rank computed: it had one rank, or was never evaluated; "
                           "train on several ranks for some evaluations")
     seconds = np.median(np.array(tables, dtype=float), axis=0)
     if not (seconds > 0).all():
-        raise ConfigError(f"{path} says that rank {int(seconds.argmin())} computed for {seconds.min():.3g} s an epoch, "
-                          "which is no time; train on it for longer")
+        raise ConfigError(f"{path} says that rank {int(seconds.argmin())} computed for {seconds.min():.3g} s per "
+                          "epoch; expected more than 0: train on it for longer")
     return MeasuredRun(run.provenance["shards"], int(run.config["layers"]), tuple(seconds.tolist()))

@@ -28,11 +28,11 @@ from hpcgnn.report.tables import environment_table, results_table, settings_tabl
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("format.js", "svg.js", "lines.js", "blocks.js", "panels.js", "save.js", "tables.js", "page.js")
-NUM_COLORS, NUM_DASHES = 8, 5     # as style.css and svg.js have them
+NUM_COLORS, NUM_DASHES = 8, 5     # as in style.css and svg.js
 
 
 def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> Path:
-    """Write the HTML file, charts of benchmark folders last, and return its path.
+    """Write the HTML file, with charts of benchmark folders at the end, and return its path.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None 
 
 
 def write_epochs(runs: list[Run], path: Path) -> Path:
-    """Write one CSV row per epoch of each run, with the columns that any of them has; return the path.
+    """Write one CSV row per epoch of each run, with all columns that some run has; return the path.
 
     Lists and tables of metrics.jsonl, such as bytes by pair of ranks, are left out; unknown values are empty.
 
@@ -83,7 +83,7 @@ def render(runs: list[Run], charts: list[Chart]) -> str:
 
 
 def _side_by_side(charts: list[Chart]) -> set[str]:
-    # Bars that follow each other stand in pairs; of an odd number, the last one stands alone.
+    # Consecutive bar charts stand in pairs; if their number is odd, the last one stands alone.
     paired: set[str] = set()
     for is_bars, group in itertools.groupby(charts, key=lambda chart: chart.kind == "bars"):
         names = [chart.name for chart in group]
@@ -97,7 +97,7 @@ def _identity(number: int, run: Run) -> dict[str, Any]:
 
 
 def _script_data(runs: list[Run], charts: list[Chart]) -> Markup:
-    # "</" inside of the JSON would end its element, whatever a run is called.
+    # "</" inside the JSON, for example in a run's name, would end its element.
     data = {"runs": [{**_identity(number, run), "x": positions(run)} for number, run in enumerate(runs)],
             "charts": {chart.name: asdict(chart) for chart in charts},
             "differences": as_plain(runs) if len(runs) > 1 else {}}

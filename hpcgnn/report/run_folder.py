@@ -1,7 +1,7 @@
-"""`Run` holds what a run folder says, read from config.toml, metrics.jsonl and summary.json and checked once.
+"""`Run` holds the content of a run folder, read from config.toml, metrics.jsonl and summary.json and checked once.
 
-Fields that a line lacks are absent data, whatever version wrote it; unknown fields are kept and ignored. Imports
-neither torch nor HDF5.
+A field that a line lacks counts as absent data in any version; unknown fields are kept and ignored. Imports neither
+torch nor HDF5.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BY_RANK = ("compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_s
 
 
 def read_runs(paths: list[Path]) -> list[Run]:
-    """Read run folders; those that share a folder name are called by their path.
+    """Read run folders; if several have the same folder name, their paths are their names.
 
     Raises
     ------
-    ConfigError      a folder is missing, is no run folder or is given twice, or a file in it is damaged
+    ConfigError      a folder is missing, is not a run folder or is given twice, or a file in it is damaged
     """
     resolved = [path.resolve() for path in paths]
     for number, path in enumerate(paths):
@@ -65,12 +65,12 @@ def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any],
     ------
     ConfigError      the file can't be read, or a line is damaged
     """
-    # What follows the last newline is empty, or a line that is being written or was cut off when the run was killed.
+    # The text after the last newline is empty, or a line that is being written or was cut off when the run was killed.
     *lines, unfinished = read_text(path).split("\n")
     if is_complete and unfinished:
         raise _damaged_line(path, len(lines) + 1, "it has no end")
     found = [_parse_record(path, number, line) for number, line in enumerate(lines, start=1)]
-    # An earlier version wrote no line with a checksum, this one none without.
+    # An earlier version wrote no checksums; this one writes one in every line.
     unsealed = [number for number, (_, is_sealed) in enumerate(found, start=1) if not is_sealed]
     if unsealed and len(unsealed) < len(found):
         raise _damaged_line(path, unsealed[0], "it has no checksum, as the other lines have")
@@ -78,7 +78,7 @@ def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any],
 
 
 def read_text(path: Path) -> str:
-    """A whole file; bytes that are not UTF-8 become replacement characters. Raises ConfigError where it can't be read.
+    """A whole file; bytes that are not UTF-8 become replacement characters. Raises ConfigError if it can't be read.
     """
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -124,7 +124,7 @@ def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
     if key == "width_histogram":
         return _is_histogram, "numbers of rows by bit-width"
     if key == "by_rank":
-        return _are_lists_by_rank, "lists of numbers, one a rank"
+        return _are_lists_by_rank, "lists of numbers, one per rank"
     if key == "sent_bytes_by_pair":
         return _is_square, "a square table of numbers"
     is_measure = (key in ("loss", "ldr", "mean_bits", "base_bits", "staleness")
@@ -169,10 +169,10 @@ class Run:
     name: str                              # folder name, made unique among the runs of a report
     path: Path
     config: dict[str, Any]                 # resolved settings of config.toml, without its tables
-    provenance: dict[str, Any]             # its table of that name: where and with what the run was made
+    provenance: dict[str, Any]             # its table [provenance]: where and with what the run was made
     records: tuple[dict[str, Any], ...]    # lines of metrics.jsonl in order: seed, epoch, loss, ...
-    summary: dict[str, Any]  # summary.json over what the records alone tell, so every run has the same keys
-    is_complete: bool                      # summary.json exists, hence the training ended by itself
+    summary: dict[str, Any]  # summary.json, completed from the records, so every run has the same keys
+    is_complete: bool                      # summary.json exists, so the training ended by itself
 
     @property
     def seeds(self) -> list[int]:
@@ -184,7 +184,7 @@ class Run:
         return np.unique([record["epoch"] for record in self.records])
 
     def curves(self, key: str) -> np.ndarray:
-        """Values of one key, (num_seeds, num_epochs) float64, NaN where a seed did not record it."""
+        """Values of one key, (num_seeds, num_epochs) float64, NaN if a seed did not record it."""
         rows = {seed: row for row, seed in enumerate(self.seeds)}
         columns = {epoch: column for column, epoch in enumerate(self.epochs.tolist())}
         values = np.full((len(rows), len(columns)), np.nan)
@@ -195,7 +195,7 @@ class Run:
         return values
 
     def elapsed_seconds(self) -> np.ndarray:
-        """Training time up to the end of each epoch, (num_seeds, num_epochs) float64, NaN where a seed has stopped."""
+        """Training time up to the end of each epoch, (num_seeds, num_epochs) float64, NaN after a seed has stopped."""
         seconds = self.curves("epoch_seconds")
         return np.where(np.isnan(seconds), np.nan, np.nancumsum(seconds, axis=1))
 
@@ -211,18 +211,18 @@ class Run:
 
     @property
     def first_seed(self) -> tuple[dict[str, Any], ...]:
-        """The first seed's records: what a controller decides by epoch has no mean over seeds."""
+        """The first seed's records, for a controller's decisions by epoch: these have no mean over seeds."""
         seed = self.seeds[0]
         return tuple(record for record in self.records if record.get("seed", 0) == seed)
 
 
 def _check_epochs(metrics: Path, records: tuple[dict[str, Any], ...], num_recorded: int) -> None:
-    # No whole line may be lost, repeated or moved.
+    # No complete line may be lost, repeated or moved.
     epochs = [(record.get("seed", 0), record["epoch"]) for record in records]
     if any(after <= before for before, after in itertools.pairwise(epochs)):
         raise ConfigError(f"{metrics} is damaged: its epochs do not ascend; restore it, or train again")
     if len(epochs) != num_recorded:
-        raise ConfigError(f"{metrics} is damaged: it has {len(epochs)} epochs, the summary beside it counts "
+        raise ConfigError(f"{metrics} is damaged: it has {len(epochs)} epochs, the summary in its folder counts "
                           f"{num_recorded}; restore it, or train again")
 
 
@@ -232,6 +232,6 @@ def _read_summary(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}; remove it to report from metrics.jsonl alone") from error
     if not has_valid_widths(summary):
-        raise ConfigError(f"{path} is damaged: widths_by_degree is no list of in_degree, num_nodes and bit_width, as "
-                          "many numbers each; remove it to report from metrics.jsonl alone")
+        raise ConfigError(f"{path} is damaged: widths_by_degree must list in_degree, num_nodes and bit_width with "
+                          "equally many numbers; remove it to report from metrics.jsonl alone")
     return summary

@@ -1,4 +1,4 @@
-"""The values of runs by epoch as plain lists, thinned and rounded, for the curves of the page; and their kind of score.
+"""The values of runs by epoch as plain lists, thinned and rounded, for the page's curves; and the runs' kind of score.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from hpcgnn.report.formats import LOW_SCORES, UNKNOWN
 from hpcgnn.report.run_folder import Run
 
 TITLES = {"micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
-NO_SHARES = ("r2", *LOW_SCORES)      # for runs whose summary does not say it
+NO_SHARES = ("r2", *LOW_SCORES)      # for runs without this in their summary
 
 
 @dataclass(frozen=True)
 class ScoreKind:
-    """A score's name, whether it is a share of 0 to 1, shown in percent, and whether less is better."""
+    """A score's name, whether it is a share from 0 to 1 (shown in percent), and whether less is better."""
 
     name: str = "score"
     is_share: bool = True
@@ -35,7 +35,7 @@ class ScoreKind:
 
     @property
     def scale(self) -> int:
-        """Factor of a score where it is shown."""
+        """Factor of a score when it is shown."""
         return 100 if self.is_share else 1
 
     @property
@@ -62,7 +62,7 @@ class ScoreKind:
 
 
 def score_kind(runs: list[Run]) -> ScoreKind:
-    """The kind of score that all runs share; a score without a name where they differ."""
+    """The kind of score that all runs share; a score without a name if they differ."""
     kinds = {kind for run in runs if (kind := _kind_of(run)).name != "score"}
     return kinds.pop() if len(kinds) == 1 else ScoreKind(is_share=all(kind.is_share for kind in kinds))
 
@@ -73,14 +73,14 @@ def _kind_of(run: Run) -> ScoreKind:
                      bool(summary.get("score_prefers_low", name in LOW_SCORES)))
 
 
-MAX_POINTS = 1500      # of a curve; more can't be told apart on a screen
-DIGITS = 6             # significant ones of a value on the page
+MAX_POINTS = 1500      # points of a curve; more can't be told apart on a screen
+DIGITS = 6             # significant digits of a value on the page
 
 
 def kept_epochs(run: Run) -> np.ndarray:
     """Columns of `run.curves` that are drawn, (n,) int64.
 
-    All of them, or every k-th and the last, of the evaluated epochs and of the others each.
+    All epochs; or every k-th and the last, counted apart among the evaluated epochs and among the others.
     """
     evaluated = np.isfinite(run.curves("test_score")).any(axis=0)
     return np.union1d(_thinned(np.flatnonzero(evaluated)), _thinned(np.flatnonzero(~evaluated))).astype(np.int64)
@@ -91,7 +91,7 @@ def is_thinned(run: Run) -> bool:
 
 
 def positions(run: Run) -> dict[str, list[float | None]]:
-    """Where the drawn epochs stand on each horizontal axis: epoch, seconds of training and bytes sent so far.
+    """Positions of the drawn epochs on each horizontal axis: epoch, seconds of training and bytes sent so far.
 
     Seconds and bytes are means over the seeds that got so far.
     """
@@ -103,7 +103,7 @@ def positions(run: Run) -> dict[str, list[float | None]]:
 
 
 def total_bytes(run: Run) -> np.ndarray:
-    """Bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN where none were recorded."""
+    """Bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN if not recorded."""
     return run.curves("sent_bytes_payload") + np.nan_to_num(run.curves("sent_bytes_parameters"))
 
 
@@ -121,13 +121,13 @@ def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: 
 
     Parameters
     ----------
-    number : int                                   of the run in the report
+    number : int                                   the run's number in the report
     values : (num_seeds, num_epochs) float64       as `Run.curves` returns them
-    label : str                                    what is drawn, where a chart has several lines of one run
+    label : str                                    the line's name, if a chart has several lines of one run
 
     Returns
     -------
-    curve : dict or None         None where there is no value
+    curve : dict or None         None if there is no value
     """
     mean, deviation = mean_over_seeds(scale * values)
     kept = kept_epochs(run)
@@ -140,7 +140,7 @@ def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: 
 
 
 def largest_of_ranks(run: Run, key: str) -> np.ndarray:
-    """Largest value over the ranks of one quantity, (num_seeds, num_epochs), NaN where unknown."""
+    """Largest value of one quantity over the ranks, (num_seeds, num_epochs), NaN if unknown."""
     per_epoch = {(record.get("seed", 0), record["epoch"]): max(record["by_rank"][key])
                  for record in run.records if (record.get("by_rank") or {}).get(key)}
     return np.array([[per_epoch.get((seed, epoch), np.nan) for epoch in run.epochs.tolist()] for seed in run.seeds])

@@ -1,6 +1,6 @@
-"""What summary.json would say, computed from the lines of a run's metrics, for runs that have none yet.
+"""The content of summary.json, computed from the lines of a run's metrics, for runs without one.
 
-The keys are the same for every run; a value that no line tells is None.
+The keys are the same for every run; a value that no line has is None.
 """
 
 from __future__ import annotations

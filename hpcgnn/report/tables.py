@@ -1,4 +1,4 @@
-"""The tables of the page: results with their differences from a baseline, settings and environments that differ.
+"""The tables of the page: results with their differences from a baseline, and differing settings and environments.
 
 Each cell has its text and the value that it is sorted by.
 """
@@ -24,7 +24,7 @@ from hpcgnn.report.series import ScoreKind, score_kind
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, a longer explanation of it, whether its cells are numbers, and which difference it shows, if any."""
+    """A heading, its explanation, whether the cells are numbers, and the difference that the column shows, if any."""
 
     heading: str
     hint: str = ""
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a reader sees, what the column is sorted by (None last), and whether it is "better" or "worse"."""
+    """Text, value for sorting (None last), and whether it is "better" or "worse"."""
 
     text: str
     value: float | str | None = None
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in the order of the runs, with one cell per column; and what is the same in all runs."""
+    """Rows in the order of the runs, with one cell per column; and the facts that all runs share."""
 
     columns: list[Column]
     rows: list[list[Cell]]
@@ -65,15 +65,15 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
          lambda run: _cell(run.summary["median_epoch_seconds"], format_seconds)),
         (Column("training", "seconds of all epochs, without evaluation; the mean over seeds", True),
          lambda run: _cell(training_seconds(run), format_seconds)),
-        (Column("sent an epoch", "bytes of training messages, all ranks", True),
+        (Column("sent per epoch", "bytes of training messages, all ranks", True),
          lambda run: _cell(run.summary["sent_bytes_per_epoch"], format_bytes)),
         (Column("bits a value", "payload bits", True), lambda run: _cell(run.summary["mean_bits"], format_number)),
         (Column("blocked (%)", "share of a mean epoch that a rank waits for messages", True), _blocked),
         (Column("synchronous (%)", "epochs that waited for their messages", True),
          lambda run: _cell(run.summary["synchronous_share"], format_percent)),
-        (Column("peak memory", "of the rank that holds most", True),
+        (Column("peak memory", "of the fullest rank", True),
          lambda run: _cell(run.summary["peak_rss_bytes"], format_bytes)),
-        (Column("epochs", "a seed, as far as it got", True),
+        (Column("epochs", "epochs per seed so far", True),
          lambda run: Cell(f"{run.epochs[-1]:,}", int(run.epochs[-1]))),
         (Column("seeds", "", True), lambda run: Cell(", ".join(map(str, run.seeds)), len(run.seeds))),
         *((Column(key, "", key == "ranks"), _summary_cell(key)) for key in ("ranks", "dataset", "model", "method")),
@@ -91,12 +91,12 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
 
 
 def settings_table(runs: list[Run]) -> Table:
-    """Settings that differ between runs, and those that are the same in all."""
+    """Settings that differ between runs, and settings that are the same in all."""
     return _split([{key: _text(value) for key, value in run.config.items()} for run in runs])
 
 
 def environment_table(runs: list[Run]) -> Table:
-    """Where, when and with what the runs were made: what differs, and what is the same in all."""
+    """Where, when and with what the runs were made: facts that differ, and facts that all runs share."""
     return _split([facts_of(run) for run in runs])
 
 
@@ -108,7 +108,7 @@ def training_seconds(run: Run) -> float | None:
 
 def _split(facts: list[dict[str, str]]) -> Table:
     keys = list(dict.fromkeys(key for one in facts for key in one))
-    # What most runs have comes first: a method's own settings are blank for all other methods.
+    # Facts that most runs have come first: a method's own settings are blank for all other methods.
     differing = sorted((key for key in keys if len({one.get(key) for one in facts}) > 1),
                        key=lambda key: sum(key not in one for one in facts))
     rows = [[Cell(one.get(key, UNKNOWN), _sort_value(one.get(key))) for key in differing] for one in facts]

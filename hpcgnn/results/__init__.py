@@ -1,1 +1,1 @@
-"""What a trained run gives: answers of all nodes, and weights for other tools."""
+"""Results of a trained run: answers for all nodes, and weights for other tools."""

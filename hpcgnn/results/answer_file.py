@@ -1,12 +1,12 @@
-"""Answers of all nodes as one file, written by rank 0 piece by piece in the order of the source, completely or not at
-all.
+"""Answers for all nodes as one file, written by rank 0 piece by piece in the order of the source, completely or not
+at all.
 
 The file's ending selects the format. `.csv` and `.parquet` are tables, see `columns_of`. `.npz` and `.h5` hold arrays;
 row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
 `embeddings` and `class_names` (if there are any). An .h5 file is sealed, of kind `answers`, format 1, with attributes
 `dataset`, `task` and `num_nodes`. Only .npz needs memory for all rows at once, and pads each text to the longest one.
-If that would be large, `node` is stored as `node_bytes`, uint8, and `node_offset`, int64 (n + 1): text v is the UTF-8
-from offset v to offset v + 1.
+If padded texts would be large, `node` is stored as `node_bytes`, uint8, and `node_offset`, int64 (n + 1): text v is the
+UTF-8 from offset v to offset v + 1.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
 KIND, VERSION = "answers", 1
 ADVICE = "run hpcgnn predict again"
-FEW_BYTES = 1 << 24     # that texts of one width may take in .npz
+FEW_BYTES = 1 << 24     # most bytes of padded texts in .npz
 Pieces = Iterator[Answers]
 
 
 def check_answer_file(path: Path) -> None:
     """Check that a file of answers can be written, before the work for it begins.
 
-    Raises ConfigError for an unknown ending, CheckpointError if its folder is missing or can't be written to.
+    Raises ConfigError for an unknown ending, CheckpointError if the file's folder is missing or can't be written to.
     """
     if Path(path).suffix not in WRITERS:
         raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
@@ -71,7 +71,7 @@ def write_together(comm: MPI.Comm, answers: Answers, write: Callable[[Pieces], N
             if comm.rank == 0:
                 write(pieces)
         finally:
-            # What rank 0 did not take, the others still send.
+            # If rank 0 failed, it still receives what the other ranks send.
             for _ in pieces:
                 pass
 
@@ -159,7 +159,7 @@ def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
     found = [arrays_of(block) for block in blocks]
     arrays = {name: np.concatenate([one[name] for one in found]) for name in (found[0] if found else ())}
     for name in [name for name, array in arrays.items() if array.dtype == object]:
-        # Without pickle, .npz takes texts only at the width of the longest.
+        # Without pickle, .npz stores texts padded to the longest one.
         texts = arrays.pop(name)
         content, offset = packed_texts(texts)
         if len(texts) * 4 * max(map(len, texts)) > FEW_BYTES + 8 * len(content):
@@ -185,7 +185,7 @@ def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
 
 
 def _write_parquet(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
-    import pyarrow as arrow  # for these files alone
+    import pyarrow as arrow  # needed only for these files
     from pyarrow import parquet
 
     with _replacing(path) as temporary, open(temporary, "wb") as file:

@@ -1,4 +1,4 @@
-"""Answers: what a trained model says about this rank's nodes; rank 0 gathers them in the order of global ids."""
+"""Answers: a trained model's predictions for this rank's nodes; rank 0 gathers them in the order of global ids."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.reading import Reading
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
-PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
+PIECE_BYTES = 1 << 26      # bytes of rows that rank 0 holds at a time
 ROWS = ("node_id", "name", "logits", "embeddings")      # arrays with a row for each node
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says about some nodes.
+    """A model's predictions for some nodes.
 
     Attributes
     ----------
     task : {"classes", "multi-label", "regression"}
-    num_nodes : int                          of the whole graph
+    num_nodes : int                          nodes of the whole graph
     node_id : (n,) int64                     global ids
-    name : (n,) int64, or objects that are str    ids in the source, else the global ids
-    logits : (n, num_classes) float32        the values of a regression
+    name : (n,) int64, or objects that are str    ids in the source if it has any, else global ids
+    logits : (n, num_classes) float32        for a regression its values
     embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 unless asked for
     class_names : tuple of str               empty if classes have no names
-    reading : Reading                        what the columns of `logits` mean: they may be probabilities
-    num_classes : int or None                of the training graph; None: as many as columns, or two
+    reading : Reading                        meaning of the columns of `logits`: they may be probabilities
+    num_classes : int or None                classes of the training graph; None: as many as columns, or two
     """
 
     task: str
@@ -69,8 +69,8 @@ class Answers:
 
     @property
     def probability(self) -> np.ndarray | None:
-        """The predicted class's softmax, (n,) float32; of several labels each one's sigmoid, (n, num_classes) float32;
-        None for a regression. Answers that are probabilities already stay as they are.
+        """The predicted class's softmax, (n,) float32; with several labels, every label's sigmoid, (n, num_classes)
+        float32; None for a regression. Answers that are already probabilities are returned unchanged.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class Answers:
         """
         if self.task != CLASSES or not self.class_names:
             return None
-        more = range(len(self.class_names), self.logits.shape[1])      # columns of classes that no node has
+        more = range(len(self.class_names), self.logits.shape[1])      # columns for classes that no node has
         return np.array([*self.class_names, *map(str, more)], dtype=object)[self.prediction]
 
     def pieces(self, comm: MPI.Comm) -> Iterator[Answers]:
@@ -140,10 +140,10 @@ def _joined(blocks: list[Answers]) -> Answers:
 
 def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,
            embeddings: bool = False, reading: Reading = Reading.LOGITS) -> Answers:
-    """Collective: one forward pass over all nodes, without dropout, its messages exact in the rows' type.
+    """Collective: one forward pass over all nodes, without dropout, with messages that are exact in the rows' type.
 
-    `graph` has all inner rows of `part`, in any order. With `embeddings`, the rows that the last layer reads are kept,
-    too. The model's training or evaluation mode is kept. Returns the answers of this rank's nodes.
+    `graph` has all inner rows of `part`, in any order. With `embeddings`, the rows that the last layer reads are also
+    kept. The model's training or evaluation mode is kept. Returns the answers of this rank's nodes.
 
     Raises CollectiveError: an answer is not finite, or the last layer, for embeddings, can't be found.
     """
@@ -172,7 +172,7 @@ def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
 
 
 def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
-    """Class ids (n,) int32 of the largest logit, the first of equals; or (n, num_classes) uint8, 1 if positive."""
+    """Class ids (n,) int32 of the largest logit, the first among equals; or (n, num_classes) uint8, 1 if positive."""
     return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
 
 
@@ -180,10 +180,11 @@ def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
                arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Collective: the rows of some arrays on rank 0, PIECE_BYTES or one row at a time.
 
-    Every rank must exhaust the iterator. `num_nodes` are of all ranks, `node_id`, (n,) int64, are the global ids of
-    this rank's rows, and `arrays`, each (n, ...), have the same type and row shape on all ranks; texts are objects.
+    Every rank must exhaust the iterator. `num_nodes` counts the nodes of all ranks; `node_id`, (n,) int64, are the
+    global ids of this rank's rows; `arrays`, each (n, ...), have the same type and row shape on all ranks; texts are
+    objects.
 
-    Yields the global id of the piece's first row, and of each array the rows from there on; none on other ranks than 0.
+    Yields the global id of the piece's first row, and the piece's rows of each array; no rows on ranks other than 0.
     """
     order = np.argsort(node_id)
     sorted_id = node_id[order]

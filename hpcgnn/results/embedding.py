@@ -1,8 +1,7 @@
 """Embeddings: the rows that a model's last layer reads, noted during a forward pass.
 
-The last layer of a stack is its last convolution, and that of a deep model its last linear map: both are known. For a
-program's model, every product of rows with a weight is watched, and every convolution that is called; the last one
-counts.
+The last layer of a built-in stack is its last convolution, and of a built-in deep model its last linear map. In a
+program's model, every product of rows with a weight and every called convolution is watched; the last one counts.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from hpcgnn.nn.deep.sgc import SGC
 from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.training.model_hooks import hooks_of
 
-# Which call of a LocalGraph returns the rows that the last linear map reads, in models that call none of their layers
-# as a module.
+# Models that call none of their layers as a module, and the call of LocalGraph that returns the rows of their last
+# linear map.
 LAST_CALLS: dict[type[nn.Module], str] = {GCNII: "activate", DAGNN: "activate", APPNP: "activate", JKNet: "dropout"}
 
 
 class WatchedPass:
-    """Notes what the last layer reads in one forward pass of a model, called with `graph` (or a stand-in) and `x`."""
+    """Notes the rows that the last layer reads in one forward pass of a model with `graph` (or a stand-in) and `x`."""
 
     def __init__(self, model: nn.Module, graph: LocalGraph, is_asked: bool):
         self.graph, self.x = graph, graph.x
@@ -40,7 +39,7 @@ class WatchedPass:
         self._num_inner, self._rows = graph.num_inner, None
 
     def note(self, rows: Any) -> None:
-        """Remember the inner rows of a tensor, or of the first of a pair."""
+        """Remember the inner rows of a tensor, or of the first tensor in a pair."""
         for one in rows if isinstance(rows, tuple) else (rows,):
             if isinstance(one, torch.Tensor) and one.ndim >= 2 and len(one) >= self._num_inner:
                 self._rows = one[:self._num_inner].detach().flatten(1)
@@ -58,13 +57,13 @@ class WatchedPass:
         if not self._is_asked:
             return np.empty((self._num_inner, 0), np.float32)
         if self._rows is None:
-            raise CollectiveError(f"{type(self._model).__name__} calls no layer of its own with rows of nodes, so it "
+            raise CollectiveError(f"{type(self._model).__name__} calls none of its layers with rows of nodes, so it "
                                   "has no embeddings; leave them out, or call its last layer as a module")
         return self._rows.float().cpu().numpy()
 
 
 class _NotingGraph:
-    """A LocalGraph that notes what one of its calls returns."""
+    """A LocalGraph that notes the result of one of its calls."""
 
     def __init__(self, graph: LocalGraph, call: str, watched: WatchedPass):
         self._graph, self._call, self._watched = graph, call, watched
@@ -84,7 +83,7 @@ class _NotingGraph:
 
 @contextmanager
 def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True) -> Iterator[WatchedPass]:
-    """Within the block, note what the last layer of a model reads in a forward pass.
+    """Within the block, note the rows that the last layer of a model reads in a forward pass.
 
     Raises CollectiveError: a model of one linear map, which has no hidden rows.
     """
@@ -111,14 +110,14 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
         yield watched
 
 
-# Functions of torch that map rows by a weight: their first argument is the rows.
+# Functions of torch that map rows by a weight; the rows are the first argument.
 PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "bmm", "bilinear", "cdist", "conv1d", "conv2d", "lstm",
             "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"}
 LOOKED_UP = {"embedding", "__getitem__", "index_select", "__get__"}
 
 
 class _LastProduct(TorchFunctionMode):
-    """Notes rows that are multiplied by, or joined with, a weight, and rows that a convolution gets."""
+    """Notes rows that are multiplied by a weight or joined with one, and rows that a convolution gets."""
 
     def __init__(self, model: nn.Module, watched: WatchedPass, graph: LocalGraph):
         super().__init__()

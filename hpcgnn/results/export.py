@@ -1,4 +1,4 @@
-"""Export: the best weights of a run folder as a safetensors file, with all that is needed to use them elsewhere."""
+"""Export: the best weights of a run folder as a safetensors file, with everything needed to use them elsewhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from hpcgnn.training.scores import DEFAULT_SCORES
 from hpcgnn.training.trained_run import read_best
 
 Weights = dict[str, torch.Tensor]
-TRIED = 8                 # a size that is a multiple of the usual numbers of heads
+TRIED = 8                 # trial size, a multiple of the usual numbers of heads
 
 
 def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
     """The best weights of a run folder and their record; `as_pyg` turns a built-in model into PyTorch Geometric's.
 
-    Raises CheckpointError: no whole checkpoint, or no evaluation; a model trained as integers; with `as_pyg`, one that
-    PyTorch Geometric does not have.
+    Raises CheckpointError: no whole checkpoint, or no evaluation; a model trained as integers; with `as_pyg`, a model
+    that PyTorch Geometric does not have.
     """
     checkpoint = read_best(folder)
     check_evaluated(folder, checkpoint)
@@ -82,7 +82,7 @@ def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
 
 
 def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
-    """Record of a model; of a user's own only the class, as the program may have made it unlike the settings."""
+    """Record of a model; for a user's own only the class, since the program may have made it unlike the settings."""
     if config.model not in MODELS:
         return ModelRecord(OWN_MODEL, config.model, None, "", {})
 
@@ -100,9 +100,9 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 
 
 def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:
-    """Input and output columns that a model was made for, found by how its weights' shapes change with them.
+    """Input and output columns of a model, found by how its weights' shapes change with them.
 
-    `make` is a callable of both. Returns None if such a model can't be made or has other weights.
+    `make` takes both numbers. Returns None if such a model can't be made or has other weights.
     """
     try:
         shapes = [{name: tuple(tensor.shape) for name, tensor in make(*sizes).state_dict().items()}
@@ -115,7 +115,7 @@ def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple
 
 
 def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights: Weights) -> int:
-    """The weights' value of the size that grew by one; LookupError if none did."""
+    """The size in `weights` at the place where the size grew by one; LookupError if none grew."""
     for name, shape in before.items():
         for axis, size in enumerate(shape):
             if after[name][axis] == size + 1:

@@ -27,20 +27,20 @@ from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
 from hpcgnn.training.trained_run import KEPT, BestModel, TrainedRun, answering_config
 
-SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 32
+SCORE_TOLERANCE = 0.01     # by which the score of a run in 16 bits may differ in 32 bits
 
 
 @dataclass(frozen=True)
 class FloatRun:
-    """A run folder's best model and the graph that it answers for, in float32 rows.
+    """A run folder's best model, and the graph that it answers for in float32 rows.
 
-    After training with --quantize its rows and weights are rounded as in training, in floats.
+    After training with --quantize, rows and weights are rounded as in training, in floats.
 
     Attributes
     ----------
-    model : nn.Module            with the best weights: `forward(graph, x)` on a LocalGraph
-    part : Partition             of this rank, without features
-    remarks : list of str        what the user must know
+    model : nn.Module            `forward(graph, x)` on a LocalGraph, with the best weights
+    part : Partition             this rank's part, without features
+    remarks : list of str        sentences for the user
     """
 
     session: Session
@@ -86,7 +86,7 @@ class FloatRun:
         found = evaluate(session.comm, self.model, session.graph, session.objective, session.score)
         for split in SPLITS:
             before, now = (getattr(one, f"{split}_score") for one in (recorded, found))
-            if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never of a split without nodes
+            if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never true for a split without nodes
                 raise CollectiveError(
                     f"{best.folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made "
                     f"from its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was "
@@ -99,7 +99,7 @@ class FloatRun:
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
         """Collective: answers for all nodes in the order of the source on rank 0, None on the others; with
-        gather=False each rank's own.
+        gather=False, on each rank the answers for its own nodes.
         """
         answers = self.answer(embeddings)
         return answers.gather(self.session.comm) if gather else answers
@@ -115,7 +115,7 @@ class FloatRun:
 def _copy_of(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:      # it keeps tensors of a pass, or something that can't be copied
+    except (RuntimeError, TypeError) as error:      # it keeps tensors of a pass, or else can't be copied
         raise ConfigError(f"the {type(model).__name__} can't be copied ({error}); give a function that makes it, "
                           "such as lambda: GraphSAGE(..)") from error
 
@@ -127,16 +127,16 @@ def read_names(shards: Path, rank: int, num_ranks: int, info: GraphInfo) -> Part
 
 
 def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Sentences that a user must know about answers in floats."""
+    """Sentences for the user about answers in floats."""
     remarks = [] if trained.remark is None else [trained.remark]
     if trained.is_quantized:
         remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its answers are rounded as "
-                       "in training; hpcgnn infer gives those of its integers")
+                       "in training; hpcgnn infer answers with its integers")
     if trained.cut is not None:
-        remarks.append(f"{folder} was trained in {trained.cut.clusters} clusters, and answers from the same arcs as "
+        remarks.append(f"{folder} was trained in {trained.cut.clusters} clusters, and answers from the same edges as "
                        f"hpcgnn infer {trained.cut.flags}")
     if settings.get("score") == OWN:
-        remarks.append(f"{folder} was trained with a score of its own, which only its program knows; scores here are "
+        remarks.append(f"{folder} was trained with its program's own score; scores here are "
                        f"{trained.session.score.name}")
     return remarks
 

@@ -28,20 +28,20 @@ BUILT_IN, OWN_MODEL, PYG_MODEL = "hpcgnn", "own", "pyg"
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """Which model some weights are of, and where they come from.
+    """The model that some weights belong to, and their origin.
 
     Attributes
     ----------
     kind : {"hpcgnn", "own", "pyg"}      a built-in model; a user's own; a built-in model as one of PyTorch Geometric
     model : str                          name of a built-in model, MODULE:CLASS of a user's own, or a class of
                                          torch_geometric.nn
-    arguments : dict or None             that it is made with, by name; None for a user's own
-    fingerprint : dict                   of the graph, its split and its features
+    arguments : dict or None             arguments that make it, by name; None for a user's own
+    fingerprint : dict                   fingerprint of the graph, its split and its features
     task : str                           classes, multi-label or regression; empty if unknown
-    score : dict                         its name, and train_score, val_score and test_score at the best epoch
-    seed, epoch : int                    of the weights
-    settings : dict                      of the training
-    version : int                        of this record
+    score : dict                         the score's name, and train_score, val_score and test_score at the best epoch
+    seed, epoch : int                    seed and epoch of the weights
+    settings : dict                      settings of the training
+    version : int                        version of this record
     """
 
     kind: str
@@ -87,7 +87,7 @@ def _check_types(record: ModelRecord, path: str) -> None:
         value, kind = getattr(record, own.name), own.type.partition("[")[0]
         expected = {**kinds, "dict": dict, "list": list}[kind]
         if not isinstance(value, expected) and not (value is None and own.type.endswith("None")):
-            raise CheckpointError(f"{path} has a record whose {own.name} is no {kind}; export the run again")
+            raise CheckpointError(f"{path} has a record with a {own.name} that is no {kind}; export the run again")
 
 
 NEEDS_SAFETENSORS = ("exported models are in the safetensors format, and safetensors is not installed; run pip install "
@@ -108,7 +108,7 @@ class PlainModel(nn.Module):
     def __init__(self, module: nn.Module, record: ModelRecord | None = None):
         super().__init__()
         self.module, self.record = module, record
-        self._num_passes = 0      # in training, each of which draws another dropout
+        self._num_passes = 0      # training passes so far; each draws another dropout
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor,
                 edge_weight: torch.Tensor | None = None) -> torch.Tensor:
@@ -135,7 +135,7 @@ class PlainModel(nn.Module):
         graph = graph_of(x, edge_index, edge_weight)
         self._num_passes += self.training
         graph.begin_forward(seed=0, epoch=self._num_passes, is_training=self.training)
-        # The graph's own input is a constant, for which no layer computes a gradient.
+        # The graph's own input is a constant, so no layer computes a gradient for it.
         return self.module(graph, x.float().contiguous() if x.requires_grad else graph.x)
 
 
@@ -174,8 +174,8 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
 
     Parameters
     ----------
-    path : path                     of a .safetensors file
-    model : nn.Module or None       your own, made as for the training; built-in models are made from the file
+    path : path                     path of a .safetensors file
+    model : nn.Module or None       your own model, made as for the training; built-in models are made from the file
 
     Returns
     -------
@@ -183,7 +183,7 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
 
     Raises
     ------
-    CheckpointError      missing or damaged, or no file of hpcgnn export; weights that do not fit `model`
+    CheckpointError      a missing or damaged file, or not one of hpcgnn export; weights that do not fit `model`
     ConfigError          safetensors or PyTorch Geometric is not installed; your own model is not given
 
     Examples
@@ -232,5 +232,5 @@ def _built(kind: type[nn.Module], arguments: dict[str, Any] | None, path: str) -
     try:
         return kind(**(arguments or {}))
     except (TypeError, ValueError, ConfigError) as error:
-        raise CheckpointError(f"{path} says that a {kind.__name__} is made with {arguments}, and it can't be: "
+        raise CheckpointError(f"{path} says that a {kind.__name__} is made with {arguments}, and this fails: "
                               f"{error}") from error

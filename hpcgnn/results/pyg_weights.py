@@ -1,6 +1,6 @@
-"""Weights of built-in models under PyTorch Geometric's names, for its model that computes the same.
+"""Weights of built-in models under PyTorch Geometric's names, for its models that compute the same.
 
-Only training differs, in dropout: PyTorch Geometric has none on the input features.
+Only dropout in training differs: PyTorch Geometric has none on the input features.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from hpcgnn.errors import CheckpointError
 
 Weights = dict[str, torch.Tensor]
-# Names within a convolution, ours to theirs.
+# Names within a convolution: hpcgnn's to PyTorch Geometric's.
 CONVOLUTION_NAMES = {
     "gcn": {"weight_neighbor": "lin.weight", "bias": "bias"},
     "sage": {"weight_neighbor": "lin_l.weight", "bias": "lin_l.bias", "weight_self": "lin_r.weight"},
@@ -24,15 +24,15 @@ CONVOLUTION_NAMES = {
 CONVOLUTION_NAMES["jknet"] = CONVOLUTION_NAMES["gcn"]
 CLASSES = {"gcn": "GCN", "sage": "GraphSAGE", "sage-max": "GraphSAGE", "gat": "GAT", "gin": "GIN", "jknet": "GCN",
            "sgc": "SGConv"}
-WEIGH_ALIKE = ("gcn", "jknet", "sgc")      # models that take edge weights as theirs do
+WEIGH_ALIKE = ("gcn", "jknet", "sgc")      # models that take edge weights as PyTorch Geometric's do
 LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
            "dagnn": "it has no DAGNN", "appnp": "its APPNP is the propagation alone, without the perceptron"}
 
 
 def pyg_weights(model: str, arguments: dict[str, Any], weights: Weights) -> tuple[str, dict[str, Any], Weights]:
-    """The class of torch_geometric.nn that computes what a built-in `model` made with `arguments` does.
+    """The class of torch_geometric.nn that computes the same as a built-in `model` made with `arguments`.
 
-    Returns its name, the arguments to make it, and its weights. Raises CheckpointError: PyTorch Geometric has none.
+    Returns its name, its arguments, and its weights. Raises CheckpointError: PyTorch Geometric has none.
     """
     if model not in CLASSES:
         raise CheckpointError(f"PyTorch Geometric can't load a {model}: {LACKING[model]}; export it without --format "
@@ -61,10 +61,10 @@ def _arguments(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
            "num_layers": arguments["num_layers"], "out_channels": arguments["out_dim"],
            "dropout": arguments["dropout"]}
     if arguments["norm"] == "layer" and model != "gin":
-        own |= {"norm": "LayerNorm", "norm_kwargs": {"mode": "node"}}     # of each row, not of the whole graph
+        own |= {"norm": "LayerNorm", "norm_kwargs": {"mode": "node"}}     # normalize each row, not the whole graph
     more = {"sage-max": {"aggr": "max"}, "gin": {"train_eps": True}}.get(model, {})
     if model == "gat":
-        # Its dropout is of the attention's weights too, which hpcgnn never drops.
+        # Its dropout also masks attention weights; hpcgnn's does not.
         more = {"heads": arguments["heads"], "dropout": 0.0}
     if model == "jknet":
         more = {"jk": {"concat": "cat", "max": "max"}[arguments["jump"]]}

@@ -58,7 +58,7 @@ def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settin
 def test_a_run_of_fewer_bits_answers_as_it_was_trained_and_says_so(hpcgnn, shards, shared_path):
     summary, _, _ = train(MPI.COMM_SELF, shards, shared_path / "run", quantize="uniform")
     status, printed, _ = hpcgnn("predict", shared_path / "run", shards)
-    assert status == 0 and "hpcgnn infer gives those of its integers" in printed
+    assert status == 0 and "hpcgnn infer answers with its integers" in printed
     assert f"test {100 * summary['test_score']:.2f} %" in printed
 
 

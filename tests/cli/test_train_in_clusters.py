@@ -89,7 +89,7 @@ def test_a_float_run_is_calibrated_on_the_arcs_that_it_was_trained_on(hpcgnn, sh
     assert max(abs(one - other) for one, other in zip(before, after, strict=True)) <= 3
     status, printed, _ = hpcgnn("predict", run, shards)
     assert status == 0 and re.findall(r"([\d.]+) %", printed.splitlines()[-1]) == reported(run)
-    assert f"{run} was trained in 24 clusters, and answers from the same arcs as hpcgnn infer --clusters 24" in printed
+    assert f"{run} was trained in 24 clusters, and answers from the same edges as hpcgnn infer --clusters 24" in printed
 
 
 @pytest.mark.parallel([1, 2])

@@ -61,7 +61,7 @@ def test_only_runs_with_learned_widths_are_drawn_by_in_degree(tmp_path):
                                     [{**LAYERS[0], "bit_width": [1, "x", 2]}],
                                     [{"in_degree": [], "num_nodes": [], "bit_width": []}]])
 def test_damaged_widths_are_refused(tmp_path, layers):
-    with pytest.raises(ConfigError, match=r"summary\.json is damaged: widths_by_degree is no list of in_degree"):
+    with pytest.raises(ConfigError, match=r"summary\.json is damaged: widths_by_degree must list in_degree"):
         read_runs([write_quantized_run(tmp_path / "a", layers)])
 
 

@@ -56,8 +56,8 @@ def page(tmp_path):
 def test_the_page_answers_its_reader(page):
     found = use(page, """
         found.given = names();
-        heading("results", "sent an epoch").click(); found.sorted = names();
-        heading("results", "sent an epoch").click(); found.reversed = names();
+        heading("results", "sent per epoch").click(); found.sorted = names();
+        heading("results", "sent per epoch").click(); found.reversed = names();
         change(document.getElementById("baseline"), "change", "1");
         found.differences = all('[data-difference="bytes"]').map((one) => one.textContent);
         found.curves = curves();

@@ -119,7 +119,7 @@ def test_bytes_split_payload_and_parameters_and_name_the_ratio(tmp_path):
     chart = charts(write_run(tmp_path / "fp32"), write_run(tmp_path / "packed", scale=16))["bytes"]
     assert [row["values"] for row in chart.data["rows"]] == [[64e6, 4e5], [4e6, 4e5]]
     assert [row["note"] for row in chart.data["rows"]] == ["64.4 MB", "4.40 MB, 1/14.6"]
-    assert chart.seen == "fp32 sends 64.4 MB an epoch; packed the least, 4.40 MB: 14.6 times fewer."
+    assert chart.seen == "fp32 sends 64.4 MB per epoch; packed the least, 4.40 MB: 14.6 times fewer."
 
 
 def test_parts_of_the_time_add_up_to_the_epoch_and_the_deciding_after_it(tmp_path):
@@ -179,7 +179,7 @@ def test_decisions_are_those_of_the_first_seed_and_the_caption_says_so(tmp_path)
                    lambda record: {**record, "base_bits": 8 if record["seed"] == 4 else record["base_bits"]})
     found = charts(path)
     np.testing.assert_array_equal(found["widths"].data["panels"][0]["base"], np.where(SYNCHRONOUS, 2, 1))
-    assert found["widths"].caption.endswith("Of several seeds, the first is shown.")
+    assert found["widths"].caption.endswith("If a run has several seeds, the first is shown.")
 
 
 def test_execution_and_staleness_are_those_of_each_epoch(tmp_path):

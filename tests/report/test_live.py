@@ -54,7 +54,7 @@ def test_rate_and_remaining_time_and_scores_are_of_the_records():
     assert (standing.share, standing.epoch_seconds, standing.seconds_left) == (0.65, 0.5, 3.5)
     assert (standing.best_score, standing.sent_bytes) == (0.6, (2000, 12000))
     assert Standing({"score": "mae"}, records).best_score == 0.2
-    assert standing.widths == "synchronous; 4.00 bits a value; 75 % of rows at 2, 25 % of rows at 8"
+    assert standing.widths == "synchronous; 4.00 bits per value; 75 % of rows at 2, 25 % of rows at 8"
     assert line_of(standing) == "seed 2 of 2, epoch 3 of 10  loss 0.6667  val 0.4000  2.00 kB  500 ms"
 
 
@@ -63,7 +63,7 @@ def test_a_terminal_shows_a_line_of_each(tmp_path):
     checkpoint = tmp_path / "checkpoint.h5"
     lines = lines_of(standing, checkpoint)
     assert [one.split()[0] for one in lines] == ["epoch", "loss", "val", "sent", "saved"]
-    assert lines[0] == f"epoch 2 of 4  {'█' * 12}{'░' * 12}  500 ms an epoch, 1.00 s left"
+    assert lines[0] == f"epoch 2 of 4  {'█' * 12}{'░' * 12}  500 ms per epoch, 1.00 s left"
     assert lines[-1] == "saved  no checkpoint yet"
     checkpoint.touch()
     assert age_of(checkpoint, checkpoint.stat().st_mtime + 90) == "checkpoint 90.0 s ago"

@@ -39,5 +39,5 @@ def test_no_time_is_refused(run):
         if line.get("by_rank"):
             line["by_rank"]["compute_seconds"][1] = 0.0
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(ConfigError, match="rank 1 computed for 0 s an epoch"):
+    with pytest.raises(ConfigError, match="rank 1 computed for 0 s per epoch"):
         read_measured(run)

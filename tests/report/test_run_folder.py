@@ -92,8 +92,8 @@ def test_a_complete_run_has_no_half_line(tmp_path):
 
 
 @pytest.mark.parametrize("change, reason", [
-    (lambda lines: lines[:3] + lines[4:], "it has 6 epochs, the summary beside it counts 7"),
-    (lambda lines: lines[:-1], "it has 6 epochs, the summary beside it counts 7"),
+    (lambda lines: lines[:3] + lines[4:], "it has 6 epochs, the summary in its folder counts 7"),
+    (lambda lines: lines[:-1], "it has 6 epochs, the summary in its folder counts 7"),
     (lambda lines: lines[:4] + lines[3:], "its epochs do not ascend"),
     (lambda lines: [lines[1], lines[0], *lines[2:]], "its epochs do not ascend"),
 ], ids=["lost", "last lost", "repeated", "moved"])

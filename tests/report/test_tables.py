@@ -42,7 +42,7 @@ def test_cells_show_and_sort_by_what_the_summary_says(runs):
     table = results_table(runs)
     assert [(cell.text, cell.value) for cell in column(table, "test accuracy (%)")] == [
         ("78.12", 0.7812), ("80.00", 0.80), ("70.00", 0.70)]
-    assert [cell.text for cell in column(table, "sent an epoch")] == ["64.4 MB", "4.40 MB", "0 B"]
+    assert [cell.text for cell in column(table, "sent per epoch")] == ["64.4 MB", "4.40 MB", "0 B"]
     assert [cell.value for cell in column(table, "peak memory")] == [1_234_567_890, None, 1_234_567_890]
     assert [cell.text for cell in column(table, "training")] == ["24.0 s", "16.5 s", "24.0 s"]   # 40 epochs
 
@@ -90,7 +90,7 @@ def test_headlines_name_the_best_run_by_each_measure(runs):
     assert [(one.title, one.text, one.run, one.remark) for one in headlines(runs)] == [
         ("test accuracy, best by validation", "80.00 %", 1, "+1.88 points against fp32"),
         ("shortest epoch", "413 ms", 1, "1.45× faster than fp32"),
-        ("fewest bytes an epoch", "4.40 MB", 1, "14.6× fewer than fp32")]
+        ("fewest bytes per epoch", "4.40 MB", 1, "14.6× fewer than fp32")]
 
 
 def test_headlines_of_one_run_are_its_figures(tmp_path):

@@ -167,7 +167,7 @@ def test_an_own_models_embeddings_are_what_its_last_matrix_reads(open_part):
     degree = dataset.in_degree()
     expected = np.where(degree[:, None] > 0, sums / np.maximum(degree, 1)[:, None], 0)
     np.testing.assert_allclose(whole.embeddings, expected, atol=1e-5)
-    with pytest.raises(CollectiveError, match="NoLayer calls no layer of its own with rows of nodes"):
+    with pytest.raises(CollectiveError, match="NoLayer calls none of its layers with rows of nodes"):
         answer(comm, NoLayer(), opened.graph, opened.part, info_of(dataset), True)
     with pytest.raises(CollectiveError, match="sgc is one linear map"):
         answer(comm, model_of("sgc", dataset)[1], opened.graph, opened.part, info_of(dataset), True)
