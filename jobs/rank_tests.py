@@ -19,12 +19,11 @@ FOLDERS: dict[Path, pytest.Dir] = {}
 WANTED: list[Path] = []      # the file of tests that is read now, where files are read one by one
 CONFTESTS: dict[Path, object] = {}      # of folders that are not collected yet
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
-LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "faults/test_process_faults.py",
-           "emulated/test_aarch64.py", "test_examples.py", "test_compilers.py", "test_watchdog.py",
-           "cuda/test_compile.py", "jobs/test_reproduce.py", "report/test_page.py", "shards/test_folder.py",
-           "library/test_program.py", "training/test_precision.py", "cli/test_doctor.py",
-           "faults/test_method_faults.py", "training/test_alike.py", "test_packaging.py", "bench/test_dram.py",
-           "cli/test_report.py", "training/test_resume_bits.py")
+LONGEST = ("faults/test_process_faults.py", "test_docs.py", "cuda/test_compile.py", "lowbit/inference/test_device.py",
+           "cli/test_without_avx512.py", "cli/test_bench.py", "test_watchdog.py", "bench/test_peer_processes.py",
+           "library/test_preprocess.py", "cli/test_preprocess.py", "shards/test_folder.py", "library/test_program.py",
+           "bench/test_time_to_score.py", "bench/test_epoch_in_process.py", "bench/test_accelerator.py",
+           "faults/test_method_faults.py", "faults/test_preprocess_faults.py", "jobs/test_installation.py")
 
 
 def pytest_addoption(parser):

@@ -31,7 +31,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 EXAMPLE = re.compile(r"^<!-- run(?: on (?P<ranks>\d) ranks)? -->\n```(?P<language>sh|python)\n(?P<body>.*?)^```$",
                      re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORT = ("README.md", "own-model.md")      # pages with all kinds of examples: commands, Python, ranks
+SHORT = "README.md"      # the page whose examples run without --all
 LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
 PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
@@ -209,7 +209,7 @@ def environment(tmp_path):
 
 
 @pytest.mark.parametrize("path", [
-    pytest.param(path, id=path.name, marks=() if path.name in SHORT else pytest.mark.long)
+    pytest.param(path, id=path.name, marks=() if path.name == SHORT else pytest.mark.long)
     for path in TEXTS if examples_of(path)])
 def test_the_examples_of_a_page_run(path, tmp_path, environment):
     for number, example in enumerate(examples_of(path)):

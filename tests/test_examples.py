@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "synthetic:nodes=3000,mean_degree=10,classes=4,features=32,homophily=0.9"
 
 
-@pytest.mark.long      # the examples of docs/own-model.md train it too
+@pytest.mark.long      # tests/pyg trains such models on ranks
 def test_a_pyg_model_of_ones_own_learns_on_two_ranks(tmp_path):
     pytest.importorskip("torch_geometric", reason="the example uses PyTorch Geometric")
     command = hpcgnn("preprocess", GRAPH, "--out", "shards", "--parts", 2)
@@ -49,7 +49,7 @@ def cora():
     return Path(folder) / "cora.npz"
 
 
-@pytest.mark.long      # test_readme_shows_the_lines, and tests/pyg, which compares losses
+@pytest.mark.long      # tests/pyg compares losses with those of one process
 def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora, request):
     """The lines as README prints them, beside a file called cora.npz, and once more on three ranks."""
     pytest.importorskip("torch_geometric", reason="the examples use PyTorch Geometric")
