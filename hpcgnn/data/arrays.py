@@ -29,7 +29,7 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with reading(path, "a .npz file", "a .npz archive"):
+        with reading(path, "a .npz file", "can't be read as a .npz archive ({}); it is damaged or of another format"):
             self._file = np.load(path, allow_pickle=False)
         if not isinstance(self._file, np.lib.npyio.NpzFile):
             raise DatasetError(f"{path} holds a single array; expected a .npz archive")
@@ -138,7 +138,7 @@ class Archive:
 
 def load_array(path: Path) -> np.ndarray:
     """A .npy array, memory-mapped copy-on-write."""
-    with reading(path, "a .npy array", "a .npy array"):
+    with reading(path, "a .npy array", "can't be read as a .npy array ({}); it is damaged or of another format"):
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")

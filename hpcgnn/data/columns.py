@@ -97,16 +97,10 @@ def as_ids(values: Any, what: str) -> Ids:
 
 
 def as_numbers(values: Any, what: str) -> np.ndarray:
-    """Numbers, such as features, weights or targets, in their own type; NaN if unknown.
+    """Numbers, such as features, weights or targets, (n, ...) bool, integer or float in their own type; NaN if unknown.
 
-    Parameters
-    ----------
-    values : (n, ...)        a column or matrix of any library
-    what : str               its name in the plural, to start a sentence
-
-    Returns
-    -------
-    numbers : (n, ...) bool, integer or float, in this machine's byte order; bfloat16 becomes float32
+    `values` is a column or matrix of any library, `what` its name in the plural, to start a sentence. Byte order is
+    this machine's; bfloat16 becomes float32.
     """
     column = _cell_values(values, what) if isinstance(values, Cells) else _taken(values, what)
     if column.texts is None:
@@ -135,7 +129,9 @@ def as_words(values: Any, what: str) -> Words:
     if column.texts is None and column.unknown is not None and column.unknown.all():
         return Words(np.full(column.shape, -1, np.int32), ())
     if column.texts is None or column.is_mixed:
-        raise DatasetError(f"{what} are {_kind_of(column)}; expected texts")
+        kinds = {"b": "True and False", "f": "floating-point numbers"}
+        kind = "texts and integers" if column.is_mixed else kinds.get(column.numbers.dtype.kind, "integers")
+        raise DatasetError(f"{what} are {kind}; expected texts")
     return _words(column)
 
 
@@ -339,8 +335,9 @@ def _of_objects(array: np.ndarray, what: str) -> _Column:
         texts = _arrow_texts([item if item is None else str(item) for item in items], what)
         return _Column(array.shape, texts=texts, unknown=has_unknown, is_mixed=True)
     if not types <= {int, float, bool, Decimal}:
-        raise DatasetError(f"{what} are of {_names(types)}, a mix of types or none that is known; expected all texts, "
-                           "as by .astype(str), or all numbers")
+        named = " and ".join(sorted(kind.__name__ for kind in types)[:3])
+        raise DatasetError(f"{what} are of {named}, a mix of types or none that is known; expected all texts, as by "
+                           ".astype(str), or all numbers")
     return _Column(array.shape, _number_array(items, types).reshape(array.shape), unknown=has_unknown)
 
 
@@ -371,7 +368,11 @@ def _unboxed(item: Any, what: str) -> Any:
     if isinstance(item, np.generic):
         return _unboxed(item.item(), what) if item.dtype.kind in "biufUSO" else item
     if isinstance(item, bytes):
-        return _utf8(item, what)
+        try:
+            return item.decode("utf-8")
+        except UnicodeDecodeError:
+            raise DatasetError(f"{what} hold bytes that are no UTF-8, such as {item[:40]!r}; decode them first"
+                               ) from None
     if isinstance(item, Decimal):
         return None if item.is_nan() else item
     if kind.__name__ in ("NAType", "NaTType", "MaskedConstant"):
@@ -389,13 +390,6 @@ def _arrow_texts(items: list, what: str) -> pa.LargeStringArray:
     except UnicodeEncodeError as reason:
         raise DatasetError(f"{what} hold {reason.object[:40]!r}, which is no text that UTF-8 can hold; replace its "
                            "surrogates") from None
-
-
-def _utf8(item: bytes, what: str) -> str:
-    try:
-        return item.decode("utf-8")
-    except UnicodeDecodeError:
-        raise DatasetError(f"{what} hold bytes that are no UTF-8, such as {item[:40]!r}; decode them first") from None
 
 
 def _stacked(rows: list, what: str) -> _Column:
@@ -605,13 +599,3 @@ def _first_empty(texts: pa.LargeStringArray) -> int | None:
 
 def _shown(texts: pa.Array) -> str:
     return repr(next((text for text in (item.as_py() for item in texts) if text is not None), "")[:40])
-
-
-def _kind_of(column: _Column) -> str:
-    if column.is_mixed:
-        return "texts and integers"
-    return {"b": "True and False", "f": "floating-point numbers"}.get(column.numbers.dtype.kind, "integers")
-
-
-def _names(types: set[type]) -> str:
-    return " and ".join(sorted(kind.__name__ for kind in types)[:3])

@@ -31,8 +31,8 @@ def check_file(path: Path) -> None:
 
 
 @contextmanager
-def reading(path: Path, expected: str, form: str, more: str = "") -> Iterator[None]:
-    """Raise DatasetError, one sentence, for whatever a library raises while it reads a file."""
+def reading(path: Path, expected: str, fault: str) -> Iterator[None]:
+    """Raise DatasetError for whatever a library raises while it reads a file; `fault` is the sentence around it."""
     check_file(path)
     try:
         yield
@@ -42,8 +42,7 @@ def reading(path: Path, expected: str, form: str, more: str = "") -> Iterator[No
         raise DatasetError(f"{path} does not exist; expected {expected}") from None
     except Exception as error:      # a damaged file can raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{path} can't be read as {form} ({reason}); it is damaged or of another format{more}"
-                           ) from None
+        raise DatasetError(f"{path} {fault.format(reason)}") from None
 
 
 def check_memory(name: str, what: str, num_bytes: int) -> None:

@@ -308,7 +308,8 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     """
     file, settings = split_path(rest, SETTINGS, "a pyg: source")
     path = Path(file)
-    with reading(path, "a file of torch.save", "a file of torch.save"):
+    with reading(path, "a file of torch.save",
+                 "can't be read as a file of torch.save ({}); it is damaged or of another format"):
         import torch
 
         try:
