@@ -175,6 +175,7 @@ def test_a_second_signal_changes_nothing(shards, whole, tmp_path):
     assert_resumes(shards, tmp_path, whole)
 
 
+@pytest.mark.long
 def test_term_to_mpirun_loses_no_more_than_the_epochs_since_the_last_checkpoint(shards, whole, tmp_path):
     """Open MPI hands SIGTERM on and kills the ranks half a second later; MPICH lets them write their checkpoint."""
     ended, seconds = disturb(shards, tmp_path, 34, term_to_mpirun)
@@ -193,7 +194,8 @@ def test_a_killed_rank_takes_all_down_and_the_run_resumes(shards, whole, tmp_pat
     assert_resumes(shards, tmp_path, whole)
 
 
-@pytest.mark.parametrize("pipeline", ["thread", pytest.param("polling", marks=pytest.mark.long)])
+@pytest.mark.long      # the campaign `kill` ends ranks of these methods too
+@pytest.mark.parametrize("pipeline", ["thread", "polling"])
 def test_a_rank_that_is_killed_while_messages_are_under_way_takes_all_down(shards, tmp_path, pipeline):
     """In asynchronous epochs there always are some; what is left of them keeps nobody."""
     flags = [*FLAGS[:FLAGS.index("--method")], "--method", "pipegcn", "--set", f"pipeline={pipeline}",
