@@ -157,35 +157,44 @@ def test_a_first_start_trains_and_is_not_queued_again(tmp_path):
     assert log[0].endswith("--checkpoint-every 10 --epochs 7")
 
 
-@pytest.mark.parametrize("answer", ["lambda: sys.exit(75)", "lambda: sys.exit(0)", "lambda: sys.exit(1)",
-                                    "lambda: os.kill(os.getpid(), 9)"], ids=["75", "0", "1", "killed"])
-def test_usr1_reaches_the_training_and_queues_the_job_again_whatever_its_status(tmp_path, answer):
-    done, log = submit(tmp_path, f"wait_for_usr1({answer})", env=WHEN_READY)
-    assert log[1:] == ["ready", "scontrol requeue 123"]
-    assert done.stdout == "hpcgnn: stopped by USR1; job 123 is queued again and goes on from its last checkpoint\n"
-    assert done.stderr == ""
+STOPPED = "wait_for_usr1(lambda: sys.exit(75))"
+QUEUED = "scontrol requeue 123"
+TAKES = "hpcgnn: stopped by {}; job 123 is queued again and goes on from its last checkpoint\n"
 
 
-def test_a_training_that_finishes_after_usr1_is_not_queued_again(tmp_path):
-    done, log = submit(tmp_path, "wait_for_usr1(finish)", env=WHEN_READY)
-    assert done.returncode == 0
-    assert log[1:] == ["ready"]
-
-
-def test_term_is_handed_on_as_usr1(tmp_path):
-    _, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY.replace("USR1", "TERM"))
-    assert log[1:] == ["ready", "scontrol requeue 123"]
-
-
-@pytest.mark.parametrize("name", ["USR1", "TERM"])
-def test_a_signal_before_the_training_starts_queues_the_job_again_at_once(tmp_path, name):
-    done, log = submit(tmp_path, "finish()", env=f"kill -{name} $$")
-    assert log == ["scontrol requeue 123"]
-    assert done.stdout.startswith(f"hpcgnn: stopped by {name}; ")
-
-
-def test_a_signal_while_the_environment_fails_queues_the_job_again(tmp_path):
-    assert submit(tmp_path, "finish()", env="kill -USR1 $$; false")[1] == ["scontrol requeue 123"]
+@pytest.mark.parametrize("body, options, status, log, said", [
+    # A signal queues the job again whatever the status that it leaves, but for a training that has finished.
+    *((f"wait_for_usr1({answer})", {"env": WHEN_READY}, 0, ["ready", QUEUED], TAKES.format("USR1"))
+      for answer in ("lambda: sys.exit(75)", "lambda: sys.exit(0)", "lambda: sys.exit(1)",
+                     "lambda: os.kill(os.getpid(), 9)")),
+    ("wait_for_usr1(finish)", {"env": WHEN_READY}, 0, ["ready"], ""),
+    # Other warnings are handed on as USR1.
+    *((STOPPED, {"env": WHEN_READY.replace("USR1", name)}, 0, ["ready", QUEUED], TAKES.format(name))
+      for name in ("TERM", "USR2", "XCPU")),
+    # Before the training starts, and while the environment fails.
+    *(("finish()", {"env": f"kill -{name} $$"}, 0, [QUEUED], TAKES.format(name)) for name in ("USR1", "TERM")),
+    ("finish()", {"env": "kill -USR1 $$; false"}, 0, [QUEUED], ""),
+    # Slurm signals the steps; an Open MPI mpirun that so loses its daemons ends with status 0.
+    ("sys.exit(0)", {"job": "JobState=RUNNING Reason=None PreemptTime=2026-11-23T00:46:52"}, 0, [QUEUED],
+     "hpcgnn: preempted; "),
+    ("sys.exit(143)", {"job": "JobState=COMPLETING Reason=TimeLimit"}, 0, [QUEUED], ""),
+    (STOPPED, {"env": WHEN_READY, "job": "JobState=COMPLETING Reason=None"}, 75, ["ready"],
+     "is not queued again, because it was cancelled"),
+    (STOPPED, {"env": WHEN_READY, "SLURM_RESTART_COUNT": "100"}, 1, ["ready"],
+     "already queued again 100 times and ends without a result; submit it again to go on"),
+    # The last task's SLURM_JOB_ID is the number of the whole array.
+    *((STOPPED, {"env": WHEN_READY, "SLURM_ARRAY_JOB_ID": "123", "SLURM_ARRAY_TASK_ID": task}, 0,
+       ["ready", f"{QUEUED}_{task}"], f"job 123_{task} is queued again") for task in "02"),
+    # A failure and a launcher's status 0 without a result queue nothing; a dry run needs no result.
+    ("sys.exit(1)", {}, 1, [], ""), ("sys.exit(2)", {}, 2, [], ""),
+    ("sys.exit(0)", {}, 1, [], "hpcgnn: the launcher ended with status 0, but left no runs/"),
+    ("sys.exit(0)", {"arguments": ("--dry-run",)}, 0, [], "")])
+def test_a_job_is_queued_again_where_it_was_stopped(tmp_path, body, options, status, log, said):
+    done, found = submit(tmp_path, body, **options)
+    assert [line for line in found if not line.startswith("hpcgnn ")] == log
+    assert said in (done.stderr if status else done.stdout)
+    assert QUEUED in "".join(log) or done.returncode == status
+    assert status or not done.stderr
 
 
 @pytest.mark.parametrize("old_env", [False, True])
@@ -198,31 +207,6 @@ def test_ranks_that_start_outlive_the_signal_and_get_it_later(tmp_path, old_env)
     assert done.stderr == ""
 
 
-def test_preemption_that_only_the_launcher_notices_queues_the_job_again(tmp_path):
-    """Slurm signals the steps; an Open MPI mpirun that so loses its daemons ends with status 0."""
-    done, log = submit(tmp_path, "sys.exit(0)", job="JobState=RUNNING Reason=None PreemptTime=2026-11-23T00:46:52")
-    assert log[1:] == ["scontrol requeue 123"]
-    assert done.stdout.startswith("hpcgnn: preempted; ")
-
-
-def test_a_time_limit_that_gave_no_warning_queues_the_job_again(tmp_path):
-    _, log = submit(tmp_path, "sys.exit(143)", job="JobState=COMPLETING Reason=TimeLimit")
-    assert log[1:] == ["scontrol requeue 123"]
-
-
-def test_a_cancelled_job_is_not_queued_again(tmp_path):
-    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY,
-                       job="JobState=COMPLETING Reason=None")
-    assert (done.returncode, log[1:]) == (75, ["ready"])
-    assert "is not queued again, because it was cancelled" in done.stderr
-
-
-def test_a_job_that_was_queued_too_often_ends_as_failed(tmp_path):
-    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY, SLURM_RESTART_COUNT="100")
-    assert (done.returncode, log[1:]) == (1, ["ready"])
-    assert "already queued again 100 times and ends without a result; submit it again to go on" in done.stderr
-
-
 @pytest.mark.parametrize("status, has_checkpoint, expected", [(75, True, 0), (75, False, 1), (143, True, 1)])
 def test_a_job_of_a_chain_is_complete_once_its_checkpoint_is_written(tmp_path, status, has_checkpoint, expected):
     """With most_restarts=0 another job goes on; without a checkpoint, or with ranks that were killed, it failed."""
@@ -231,18 +215,6 @@ def test_a_job_of_a_chain_is_complete_once_its_checkpoint_is_written(tmp_path, s
     done, log = submit(tmp_path, f"wait_for_usr1(lambda: sys.exit({status}))", env=f"most_restarts=0\n{WHEN_READY}")
     assert (done.returncode, log[1:]) == (expected, ["ready"])
     assert ("the next job on it goes on" in done.stdout) == (expected == 0)
-
-
-@pytest.mark.parametrize("status", [1, 2])
-def test_a_failed_training_is_not_queued_again(tmp_path, status):
-    done, log = submit(tmp_path, f"sys.exit({status})")
-    assert (done.returncode, len(log)) == (status, 1)
-
-
-def test_status_0_without_a_result_is_a_failure(tmp_path):
-    done, log = submit(tmp_path, "sys.exit(0)")
-    assert (done.returncode, len(log)) == (1, 1)
-    assert done.stderr.startswith("hpcgnn: the launcher ended with status 0, but left no runs/")
 
 
 def test_the_result_of_an_earlier_run_is_not_taken_for_that_of_this_one(tmp_path):
@@ -274,15 +246,6 @@ def test_overwrite_holds_until_the_old_run_is_replaced(tmp_path, replaces):
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == ["checkpoint.h5", "summary.json"]
 
 
-@pytest.mark.parametrize("task", ["0", "2"])
-def test_of_an_array_only_the_task_is_queued_again(tmp_path, task):
-    """The last task's SLURM_JOB_ID is the number of the whole array."""
-    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY, SLURM_ARRAY_JOB_ID="123",
-                       SLURM_ARRAY_TASK_ID=task)
-    assert log[1:] == ["ready", f"scontrol requeue 123_{task}"]
-    assert f"job 123_{task} is queued again" in done.stdout
-
-
 @pytest.mark.parametrize("words", [("--out", "{}"), ("--out={}",), ("--out", "elsewhere", "--out", "{}")])
 def test_the_run_folder_behind_the_script_is_the_one_that_counts(tmp_path, words):
     folder = tmp_path / "a run of mine"
@@ -292,18 +255,6 @@ def test_the_run_folder_behind_the_script_is_the_one_that_counts(tmp_path, words
     assert (done.returncode, done.stderr) == (0, "")
     assert f"hpcgnn train data/shards/ogbn-products-p8 --out {folder} " in log[0] and " --resume " in log[0]
     assert (folder / "summary.json").exists()
-
-
-def test_a_dry_run_needs_no_result(tmp_path):
-    done, log = submit(tmp_path, "sys.exit(0)", arguments=("--dry-run",))
-    assert (done.returncode, done.stderr, len(log)) == (0, "", 1)
-
-
-@pytest.mark.parametrize("name", ["USR2", "XCPU"])
-def test_other_warnings_are_handed_on_as_usr1(tmp_path, name):
-    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY.replace("USR1", name))
-    assert log[1:] == ["ready", "scontrol requeue 123"]
-    assert done.stdout.startswith(f"hpcgnn: stopped by {name}; ")
 
 
 def preprocess(tmp_path, *arguments, made=True, **environment):
