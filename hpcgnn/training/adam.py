@@ -17,7 +17,7 @@ from hpcgnn.ops.adam import StepCheck, adam_step, check_of, worst_of
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
-MOST_STEPS = 2.0 ** 53       # that a float counts
+MOST_STEPS = 2.0 ** 53       # largest count that a float holds exactly
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class WeightGroup:
 class FlatAdam:
     """Adam with L2 weight decay, as torch.optim.Adam computes it; the weights become views of one buffer.
 
-    A weight without a gradient keeps its value, its moments and its step count, as in torch. Each weight is in exactly
-    one of `groups`, frozen weights too.
+    A weight without a gradient keeps its value, its moments and its step count, as in torch. Each weight, even a frozen
+    one, is in exactly one of `groups`.
     """
 
     def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
         self._gradients, self._groups, self._factor = gradients, groups, 1.0
-        self._numbers = {parameter: 0 for group in groups for parameter in group.parameters}      # of steps
+        self._numbers = {parameter: 0 for group in groups for parameter in group.parameters}      # steps so far
         self._place: dict[nn.Parameter, slice] = {}
         self._kept: dict[nn.Parameter, tuple[torch.Tensor, torch.Tensor]] = {}     # moments of frozen weights
         self.last_check = StepCheck()
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Adopt the layout of the gradients, which changes when weights are frozen or unfrozen."""
+        """Adopt the layout of the gradients; it changes when weights are frozen or unfrozen."""
         for parameter in self._place:
             self._kept[parameter] = tuple(moment.clone() for moment in self._moments(parameter))
             parameter.data = parameter.data.clone()
@@ -90,7 +90,7 @@ class FlatAdam:
                          self._mean[place], self._square[place], number)
 
     def held(self) -> list[nn.Parameter]:
-        """Return the weights as `state` numbers them."""
+        """Return the weights in the order in which `state` numbers them."""
         return list(self._numbers)
 
     def forget(self) -> None:

@@ -31,13 +31,13 @@ from hpcgnn.ops.simd import LEVELS, simd_level
 from hpcgnn.run.launch import words_of_all
 from hpcgnn.run.output import tell
 
-# torch's levels, the least first, with the names by which its variable and oneDNN's know them.
+# torch's levels, the lowest first, with their names in torch's and oneDNN's variables.
 CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX512": ("avx512", "AVX512_CORE")}
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What decides how a rank rounds, and its number of threads."""
+    """A rank's versions and instruction sets, which decide how it rounds, and its number of threads."""
 
     version: str
     torch_version: str
@@ -81,7 +81,7 @@ def say_if_bound(comm: MPI.Comm) -> None:
     Open MPI's mpirun does this with one or two ranks.
     """
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    # By name: under srun, an MPI may take each rank of a node for a node of its own.
+    # Compared by name: under srun, an MPI may take each rank of a node for a separate node.
     node = comm.Split(zlib.crc32(platform.node().encode()) >> 1)
     used, num_ranks = set().union(*node.allgather(own)), node.size
     node.Free()
@@ -119,10 +119,10 @@ def _rank_in(levels: Iterable[str]):
 
 
 MAX_LISTED = 8
-MAX_SETTINGS = 3          # that a sentence names
+MAX_SETTINGS = 3          # settings that a sentence names
 MAX_VALUE = 60            # characters of a value in a sentence
 MAX_DEPTH = 6
-MOST_NUMBERS = 4096       # of a tensor that is a setting, such as weights of classes, and no data
+MOST_NUMBERS = 4096       # a tensor with at most so many numbers is a setting, such as class weights, not data
 
 
 def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> None:
@@ -140,7 +140,7 @@ def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> Non
     found = "; ".join(f"{whose}{name} is {listed(_shown([each.get(name) for each in everyone]))}"
                       for name in names[:MAX_SETTINGS])
     more = f"; and {len(names) - MAX_SETTINGS} more" if len(names) > MAX_SETTINGS else ""
-    raise CollectiveError(f"settings differ between the ranks: {found}{more}; give all ranks the same, and where a "
+    raise CollectiveError(f"settings differ between the ranks: {found}{more}; give all ranks the same; if a "
                           "program draws them, draw on rank 0 and hand them out with comm.bcast")
 
 
@@ -159,7 +159,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shown(texts: list[str | None]) -> list[str]:
-    """Texts for the error. Of two long ones, such as models, only the place where they start to differ."""
+    """Texts for the error; of long texts, such as models, only the place where they start to differ."""
     whole = ["not given" if text is None else " ".join(text.split()) for text in texts]
     if max(map(len, whole)) <= MAX_VALUE:
         return whole
@@ -171,7 +171,7 @@ def _shown(texts: list[str | None]) -> list[str]:
 
 
 def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
-    """Text that describes what a program passes in, without what may differ between its ranks."""
+    """Text that describes a value from a program, without the parts that may differ between ranks."""
     if isinstance(value, float):
         return repr(value)
     if value is None or isinstance(value, (bool, int, str, bytes)) or depth == 0:
@@ -200,7 +200,7 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return _of_function(value, depth)
     if isinstance(value, type) or not hasattr(value, "__dict__"):
         return f"{getattr(value, '__qualname__', type(value).__qualname__)}"
-    if type(value).__module__.startswith("hpcgnn.training."):      # a loss or a score, which holds what was given
+    if type(value).__module__.startswith("hpcgnn.training."):      # a loss or a score, which wraps the program's
         return description_of(vars(value), depth)
     # A callable's floats are settings; those of other objects, such as a graph or a clock, may be a rank's own.
     return f"{type(value).__qualname__} {_floats_in(value, depth) if callable(value) else ''}".rstrip()
@@ -216,7 +216,7 @@ def _floats_in(owner: Any, depth: int) -> str:
 
 
 def _of_function(function: types.FunctionType, depth: int) -> str:
-    """Name of a function, and the floats, functions and tensors that it closes over or reads."""
+    """Name of a function, and the floats, functions and tensors that it reads, also from its closure."""
     code = function.__code__
     closed = dict(zip(code.co_freevars, (_content(cell) for cell in function.__closure__ or ()), strict=True))
     read = {name: function.__globals__.get(name) for name in code.co_names}

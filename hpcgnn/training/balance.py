@@ -1,4 +1,4 @@
-"""What each rank did and holds, gathered on rank 0: the report shows which rank the others wait for."""
+"""Seconds, bytes, rows and memory of each rank, gathered on rank 0: the report shows which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mpi4py import MPI
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.partition.statistics import PartitionStatistics
 
-MAX_LISTED_RANKS = 1024      # more would make a line of metrics too long
+MAX_LISTED_RANKS = 1024      # more ranks would make a line of metrics too long
 STATM = Path("/proc/self/statm")
 
 
 def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
-    """What an epoch cost this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
+    """Costs of an epoch on this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
     return {
         "compute_seconds": seconds - traffic.exchange_seconds - traffic.quantize_seconds,
         "quantize_seconds": traffic.quantize_seconds, "exchange_seconds": traffic.exchange_seconds,
@@ -27,7 +27,7 @@ def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
 
 
 def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str, list[float]]]:
-    """Collective: a list over ranks per cost of the last epoch, and of memory, on rank 0; {} for too many ranks."""
+    """Collective, on rank 0: one list over ranks per cost of the last epoch, one of memory; {} for too many ranks."""
     if not 1 < comm.size <= MAX_LISTED_RANKS:
         return {}
     everyone = comm.gather({**costs, "rss_bytes": resident_bytes()})

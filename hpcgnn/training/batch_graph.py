@@ -1,7 +1,7 @@
-"""Training on the edges that `hpcgnn infer --clusters` reads: those within METIS clusters, or within batches of them.
+"""Training on the edges that `hpcgnn infer --clusters` reads: edges within METIS clusters, or within batches of them.
 
-Rank 0 gathers all edges, cuts the graph as inference does, and tells each rank which group (cluster or batch) each of
-its rows is in. A rank then drops every edge between two groups, and every halo row that no remaining edge reads.
+Rank 0 gathers all edges, cuts the graph as inference does, and tells each rank the group (cluster or batch) of each of
+its rows. A rank then removes every edge between two groups, and every halo row that no remaining edge reads.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ClusterCut:
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:
         """A sentence if the model that `source` names answers from other edges than it was trained on, else None."""
-        # Without arcs between clusters, a batch's size changes no arc.
+        # Without edges between clusters, the batch size changes no edge.
         if answered is not None and answered.flags == self.flags:
             return None
-        here = "the whole graph" if answered is None else f"other arcs, those of {answered.flags}"
+        here = "the whole graph" if answered is None else f"other edges ({answered.flags})"
         return (f"{source} was trained in {self.clusters} clusters and answers here from {here}; {self.flags} answers "
                 "as it was trained")
 
@@ -98,11 +98,11 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 
 
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
-    """Collective: drop the edges that inference in batches cuts, and the halo rows that no edge reads any more.
+    """Collective: remove the edges that inference in batches cuts, and the halo rows that no edge reads any more.
 
     The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`. A batch has `batch_size` of them;
-    `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches, and no
-    row counts as central. Inner rows keep their order.
+    `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches; all its
+    rows are marginal. Inner rows keep their order.
 
     Raises CollectiveError: edges have weights, which batches do not read, or rank 0 can't cut the graph.
     """
@@ -118,7 +118,7 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
     is_read[indices] = True
     is_read[:part.num_inner] = True
     new_row = (np.cumsum(is_read) - 1).astype(np.int32)
-    # Owners learn which of their boundary rows are still asked for, and tell the new degrees of these.
+    # Owners learn which of their boundary rows are still read, and send the new degrees of these rows.
     plan, reads_halo = ExchangePlan.build(part), is_read[part.num_inner:]
     sent = _sent(comm, plan, part, reads_halo)
     halo_degree = _degrees_of_halo(comm, plan, degree)[reads_halo]

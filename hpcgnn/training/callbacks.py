@@ -1,4 +1,4 @@
-"""Callback: what a program does at certain moments of a run, on every rank."""
+"""Callback: a program's actions at certain moments of a run, on every rank."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class RunUnderWay(Protocol):
-    """What a callback sees of a run.
+    """The view of a run that callbacks get.
 
     Attributes
     ----------
-    model : nn.Module           in training; `on_end` sees its last weights, not the best
+    model : nn.Module           the model in training; `on_end` sees its last weights, not the best
     progress : Progress         epochs done, and the best evaluation so far
-    folder : RunFolder          its files, for rank 0
+    folder : RunFolder          the run's files, for rank 0
     """
 
     comm: MPI.Comm

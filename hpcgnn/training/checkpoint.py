@@ -1,13 +1,13 @@
-"""Checkpoints: everything a run needs to continue, in one sealed HDF5 file that replaces its predecessor atomically.
+"""Checkpoints: everything a run needs to continue, in one sealed HDF5 file that replaces the previous one atomically.
 
 Attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the data's fingerprint and
 the token of this checkpoint. Groups `model` and `best_model` hold weights by name, `optimizer` Adam's moments by
 parameter number, `average` the averaged weights, if any. That is format 5. Format 6 adds groups `loss` and `best_loss`,
 the weights of a program's own loss, and `state` may list weights `frozen` during training; a run without these writes
-format 5. Random state is not stored: all draws are functions of seed and epoch. Formats before 5 do not say which data
-they were made on, so such runs start anew. See docs/run-folder.md.
+format 5. Random state is not stored: all draws are functions of seed and epoch. Formats before 5 do not record their
+data, so such runs start anew. See docs/run-folder.md.
 
-A run folder keeps two checkpoints (`Generations`), so that one is whole at every instant. Only rank 0 writes.
+A run folder keeps two checkpoints (`Generations`), so that one is complete at every instant. Only rank 0 writes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
 KIND, VERSION = "checkpoint", 5
-VERSION_OF_MORE = 6         # of one with weights of a loss, or weights that a program has frozen under way
+VERSION_OF_MORE = 6         # for weights of a loss, or weights that a program froze during training
 ADVICE = "start without --resume, or restore the file"
-# Absent where a run has none, or is of an earlier version.
+# Absent if a run has none, or was written by an earlier version.
 BROUGHT = ("schedule", "own_optimizer", "answers_with", "by_node")
 LOSS_GROUPS = ("loss", "best_loss")
 TOKEN = re.compile("[0-9a-f]{32}")
-# Everything that h5py, json and the constructors raise for content that is not what it should be.
+# All exceptions of h5py, json and the constructors for unexpected content.
 NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError, MemoryError)
 
 
 @dataclass
 class Progress:
-    """How far a run has come and what it has found, without tensors."""
+    """Progress and results of a run, without tensors."""
 
     seed_index: int = 0      # completed trainings of --repeat
     epoch: int = 0      # completed epochs of the current training
@@ -82,7 +82,7 @@ class Checkpoint:
 
     settings: dict[str, Any]
     dataset: str
-    fingerprint: Fingerprint      # of the shards that were trained on last
+    fingerprint: Fingerprint      # fingerprint of the last shards trained on
     token: str      # 32 hexadecimal digits, new for every checkpoint
     progress: Progress
     model: dict[str, torch.Tensor]
@@ -136,7 +136,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         try:
             return _read_content(file)
         except NOT_A_CHECKPOINT as reason:
-            # The seal is right, so it was written like this, or made by hand.
+            # The seal is right, so the file was written like this, or made by hand.
             raise CheckpointError(f"{path} is sealed but holds no whole run ({type(reason).__name__}: {reason}); "
                                   f"{ADVICE}") from reason
 
@@ -229,7 +229,7 @@ def _read_tensors(group: h5py.Group, tables: Container[str] = ()) -> dict[str, t
 
 
 def _table(dataset: h5py.Dataset) -> np.ndarray:
-    """A view of the values in the file, so that a rank reads its own rows only: the file is replaced, never changed."""
+    """A view of the values in the file, so that a rank reads only its own rows. The file is replaced, never changed."""
     offset = dataset.id.get_offset()
     if offset is None or not dataset.size:
         return np.array(dataset[()])
@@ -256,7 +256,7 @@ class Generations:
 
         Raises CheckpointError: the folder can't be written or the disk is full; both stay as they were.
         """
-        # The new one is whole and on the disk before the old ones move.
+        # The new checkpoint is complete and on the disk before the old ones move.
         write_checkpoint(self._incoming, checkpoint)
         try:
             if self.current.exists():
@@ -304,5 +304,5 @@ class Generations:
 
     @property
     def files(self) -> list[Path]:
-        """Files that may be there, whole or damaged, without unfinished ones."""
+        """Paths of complete or damaged files that may exist, without unfinished ones."""
         return [self.current, self.previous, self._damaged]

@@ -14,7 +14,7 @@ from typing import Any
 
 import hpcgnn
 
-# Variables that a launcher or a user sets and that decide how a run is laid out; no other is written down.
+# Variables of launchers and users that decide how a run is laid out; no other variable is recorded.
 LAYOUT_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE",
     "SLURM_CPUS_PER_TASK", "PBS_JOBID", "LSB_JOBID", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
@@ -45,7 +45,7 @@ def command_line() -> str:
 
 
 def launcher(variables: dict[str, str] | os._Environ) -> str:
-    """What started the ranks, told by the variables it sets; "none" for a single process."""
+    """The launcher of the ranks, recognized by the variables it sets; "none" for a single process."""
     return next((name for variable, name in LAUNCHERS.items() if variable in variables), "none")
 
 
@@ -57,7 +57,7 @@ def processor_name() -> str:
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package lies in, "-dirty" with changes; None outside one."""
+    """Commit of the checkout that contains this package, with "-dirty" if changed; None outside a checkout."""
     folder = Path(hpcgnn.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""EpochTrace: what one training epoch of all ranks did and cost, and `StepsTaken`, the same of an epoch not yet ended.
+"""EpochTrace: results and costs of one training epoch of all ranks. `StepsTaken`: the same for an unfinished epoch.
 
 With a deterministic method, decisions must not depend on a clock, so `modeled_seconds` takes its place.
 """
@@ -25,9 +25,9 @@ PASSES = 3     # forward, and two products backward
 
 @dataclass(frozen=True)
 class EpochTrace:
-    """What all ranks did in one epoch. Seconds are means over ranks, bytes are sums of what went to MPI.
+    """Results and costs of one epoch on all ranks. Seconds are means over ranks, bytes are sums of bytes given to MPI.
 
-    `exchange_seconds` passed in MPI calls, `blocked_seconds` of them waiting for messages or gradient sums. During
+    `exchange_seconds` passed in MPI calls; `blocked_seconds` of them were waits for messages or gradient sums. During
     `travel_seconds` some message was on its way; for `hidden_seconds` of these the rank was not blocked.
     `sent_bytes_sums` went into sums over ranks and is not part of the payload. Of payload and parameters,
     `sent_bytes_between_nodes` went to ranks that share no memory with the sender. `shared_bytes` are rows and gradients
@@ -62,11 +62,9 @@ class EpochTrace:
 
         Parameters
         ----------
-        loss : this rank's share of the mean loss
-        seconds : length of the epoch on this rank
-        stop_signal : signal that asked this rank to stop; 0 is none
-        check : of this rank's weights and gradients
-        mates : ranks of its node
+        loss : this rank's share of the mean loss seconds : length of the epoch on this rank stop_signal : signal that
+        asked this rank to stop; 0 is none check : check of this rank's weights and gradients mates : ranks of this
+        rank's node
         """
         between = sum(sent for rank, sent in traffic.sent_by_peer.items() if rank not in mates)
         sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
@@ -104,11 +102,11 @@ class EpochTrace:
 
 @dataclass
 class StepsTaken:
-    """What the steps of an epoch have done so far on this rank, so that a run may stop between two of them."""
+    """Results of an epoch's steps so far on this rank, so that a run may stop between two steps."""
 
     losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
-    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, and one for all before
-    seconds: float = 0.0      # spent before this process began, as is `traffic`
+    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, one for all earlier
+    seconds: float = 0.0      # spent before this process began, like `traffic`
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
@@ -116,7 +114,7 @@ class StepsTaken:
         return worst_of(self.checks)
 
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
-        """State for a checkpoint, with what this process has spent."""
+        """State for a checkpoint, including this process's seconds and traffic."""
         check, traffic = self.check, traffic.plus(self.traffic)
         return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
                 "losses": np.array(self.losses), "traffic": traffic.state(),

@@ -38,7 +38,7 @@ class Evaluation:
     val_loss: float
 
     def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
-        """Whether its validation score is better; on a tie, whether its validation loss is lower.
+        """Whether this validation score is better; on a tie, whether the validation loss is lower.
 
         A score that is not finite is never better. Without validation nodes the later evaluation wins. The test split
         never counts.
@@ -61,7 +61,7 @@ class QuantizedEvaluation(Evaluation):
     meets_target: bool
 
     def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
-        """Meeting the target comes first; if neither meets it, the smaller size; then validation decides."""
+        """An evaluation that meets the target is better; if neither does, the smaller size; then validation decides."""
         is_undefined = has_validation and not math.isfinite(self.val_score)
         if other is None or is_undefined or (self.meets_target and other.meets_target):
             return super().is_better_than(other, prefers_low, has_validation)
@@ -83,7 +83,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     with alike_draws(model):
         logits = _as_floats(model(graph, graph.x))
-        # All rows, also those that no training pass reaches.
+        # All rows, including rows that no training pass reaches.
         sums = np.array([objective.loss_sum(logits, "val").item(), _num_not_finite(logits)])
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
@@ -110,7 +110,7 @@ def _num_not_finite(rows: torch.Tensor) -> int:
 
 
 def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Task and classes of a graph, as a checkpoint keeps them of the training graph."""
+    """Task and classes of a graph, in a checkpoint's form."""
     return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
 
 
@@ -135,12 +135,12 @@ def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> 
                 REGRESSION: ((num_classes,), np.nan, np.float32)}[task]
         return np.full((len(labels), *none[0]), *none[1:])
     if info.task != task:
-        raise TrainingError(f"the model answers with labels that are {KINDS[task]}, and those of {info.name} are "
-                            f"{KINDS[info.task]}; give the graph without labels, or with such ones")
+        raise TrainingError(f"the model answers with labels that are {KINDS[task]}, and the labels of {info.name} are "
+                            f"{KINDS[info.task]}; give the graph without labels, or with labels of the model's kind")
     if task == REGRESSION:
         if info.num_classes != num_classes:
             raise TrainingError(f"the model answers with {num_classes} targets, and {info.name} has "
-                                f"{info.num_classes}; give the same ones, NaN where they are unknown")
+                                f"{info.num_classes}; give the model's targets, NaN where they are unknown")
         return labels
     place = places_of(info, classes)
     if task == CLASSES:

@@ -1,4 +1,4 @@
-"""Forecast: what a run would take in memory, bytes and seconds, measured on a few epochs; nothing is written."""
+"""Forecast: memory, bytes and seconds of a run, measured on a few epochs; nothing is written."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hpcgnn.training.session import NOTHING, Session, read_shared_info
 from hpcgnn.training.soundness import fault_error
 from hpcgnn.training.trainer import train_epoch
 
-MOST_EPOCHS, ENOUGH_SECONDS = 6, 5.0     # of the sample, whose first epoch is not timed
-DRAWN_EPOCHS = 8                         # whose bytes are computed, where rows or widths are drawn anew in each
+MOST_EPOCHS, ENOUGH_SECONDS = 6, 5.0     # limits of the sample; its first epoch is not timed
+DRAWN_EPOCHS = 8                         # epochs for the bytes, if rows or widths are drawn anew in each
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Memory:
     halo_rows: int      # the widest halo rows of one exchange, as floats
     messages: int      # the largest messages of one exchange, sent and received
     method_state: int      # what the method keeps between epochs
-    process: int      # peak so far, of the process with Python and libraries; on a GPU, of torch
+    process: int      # peak so far: of the process with Python and libraries; on a GPU, of torch's memory
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run would take."""
+    """Predicted costs of a run."""
 
     memory: tuple[Memory, ...]      # one per rank
-    least_bytes: int      # least and most of an epoch, all ranks; equal if known in advance
+    least_bytes: int      # least and most bytes of an epoch, all ranks; equal if known in advance
     most_bytes: int
-    evaluation_bytes: int      # of all ranks
+    evaluation_bytes: int      # bytes of all ranks
     setup_bytes: int
     epoch_seconds: float      # median of the sample
     evaluation_seconds: float
-    assign_seconds: float      # of one decision by the method's solver
-    # Of the whole run, all its seeds.
+    assign_seconds: float      # seconds of one decision by the method's solver
+    # For the whole run with all its seeds.
     num_epochs: int
     num_evaluations: int
     num_assignments: int
@@ -95,7 +95,7 @@ class KeptStorages:
 
 @dataclass
 class Sample:
-    """What the sampled epochs took; seconds and bytes are of all ranks."""
+    """Costs of the sampled epochs; seconds and bytes cover all ranks."""
 
     epoch_seconds: list[float]
     evaluation_seconds: float
@@ -104,9 +104,9 @@ class Sample:
 
 
 def forecast(comm: MPI.Comm, job: Job) -> Forecast:
-    """Collective: open a job's graph, train a few epochs in memory, and say what the whole run would take.
+    """Collective: open a job's graph, train a few epochs in memory, and predict the costs of the whole run.
 
-    The run is counted from its first epoch even if it would be resumed. CollectiveError if the job can't be done.
+    The run is counted from its first epoch, even if it would be resumed. CollectiveError if the job can't be done.
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name, is_trained=False)
@@ -117,7 +117,7 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     controller = session.config.method.controller(session.method_context())
     sample = _train_sample(session, learner, controller)
     least, most = _epoch_bytes(session, controller)
-    if config.steps == AUTO:      # epochs of one step, the last ones, send rows of other widths
+    if config.steps == AUTO:      # the last epochs, with one step, send rows of other widths
         session.exchange.begin_epoch(replace(controller.plan(session.config.seed, len(sample.epoch_seconds) + 1),
                                              num_steps=1, by_row=False))
         train_epoch(session, learner, session.config.seed, len(sample.epoch_seconds) + 1)
@@ -154,7 +154,7 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
     started = time.perf_counter()
     evaluate(comm, learner.model, session.graph, session.objective, session.score)
     evaluating = comm.allreduce(time.perf_counter() - started, MPI.MAX)
-    # The first epoch makes matrices and layouts that later ones find.
+    # The first epoch also builds matrices and layouts.
     return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX), kept.num_bytes)
 
 
@@ -174,7 +174,7 @@ def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
     num_weights = sum(parameter.numel() for parameter in learner.model.parameters())
     kept = [value for moments in learner.optimizer.state().values() for value in moments.values()
             if isinstance(value, torch.Tensor)]
-    # Weights, gradients and best weights; FlatAdam has a rate and a decay of each weight, too.
+    # Weights, gradients and best weights; FlatAdam also has one rate and one decay per weight.
     arrays = 5 if isinstance(learner.optimizer, FlatAdam) else 3
     weights = 4 * num_weights * arrays + sum(tensor.nbytes for tensor in kept)
     return Memory(

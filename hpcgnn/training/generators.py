@@ -1,8 +1,8 @@
 """Random generators of torch, NumPy and Python with the same state on all ranks in each step.
 
-A model that drops a whole layer, or masks columns, draws from a generator. Its state is a function of seed, epoch and
-step, like all other draws, so all ranks draw alike and a resumed run continues with the same draws. A program's own
-draws before and after a step are not disturbed.
+A model that skips a whole layer, or masks columns, draws from a generator. The generator's state is a function of seed,
+epoch and step, like all other draws, so all ranks draw alike and a resumed run continues with the same draws. A
+program's own draws before and after a step are not disturbed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 
-# Found once a model, by its first pass.
+# Found once per model, in its first pass.
 _HELD: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
 
 
 @contextmanager
 def alike_draws(model: nn.Module, *key: int) -> Iterator[None]:
     """Within the block, the global generators and those in the model's modules follow `key`: seed, epoch and step."""
-    if type(model).__module__.startswith("hpcgnn.nn."):      # these draw nothing by a generator
+    if type(model).__module__.startswith("hpcgnn.nn."):      # these don't draw from generators
         yield
         return
     seed = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little")

@@ -28,15 +28,15 @@ class FlatGradients:
     model : nn.Module                on one device
     more : dict of nn.Parameter      weights of the loss, by name
     finds_unused : bool              the model is a program's own
-    comm : MPI communicator          of a model with rows of own nodes
+    comm : MPI communicator          needed for a model with rows of own nodes
 
     Attributes
     ----------
-    weights : dict of all weights by name, frozen ones too
+    weights : dict of all weights by name, including frozen ones
     places : dict of slices of the buffer, by parameter that requires a gradient
     flat : 1-D float32               the buffer, with zeros between parameters
-    num_shared : int                 its first elements are of weights that all ranks hold, the others of rows that this
-                                     rank alone holds, see `hpcgnn.nn.node_embedding`
+    num_shared : int                 the first elements belong to weights that all ranks hold, the others to rows that
+                                     only this rank holds, see `hpcgnn.nn.node_embedding`
     used : list of parameters with a gradient after `collect`; None is all
 
     Raises
@@ -91,7 +91,7 @@ class FlatGradients:
         return frozenset(name for name, parameter in self.weights.items() if not parameter.requires_grad)
 
     def zero(self) -> bool:
-        """Clear the gradients; return whether the weights that require one have changed, and with them the layout."""
+        """Clear the gradients; return whether other weights than before require one, which changes the layout."""
         if self._requiring() != self._required:
             self._lay_out()
             return True
@@ -147,7 +147,7 @@ class FlatGradients:
 
     @property
     def parts(self) -> list[slice]:
-        """Places of gradients that all ranks have alike, and of those that this rank alone has, if there are any."""
+        """Slice of the gradients that all ranks share, and of this rank's own gradients, if there are any."""
         shared = slice(0, self.num_shared)
         return [shared, slice(self.num_shared, len(self.flat))] if self._has_own else [shared]
 
@@ -176,7 +176,7 @@ class FlatGradients:
         return self._comm.allreduce(is_finite, MPI.LAND) if self._has_own else is_finite
 
     def release(self) -> None:
-        """After training: drop all gradients and give each weight its own memory."""
+        """After training: discard all gradients and give each weight its own memory."""
         for parameter in self.weights.values():
             if parameter in self.places:
                 parameter.data = parameter.data.clone()

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, the same on all ranks."""
+    """The request of a run, the same on all ranks."""
 
     shards: Path
     settings: dict[str, Any]      # from flags, or the arguments of a call
     file_settings: dict[str, Any] = field(default_factory=dict)      # from a file; `settings` override them
-    preset: str | None = None      # of the registry
+    preset: str | None = None      # name of a preset in the registry
     out: Path | None = None      # run folder; None takes a name made from the settings
     # See `hpcgnn train --help`.
     resume: bool = False
     overwrite: bool = False
     other_graph: bool = False
-    recipe: Recipe | None = None      # what a program passes in
+    recipe: Recipe | None = None      # objects that a program passes in
 
     def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
         return resolve_train_config(dataset, settings, file_settings, self.preset)
@@ -54,7 +54,7 @@ class Job:
         flags = {name: getattr(self, name) for name in ("out", "resume", "overwrite", "other_graph")}
         check_same(comm, {**settings_of(config), **flags, "dry_run": not is_trained})
         if self.recipe is not None:
-            # Callbacks may differ: one that prints or draws is often rank 0's alone.
+            # Callbacks may differ: often only rank 0 has one that prints or draws.
             check_same(comm, {own.name: description_of(getattr(self.recipe, own.name)) for own in fields(self.recipe)
                               if own.name != "callbacks"}, "the program's ")
         return config
@@ -73,7 +73,8 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
 
     torch takes seconds to import, so it is imported only after all checks that do not need it.
 
-    Raises CollectiveError if the job can't be done, Interrupted if a signal asked to stop; a checkpoint then holds all.
+    Raises CollectiveError if the job can't be done, Interrupted if a signal asked to stop; a checkpoint then holds
+    everything.
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name)
@@ -96,7 +97,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
 
     resumed = remark = None
     if job.resume:
-        # Rank 0 alone writes checkpoints, so where ranks share no disk, it alone can read one.
+        # Only rank 0 writes checkpoints, so if ranks share no disk, only rank 0 can read one.
         asked = {**job.file_settings, **job.settings}
         resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(folder, info, asked, job.other_graph))
     if resumed:
@@ -111,7 +112,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
     remarks = together(comm, lambda: _check_answers(session))
-    # Refuses a checkpoint that does not fit, before the folder is touched.
+    # A checkpoint that does not fit is refused before the folder is touched.
     run = TrainingRun(session, folder, resumed)
     if comm.rank == 0 and job.resume and resumed is None:
         tell(f"{folder.checkpoint} does not exist yet; starting anew")
@@ -142,7 +143,7 @@ def _untaken_presets(job: Job, dataset: str) -> list[str]:
         return []
     offers = presets_of(dataset)
     flags = " or ".join(f"--preset {name}" for name in offers)
-    return [f"papers' settings for {dataset} are taken with {flags}; this run has the defaults"] if offers else []
+    return [f"{flags} takes a paper's settings for {dataset}; this run has the defaults"] if offers else []
 
 
 def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:

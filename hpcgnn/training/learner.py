@@ -1,4 +1,4 @@
-"""Learner: all that training changes, that is weights, optimizer, gradients, and a copy of the best weights so far."""
+"""Learner: everything that training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpcgnn.training.tables import Tables
 
 @dataclass
 class Learner:
-    """What training changes."""
+    """Everything that training changes."""
 
     model: torch.nn.Module
     optimizer: FlatAdam | OwnOptimizer
@@ -40,11 +40,11 @@ class Learner:
     clip_norm: float = 0.0      # largest norm of a step's gradient, or 0
     # Weights and buffers of a program's loss, by name.
     loss_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)      # their values at the best weights so far
+    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)      # their values at the best epoch so far
     first_frozen: frozenset[str] = frozenset()      # weights that required no gradient at the start
-    # Parameters that the loss may read but nothing trains; empty after the first step.
+    # Parameters that the loss may read but no optimizer updates; empty after the first step.
     untrained: list[torch.nn.Parameter] = field(default_factory=list)
-    tables: Tables | None = None      # with one row per node, each held by the node's rank
+    tables: Tables | None = None      # tables with one row per node, held by the node's rank
     has_stepped: bool = False      # a program's optimizer has moved the weights
 
     @classmethod
@@ -77,7 +77,7 @@ class Learner:
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
         """Collective: begin with the seed's weights, or continue from the checkpoint.
 
-        Raises CollectiveError: its weights do not fit the model, or its optimizer or schedule are others.
+        Raises CollectiveError: the checkpoint's weights do not fit the model, or it has another optimizer or schedule.
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
@@ -108,8 +108,8 @@ class Learner:
         untrained, self.untrained = self.untrained, []
         found = [parameter for parameter in untrained if parameter.grad is not None]
         if found:
-            raise TrainingError(f"the loss depends on a weight of shape {tuple(found[0].shape)} that nothing trains; "
-                                "give the module that holds it as loss=, have optimizer= hold it, or call "
+            raise TrainingError(f"the loss depends on a weight of shape {tuple(found[0].shape)} that no optimizer "
+                                "updates; give the module that holds it as loss=, have optimizer= hold it, or call "
                                 "requires_grad_(False) on it")
 
     def freeze(self, names: Iterable[str] | None) -> None:
@@ -134,13 +134,13 @@ class Learner:
         self.gradients.release()
 
     def take_best(self) -> torch.nn.Module:
-        """The model with the best weights; the loss gets those of the same moment."""
+        """The model with the best weights; the loss gets its weights of the same moment."""
         self.model.load_state_dict(self.best_model)
         write_into(self.loss_tensors, self.best_loss)
         return self.model
 
     def step(self) -> StepCheck:
-        """Update the weights from the summed gradients, unless these overflow; return a check of both.
+        """Update the weights from the summed gradients, unless they overflow; return a check of weights and gradients.
 
         All ranks hold the same sums, so they decide alike. FlatAdam checks in its own pass; for other optimizers the
         weights are read once more.
@@ -158,13 +158,13 @@ class Learner:
         for part in reversed(self.gradients.parts):
             weights = [parameter.detach().flatten().float() for parameter, place in self.gradients.places.items()
                        if part.start <= place.start and place.stop <= part.stop]
-            # With float16 a step whose scaled gradients overflow is left out, on all ranks; that is no fault.
+            # With float16, all ranks skip a step if its scaled gradients overflow; that is no fault.
             checks.append(check_of(torch.zeros_like(flat[:1]) if self.loss_scale.is_dynamic else flat[part],
                                    torch.cat(weights) if weights else flat[:0]))
         return worst_of(checks)
 
     def saved(self, folder: Path) -> dict[str, Any]:
-        """Collective with tables: a checkpoint's weights and optimizer, whole on rank 0; see `Tables.whole`."""
+        """Collective with tables: a checkpoint's weights and optimizer, complete on rank 0; see `Tables.whole`."""
         rooms = {"model": self.model.state_dict(), "best_model": self.best_model, "optimizer": self.optimizer.state(),
                  "average": self.average.state()}
         return {**self.tables.whole(rooms, folder), "by_node": self.tables.record()}
@@ -186,7 +186,7 @@ OF_OPTIMIZER = "optimizer."
 
 
 def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
-    """A program's optimizer. What it updates besides the given weights is trained, too."""
+    """A program's optimizer. Further weights that it updates are trained, too."""
     optimizer = OwnOptimizer(recipe.optimizer(list(gradients.weights.values())), gradients.weights)
     known = {id(parameter) for parameter in gradients.weights.values()}
     more = [parameter for parameter in optimizer.held() if id(parameter) not in known]

@@ -1,8 +1,8 @@
-"""What training asks of a model besides its forward pass.
+"""Hooks that training calls on a model, besides its forward pass.
 
-Most models have nothing to add, so `ModelHooks` itself answers for them. A model that is trained as integers
-(`--quantize`) adds a penalty on its size to the loss, keeps its widths in their range after every step, and reports how
-large it is. Its class lives in a wing, and is found by its name, as the built-in models are.
+Most models need no hook, so `ModelHooks` itself answers for them. A model that is trained as integers (`--quantize`)
+adds a penalty on its size to the loss, keeps its widths in their range after every step, and reports its size. Its
+class lives in a wing, and is found by its name, like the built-in models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUANTIZED_MODEL = "hpcgnn.lowbit.training.models:QuantizedStack"
 
 
 class ModelHooks:
-    """Hooks that a model may override; these suit a model that is trained as it is."""
+    """Hooks that a model may override; the defaults suit a model in floats."""
 
     def with_penalty(self, loss: torch.Tensor, num_ranks: int) -> torch.Tensor:
         """The loss of a step, with this rank's share of the model's own penalty."""
@@ -39,19 +39,19 @@ class ModelHooks:
         return []
 
     def feature_size(self) -> dict[str, Any]:
-        """Sizes for metrics and evaluations (`feature_kb`, ...); empty where rows are stored as floats."""
+        """Sizes for metrics and evaluations (`feature_kb`, ...); empty if rows are stored as floats."""
         return {}
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Whether such a size is small enough for the model to be the best one."""
+        """Whether the model is small enough to count as the best one."""
         return True
 
     def summary(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        """What summary.json says of the model beside its scores, given the results of all seeds."""
+        """Entries about the model for summary.json, other than scores, from the results of all seeds."""
         return {}
 
     def last_layer(self) -> nn.Module | None:
-        """The module that reads the embeddings; None where it must be searched for."""
+        """The module that reads the embeddings; None if it must be searched for."""
         return None
 
     @classmethod

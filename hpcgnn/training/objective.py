@@ -17,7 +17,7 @@ from hpcgnn.ops.cross_entropy import cross_entropy
 from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
 
-UNKNOWN_LABEL = 255      # of a class that a node of several labels may have or not, as shards hold it
+UNKNOWN_LABEL = 255      # in shards: it is unknown whether the node has this label
 SPLITS = ("train", "val", "test")
 HOST_DEVICE = torch.device("cpu")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -30,25 +30,25 @@ class Objective:
     # (num_inner,) int64 class ids, (num_inner, num_classes) float32 indicators, or (num_inner, num_outputs) float32
     # targets
     labels: torch.Tensor
-    rows: dict[str, torch.Tensor]      # by split, (n,) int64 local rows
-    num_global: dict[str, int]      # by split, nodes of all ranks
+    rows: dict[str, torch.Tensor]      # split -> (n,) int64 local rows
+    num_global: dict[str, int]      # split -> nodes of all ranks
     task: str      # {"classes", "multi-label", "regression"}
     loss: Loss | OwnLoss      # sums the loss of some rows, from their outputs and labels
     comm: MPI.Comm
     node_id: torch.Tensor      # (num_inner,) int64, global ids
-    # By split, nodes of all ranks by class id; for a program's own loss.
+    # Split -> nodes of all ranks by class id; for a program's own loss.
     class_counts: dict[str, dict[int, int]]
-    # By split, divisor of the sum over all ranks: the nodes, or, if some values are unknown, the known values
-    # divided by the columns.
+    # Split -> divisor of the sum over all ranks: the number of nodes; or, if some values are unknown, the number of
+    # known values divided by the number of columns.
     mean_rows: dict[str, float]
-    num_steps: int = 1      # above 1 if the rows are those of one of several steps
+    num_steps: int = 1      # above 1 if the rows belong to one of several steps
 
     @classmethod
     def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,
               loss: Loss | OwnLoss | str = "auto", node_id: np.ndarray | None = None) -> Objective:
-        """Collective: count each split over all ranks; TrainingError for a loss of another task than the labels.
+        """Collective: count each split over all ranks; TrainingError if loss and labels are for different tasks.
 
-        `node_id` is needed by a loss over several rows, which sees them in this order.
+        A loss over several rows needs `node_id`; it gets the rows in this order.
         """
         rows = {split: torch.from_numpy(np.flatnonzero(masks[split])).to(device) for split in SPLITS}
         counts = np.array([len(rows[split]) for split in SPLITS], dtype=np.int64)
@@ -86,7 +86,7 @@ class Objective:
         Summed over the ranks and divided by `mean_rows`, it is the mean loss.
         """
         rows = self.rows[split]
-        # A pass that leaves rows out returns the training rows alone, and they are numbered first.
+        # A pass that leaves rows out returns only the training rows; they are numbered first.
         outputs, labels = logits if len(logits) == len(rows) else chosen_rows(logits, rows), self.labels[rows]
         if isinstance(self.loss, OwnLoss):
             return self.loss.sum(outputs, labels, Population(self.comm, self.num_global[split],
@@ -96,7 +96,7 @@ class Objective:
 
 
 def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
-    """Collective: number of rows of all ranks, less the share of unknown values."""
+    """Collective: number of rows of all ranks, reduced by the share of unknown values."""
     num_unknown = comm.allreduce(int(torch.isnan(labels).sum()))
     return num_rows - num_unknown / labels.shape[1] if num_unknown else num_rows
 
@@ -145,7 +145,7 @@ LOSSES: dict[str, tuple[str, Loss]] = {
 
 
 def choose_loss(name: str, task: str) -> Loss:
-    """The loss of this name; "auto" is the task's usual one. Raises TrainingError: it is of another task."""
+    """The loss of this name; "auto" is the task's usual one. Raises TrainingError: the loss is for another task."""
     fitting = [known for known, (of, _) in LOSSES.items() if of == task]
     if name == "auto":
         return LOSSES[fitting[0]][1]

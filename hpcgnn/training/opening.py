@@ -1,4 +1,4 @@
-"""Which run a folder holds, whether this command may continue it, and the folder made ready for training."""
+"""Finds the run that a folder holds, checks whether this command may continue it, and prepares the folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.summary import software_versions
 
-# What a checkpoint's weights were made for; everything else may change when a run is resumed.
+# Settings that a checkpoint's weights depend on; all others may change when a run is resumed.
 FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
                        "precision", "quantize", "quantize_bits", "clusters", "batch_size", "between_clusters")
 
@@ -33,7 +33,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
     fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
     asked = without_auto_precision(asked)
     for name in fixed:
-        # A checkpoint of an earlier version was written with what has become the default.
+        # A checkpoint of an earlier version lacks newer settings; their defaults are what it was trained with.
         written = checkpoint.settings.get(name, default_of(name))
         if name in asked and asked[name] != written:
             raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "
@@ -42,7 +42,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
 
 
 def without_auto_precision(asked: dict[str, Any]) -> dict[str, Any]:
-    """Settings to continue with: the checkpoint already holds what `auto` was resolved to."""
+    """Settings to continue with: the checkpoint already holds the precision that `auto` chose."""
     return {name: value for name, value in asked.items() if (name, value) != ("precision", "auto")}
 
 
@@ -56,7 +56,7 @@ def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, othe
 
 def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
                 resume: bool, shards: Path) -> list[str]:
-    """Rank 0 alone: create the run folder, or cut it back to the checkpoint; write config.toml; return remarks.
+    """Only on rank 0: create the run folder, or cut it back to the checkpoint; write config.toml; return remarks.
 
     `remark` says why `resumed` is the previous checkpoint.
     """

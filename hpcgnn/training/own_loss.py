@@ -1,7 +1,7 @@
 """OwnLoss: a program's loss of (outputs, labels), summed over the rows of all ranks.
 
-Each rank holds some rows. What it adds to the loss depends on what the function does. This is found out once, at the
-start: the function is called on some rows of all ranks, and on two parts of them.
+Each rank holds some rows. What a rank adds to the loss depends on the kind of function. The kind is found once, at the
+start, by calling the function on some rows of all ranks, and on two parts of these rows.
 
     kind    the function gives                        a rank adds, of N rows in all
     rows    one value per row, independent of others  the sum of its values / N
@@ -33,19 +33,19 @@ from torch.overrides import TorchFunctionMode
 from hpcgnn.errors import TrainingError
 from hpcgnn.run.output import tell
 
-SAMPLE_ROWS = 4096      # of all ranks, on which a loss is tried
-SHARE = 3               # a part has a third of them, so that parts differ in size
-TOLERANCE = 1e-5        # of a mean of float32 values, in another order
+SAMPLE_ROWS = 4096      # rows of all ranks on which a loss is tried
+SHARE = 3               # one part has a third of them, so that the two parts differ in size
+TOLERANCE = 1e-5        # for means of float32 values in another order
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Population:
-    """The rows of all ranks that a loss is over."""
+    """The rows of all ranks that a loss covers."""
 
     comm: MPI.Comm
-    num_rows: int      # of all ranks
-    class_counts: dict[int, int]      # nodes of all ranks by class id; empty if labels are no classes
+    num_rows: int      # rows of all ranks
+    class_counts: dict[int, int]      # nodes of all ranks by class id; empty if labels are not classes
     node_id: torch.Tensor      # (n,) int64, global ids of this rank's rows
     num_steps: int = 1      # steps that share all rows
 
@@ -63,7 +63,7 @@ class OwnLoss:
         self._first: dict[str, torch.Tensor] | None = None
 
     def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
-        """Weights and buffers of the loss by name, without the model's own, reset to their values before training."""
+        """Weights and buffers of the loss by name, except the model's, reset to their values before training."""
         modules = [module.to(device) for module in modules_of(self.function)]
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         found = {f"loss{number or ''}.{name}": tensor for number, module in enumerate(modules)
@@ -74,7 +74,7 @@ class OwnLoss:
         return found
 
     def forgotten(self, weights: list[nn.Parameter]) -> list[nn.Parameter]:
-        """Weights outside of `weights` that the function may read and that got no gradient."""
+        """Weights outside `weights` that the function may read and that got no gradient."""
         known = {id(parameter) for parameter in weights}
         return [parameter for parameter in closed_over(self.function)
                 if parameter.requires_grad and parameter.grad is None and id(parameter) not in known]
@@ -89,7 +89,7 @@ class OwnLoss:
         if self.kind == "whole":
             return self._whole(outputs, labels, population)
         if len(labels) == 0:
-            return outputs.float().sum()      # 0, but a part of the computation, through which the backward pass goes
+            return outputs.float().sum()      # 0, but it keeps the backward pass connected to the outputs
         with _OverAllRanks(labels, len(labels), population.num_rows, population.class_counts):
             values = self._checked(outputs.float(), labels)
         if values.ndim == 1:
@@ -99,11 +99,11 @@ class OwnLoss:
     def _checked(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         values = self.function(outputs, labels)
         if not isinstance(values, torch.Tensor):
-            raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: a value a row, or "
-                                "one number")
+            raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: one value per row, "
+                                "or one number")
         if values.ndim and values.shape != (len(labels),):
             raise TrainingError(f"the loss gives values of shape {tuple(values.shape)} for {len(labels)} rows; it must "
-                                "give one a row, or their mean")
+                                "give one per row, or their mean")
         return values
 
     def _whole(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
@@ -124,7 +124,7 @@ class OwnLoss:
         outputs, labels = (_gathered(comm, rows[chosen]) for rows in (outputs.detach().float(), labels))
         if len(labels) == 0:
             return None
-        # Parts that differ in their classes, or in what is known of them, show what a mean weighs.
+        # Parts with different classes, or different shares of known labels, reveal a weighted mean.
         order = torch.argsort(_sort_key(labels), stable=True)
         outputs, labels, cut = outputs[order], labels[order], -(-len(labels) // SHARE)
         smaller = outputs.clone()
@@ -134,8 +134,8 @@ class OwnLoss:
         kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)]
         if not kinds and comm.rank == 0:
             tell("hpcgnn: the loss is no mean over rows, so each step brings the outputs of all rows to every rank; "
-                  "where a row's value is its own, give a value a row (reduction=\"none\"), of which hpcgnn takes the "
-                  "mean over all ranks")
+                  "if a row's value does not depend on other rows, give one value per row (reduction=\"none\"), and "
+                  "hpcgnn takes the mean over all ranks")
         return kinds[0] if kinds else "whole"
 
     def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:
@@ -144,13 +144,13 @@ class OwnLoss:
         values = []
         try:
             for span in spans if cut < num_rows else spans[:1]:
-                # Each draw is the same for all three.
+                # All three calls draw the same random numbers.
                 with torch.random.fork_rng(devices=[]), _OverAllRanks(labels[span], len(labels[span]), num_rows,
                                                                       Counter(_classes(labels))):
                     values.append(self._checked(outputs[span], labels[span]).double())
         except TrainingError:
             raise
-        except Exception:      # a function of all rows alone, such as one with a weight for each
+        except Exception:      # a function that only takes all rows, such as one with one weight per row
             if not values and num_rows == num_global:
                 raise
             return set()
@@ -192,7 +192,8 @@ def _classes(labels: torch.Tensor) -> list[int]:
 class _OverAllRanks(TorchFunctionMode):
     """Lets torch's weighted means divide by the weights of all ranks' labels.
 
-    A mean is later multiplied by its rows and divided by the rows of all ranks, so here it is divided by these.
+    A mean is later multiplied by its number of rows and divided by the number of rows of all ranks, so it is normalized
+    for that here.
     """
 
     def __init__(self, labels: torch.Tensor, num_rows: int, num_global: int, class_counts: dict[int, int]):
@@ -254,7 +255,7 @@ def _gathered(comm: MPI.Comm, rows: torch.Tensor) -> torch.Tensor:
 
 
 def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
-    """Collective: number of rows of all ranks with each class id; empty if labels are no classes."""
+    """Collective: number of rows of all ranks with each class id; empty if labels are not classes."""
     if labels.ndim > 1:
         return {}
     mine = dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
@@ -263,7 +264,7 @@ def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
 
 @contextmanager
 def left_as_it_was(function: Function) -> Iterator[None]:
-    """Afterwards, the modules of a loss have the same buffers as before."""
+    """After the block, the modules of a loss have the same buffers as before."""
     buffers = [buffer for module in modules_of(function) for buffer in module.buffers()]
     kept = [buffer.clone() for buffer in buffers]
     try:
@@ -292,7 +293,7 @@ def closed_over(function: Any) -> list[nn.Parameter]:
         return []
     found = [function.__globals__.get(name) for name in code.co_names]
     for cell in function.__closure__ or ():
-        with suppress(ValueError):      # of a variable that has no value yet
+        with suppress(ValueError):      # a variable without a value yet
             found.append(cell.cell_contents)
     found += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     weights = []

@@ -18,9 +18,9 @@ class OwnOptimizer:
     """Steps like the user's optimizer, and keeps its state as a checkpoint stores it.
 
     All ranks hold the same weights and gradients, so an optimizer without random draws moves them alike everywhere; the
-    trainer checks this. `weights`, by name, are those of model and loss; the optimizer must hold all that are trained.
+    trainer checks this. `weights`, by name, belong to model and loss; the optimizer must hold all trained ones.
 
-    Raises TrainingError: no torch optimizer, one that needs a closure, or one that holds other weights.
+    Raises TrainingError: not a torch optimizer, one that needs a closure, or one that holds other weights.
     """
 
     def __init__(self, torch_optimizer: torch.optim.Optimizer, weights: dict[str, nn.Parameter]):
@@ -28,14 +28,14 @@ class OwnOptimizer:
             raise TrainingError("optimizer must be a function that makes a torch.optim.Optimizer from parameters, such "
                                 f"as torch.optim.AdamW; it made a {type(torch_optimizer).__name__}")
         if isinstance(torch_optimizer, torch.optim.LBFGS):
-            raise TrainingError("optimizer LBFGS computes the loss several times a step, and an epoch is one pass; use "
-                                "another one")
+            raise TrainingError("optimizer LBFGS computes the loss several times per step, and an epoch is one pass; "
+                                "use another one")
         self.torch_optimizer, self._weights = torch_optimizer, weights
         self.last_check = StepCheck()
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Check that it holds every weight that requires a gradient, after some were frozen or unfrozen."""
+        """Check that the optimizer holds every weight that requires a gradient, after some were frozen or unfrozen."""
         held = {id(parameter) for parameter in self.held()}
         missing = [name for name, own in self._weights.items() if own.requires_grad and id(own) not in held]
         if missing:
@@ -43,7 +43,7 @@ class OwnOptimizer:
                                 "given")
 
     def held(self) -> list[nn.Parameter]:
-        """Parameters that it updates, perhaps more than it was given."""
+        """Parameters that the optimizer updates, perhaps more than it was given."""
         return [parameter for group in self.torch_optimizer.param_groups for parameter in group["params"]]
 
     def step(self) -> None:
@@ -53,7 +53,7 @@ class OwnOptimizer:
         self.torch_optimizer.state.clear()
 
     def state(self) -> Moments:
-        """State per weight, numbered as torch does; empty before the first step."""
+        """State per weight, numbered as in torch; empty before the first step."""
         return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}
                 for number, memory in self.torch_optimizer.state_dict()["state"].items()}
 
@@ -71,7 +71,7 @@ class OwnOptimizer:
                     group[name] = tuple(value) if isinstance(group[name], tuple) else value
 
     def load_state(self, state: Moments) -> None:
-        """Continue from a `state()`; raises CollectiveError if it is another optimizer's."""
+        """Continue from a `state()`; raises CollectiveError if `state` belongs to another optimizer."""
         whole: dict[str, Any] = self.torch_optimizer.state_dict()
         num_weights = sum(len(group["params"]) for group in whole["param_groups"])
         if not state.keys() <= set(range(num_weights)):

@@ -2,8 +2,8 @@
 
 At every precision, master weights, the loss, sums inside kernels and reductions over ranks are float32.
 
-With `auto`, the faster storage is found by trying: which one wins depends on instructions, memory and layer widths, so
-passes of the model over a sample of this rank's rows are timed in each.
+`auto` finds the faster storage by trying: it times passes of the model over a sample of this rank's rows in each
+storage, since instructions, memory and layer widths decide which is faster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def storage_bits(precision: str) -> int:
 
 @dataclass
 class LossScale:
-    """Factor on the loss that keeps float16 gradients above the smallest number; 1 for ranges that need no help.
+    """Factor on the loss that keeps float16 gradients above the smallest number; 1 for other precisions.
 
     It falls when a gradient overflows, and that step is skipped. After STEPS_TO_GROW good steps it grows again. It is a
     power of two, so scaling rounds nothing. Reference: Micikevicius et al., "Mixed precision training", ICLR 2018,
@@ -65,10 +65,10 @@ class LossScale:
             self.value, self.good_steps = min(LARGEST_SCALE, self.value * GROWTH), 0
 
 
-CANDIDATES = ("fp32", "bf16")   # float16 needs a scale of the loss, so it is left to who asks for it
-GAIN = 0.9                      # of float32's seconds, from which 16 bits are worth their rounding
+CANDIDATES = ("fp32", "bf16")   # float16 needs a loss scale, so it is used only on request
+GAIN = 0.9                      # share of float32's seconds below which 16 bits are worth their rounding
 SAMPLE_ROWS = 16384
-SECONDS, MOST_ROUNDS = 1.0, 5   # of timed passes, and of passes in each precision
+SECONDS, MOST_ROUNDS = 1.0, 5   # limits of all timed passes, and of passes per precision
 
 
 def with_fastest_precision(comm: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
@@ -148,7 +148,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
 
 
 def _allows(config: TrainConfig, precision: str) -> bool:
-    """Whether the other settings allow it and the model stays the same: gin sums in float32, and averages otherwise."""
+    """Whether the other settings allow it and the model stays the same: gin sums in float32, averages in 16 bits."""
     try:
         replace(config, precision=precision)
     except ConfigError:

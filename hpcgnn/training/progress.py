@@ -1,4 +1,4 @@
-"""EpochDisplay: how rank 0 shows its epochs, as a bar in a terminal and as one line per minute in a log."""
+"""EpochDisplay: rank 0 shows epochs as a bar in a terminal, or as one line per minute in a log."""
 
 from __future__ import annotations
 

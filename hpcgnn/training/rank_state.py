@@ -1,4 +1,4 @@
-"""Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file per rank, `rank-RRRR-TOKEN.h5`.
+"""Rank state: what each rank remembers apart from the checkpoint, in its own sealed HDF5 file, `rank-RRRR-TOKEN.h5`.
 
 Format 3. Attributes: `token` of the checkpoint it belongs to, `layout` (a digest of the rank's rows), `settings`
 (JSON). Groups `exchange`, `controller` and, with several steps per epoch, `steps` hold arrays as datasets, numbers as
@@ -27,7 +27,7 @@ from hpcgnn.training.session import Session
 logger = logging.getLogger(__name__)
 
 KIND, VERSION = "rank-state", 3
-# Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
+# Settings that do not affect what ranks remember; if any other changes, ranks begin with empty memory.
 NOT_REMEMBERED = frozenset({
     "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "store_activations", "dropout", "weight_decay",
     "eval_every", "early_stop", "repeat", "average", "checkpoint_every", "score", "overlap", "link_mbps", "pipeline",

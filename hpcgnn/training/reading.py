@@ -1,4 +1,4 @@
-"""Reading: what the columns of a model's answers mean to scores and predictions, and whether the loss agrees.
+"""Reading: the meaning of the columns of a model's answers for scores and predictions, and whether the loss agrees.
 
     task          columns          read as
     classes       one per class    logits; after a softmax or sigmoid, probabilities
@@ -6,8 +6,8 @@
     multi-label   one per label    logits; after a sigmoid, probabilities
     regression    one per target   values
 
-Anything else is refused, unless the program passes in both a loss and a score: then only the program knows what answers
-mean, and there are no predictions.
+Anything else is refused, unless the program passes in both a loss and a score: then only the program knows what its
+answers mean, and there are no predictions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpcgnn.training.own_loss import OwnLoss, left_as_it_was
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION, Score
 from hpcgnn.training.trial import Tried
 
-# Losses of torch that take logits, log-probabilities or probabilities, with outputs of all columns.
+# Losses of torch that take logits, log-probabilities or probabilities of all columns.
 TAKES_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss", "soft_margin_loss",
                 "logsigmoid", "softplus")
 TAKES_LOGS, TAKES_PROBABILITIES = ("nll_loss",), ("binary_cross_entropy",)
@@ -62,7 +62,7 @@ class Reading(Enum):
 
 
 def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -> Reading:
-    """How to read the answers of a model that was tried, whatever it was trained with."""
+    """How to read the answers of a model that was tried; its training loss plays no part."""
     columns, ending = tried.outputs.shape[1], tried.endings[1]
     if task == REGRESSION:
         return Reading.LOGITS
@@ -114,7 +114,7 @@ def _check_ending(tried: Tried, task: str, uses: set[str], name: str) -> None:
     logits = sorted(uses & {*TAKES_LOGITS})
     if ending in ("sigmoid", "softmax") and logits:
         itself = "sigmoid" if "binary" in logits[0] else "softmax"
-        raise TrainingError(f"{name} ends with a {ending}, and the loss {logits[0]} takes logits, of which it takes a "
+        raise TrainingError(f"{name} ends with a {ending}, and the loss {logits[0]} takes logits and applies a "
                             f"{itself} itself; leave the {ending} out")
     if ending == "log_softmax" and task == MULTI_LABEL:
         raise TrainingError(f"{name} ends with a log_softmax, and a node may have several labels; leave it out")
@@ -137,12 +137,12 @@ class _Noting(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         known = (*TAKES_LOGITS, *TAKES_LOGS, *TAKES_PROBABILITIES)
         first: Any = args[0] if args else (kwargs or {}).get("input")
-        # Of the model's answers themselves, or columns of them, not of what the loss has made of these.
+        # Only calls on the model's answers, or on columns of them; not on results that the loss computed from them.
         if name in known and isinstance(first, torch.Tensor) and first.numel() and first.data_ptr() == self._place:
             if name not in OF_CLASSES or first.shape[1] == self._columns:      # all columns are classes
                 self.names.add(name)
             if name in OF_CLASSES:
-                return first.sum() * 0      # columns may be too few: that is said in a sentence
+                return first.sum() * 0      # there may be too few columns: a later sentence says so
         return func(*args, **(kwargs or {}))
 
 
@@ -158,7 +158,7 @@ def _uses(objective: Objective, tried: Tried) -> set[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad(), left_as_it_was(objective.loss.function), noting:
         try:
             objective.loss.function(outputs, labels)
-        except Exception:      # the first epoch says what fails
+        except Exception:      # the first epoch raises the error again
             return noting.names
     return noting.names
 

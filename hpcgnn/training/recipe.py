@@ -1,4 +1,4 @@
-"""Recipe: what a program passes to a run beside its settings."""
+"""Recipe: the objects that a program passes to a run, in addition to settings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a program passes in; None leaves it to the settings."""
+    """Objects that a program passes in; None leaves the choice to the settings."""
 
     model: nn.Module | Callable[[], nn.Module] | None = None
     loss: OwnLoss | None = None
     score: Score | None = None
-    optimizer: MakeOptimizer | None = None      # from parameters to an optimizer of torch
-    schedule: MakeSchedule | None = None      # from an optimizer to a schedule of its learning rates
+    optimizer: MakeOptimizer | None = None      # makes a torch optimizer from parameters
+    schedule: MakeSchedule | None = None      # makes a schedule of learning rates from an optimizer
     callbacks: tuple[Callback, ...] = ()
 
     @contextmanager
     def kept_as_it_is(self, is_tried: bool) -> Iterator[None]:
-        """Afterwards, a given model has the same weights and buffers as before."""
+        """After the block, a given model has the same weights and buffers as before."""
         given = self.model if isinstance(self.model, nn.Module) and is_tried else None
         state = None if given is None else copies_of(given.state_dict())
         yield
@@ -46,7 +46,8 @@ class Recipe:
     def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
         """The given model itself, or a new one on the host, with weights from torch's generator.
 
-        A PyTorch Geometric model is distributed, which leaves it unchanged; ConfigError if that or the making fails.
+        A PyTorch Geometric model is wrapped for distribution and left unchanged; ConfigError if wrapping or making
+        fails.
         """
         if self.model is None:
             model = build_model(shape_of(config, info))
@@ -74,8 +75,9 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
         return
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(f"{name} is a {type(module).__name__}, whose statistics would be of one rank's rows; use "
-                              "LayerNorm, or a model of PyTorch Geometric's kind, in which hpcgnn sums them over ranks")
+            raise ConfigError(f"{name} is a {type(module).__name__}, and its statistics would cover one rank's rows "
+                              "only; use LayerNorm, or a model of PyTorch Geometric's kind, in which hpcgnn sums them "
+                              "over ranks")
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:

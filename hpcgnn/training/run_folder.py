@@ -1,7 +1,7 @@
 """RunFolder: config.toml, metrics.jsonl, summary.json and the checkpoints of a run; only rank 0 writes them.
 
-Each rank also keeps a file of its own there (`RankFiles`). `replace_text` and `sync_file` return only when the content
-is on the disk, so a power cut can't undo it. docs/run-folder.md says what users may rely on.
+Each rank also keeps its own file there (`RankFiles`). `replace_text` and `sync_file` return only when the content is on
+the disk, so a power cut can't undo it. docs/run-folder.md says what users may rely on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.training.run_lock import RunLock
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file's content, completely or not at all; raises OSError, and the old content stays."""
+    """Replace a file's content, completely or not at all; if it raises OSError, the old content stays."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -49,7 +49,7 @@ def sync_file(path: Path) -> None:
 class RankFiles:
     """The rank states of one run folder: `rank-RRRR-TOKEN.h5`, with the token of its checkpoint.
 
-    `has_complained` is set once the user knows that they can't be written.
+    `has_complained` is set once the user was told that they can't be written.
     """
 
     def __init__(self, folder: Path):
@@ -63,7 +63,7 @@ class RankFiles:
         return len(list(self.folder.glob(f"rank-*-{token}.h5")))
 
     def all(self) -> list[Path]:
-        """Whole and unfinished files of all checkpoints."""
+        """Complete and unfinished files of all checkpoints."""
         return sorted(self.folder.glob("rank-*.h5*"))
 
     def torn(self) -> list[Path]:
@@ -71,7 +71,7 @@ class RankFiles:
         return [path for path in self.all() if path.suffix != ".h5"]
 
     def remove_others(self, *tokens: str) -> None:
-        """For rank 0, once all ranks have written: remove files of all other tokens; TrainingError if that fails."""
+        """For rank 0, after all ranks have written: remove files of all other tokens; TrainingError if that fails."""
         for path in self.all():
             if path.suffix == ".h5" and path.stem.rpartition("-")[2] in tokens:
                 continue
@@ -87,7 +87,8 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 class RunFolder:
     """One run's folder. Every method is for rank 0 alone, and raises TrainingError if a file can't be read or written.
 
-    `lock`, if any, is checked before every write; `rank_files` are what each rank remembers beside the checkpoints.
+    `lock`, if any, is checked before every write; `rank_files` hold what each rank remembers apart from the
+    checkpoints.
     """
 
     def __init__(self, path: Path, lock: RunLock | None = None):
@@ -102,7 +103,7 @@ class RunFolder:
     def create(self, overwrite: bool, resume: bool = False) -> None:
         """Make the folder. An earlier run in it is refused, or removed with `overwrite`.
 
-        With `resume`, a run that stopped before its first checkpoint is removed too: it can't continue.
+        With `resume`, a run that stopped before its first checkpoint is also removed: it can't continue.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -145,7 +146,7 @@ class RunFolder:
                                 "with --resume") from error
 
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
-        """Remove what a checkpoint does not know: lines of later epochs, damaged lines, the summary, unfinished files.
+        """Remove what a checkpoint does not count: lines of later epochs, damaged lines, the summary, unfinished files.
 
         `progress` is the checkpoint's, `first_seed` the seed of the first training. Returns a sentence on epochs
         without a line, or None.
@@ -176,10 +177,10 @@ class RunFolder:
         if num_kept < num_epochs:
             return (f"{self.path / METRICS} lacks the lines of {num_epochs - num_kept} of the {num_epochs} epochs that "
                     f"its checkpoint counts{damaged}; the run goes on, and its statistics leave those epochs out")
-        return f"{self.path / METRICS} was damaged behind its checkpoint{damaged}" if num_damaged else None
+        return f"{self.path / METRICS} was damaged after its checkpoint{damaged}" if num_damaged else None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines of metrics.jsonl."""
+        """All complete lines of metrics.jsonl."""
         return [record for record in map(_record_of, self._lines()) if record is not None]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -192,7 +193,7 @@ class RunFolder:
             self.lock.check()
 
     def _lines(self) -> list[bytes]:
-        """Finished lines. Text after the last newline was cut off when a run was killed."""
+        """Finished lines, without text after the last newline, which was cut off when a run was killed."""
         try:
             return (self.path / METRICS).read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""RunLock: a run folder belongs to one run at a time, on shared file systems too.
+"""RunLock: a run folder belongs to one run at a time, also on shared file systems.
 
-The lock is a file that names its holder. It is created whole, by link(2), so of several runs that try, one wins. The
-holder touches the file every few seconds. A run on another machine watches whether this goes on. If not, it takes the
-lock over, under a claim that is named after the stale lock and can be made only once, again by link(2).
+The lock is a file that names its holder. link(2) creates it at once with its content, so if several runs try, one wins.
+The holder touches the file every few seconds. A run on another machine watches whether this goes on. If not, it takes
+the lock over, under a claim that is named after the stale lock and can be made only once, again by link(2).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TOKEN = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that a lock names, told from all others on any machine."""
+    """The process that a lock names, identified among all processes on all machines."""
 
-    host: str = ""      # empty if nothing is known of the process
+    host: str = ""      # empty if nothing is known about the process
     system: str = ""      # boot of the machine, and the namespace of `pid`
     pid: int = 0
-    started: str = ""      # when the process started, as the kernel counts
+    started: str = ""      # when the process started, in the kernel's units
     job: str = ""      # Slurm's job number, and how often the job was requeued; empty outside of Slurm
     restart: str = ""
     since: str = ""      # when the lock was taken, for the reader
     token: str = ""      # unique for every lock ever taken
-    folder: str = ""      # of the lock, without links
-    inode: int = 0      # of the lock there; 0 if unknown
+    folder: str = ""      # folder of the lock, with links resolved
+    inode: int = 0      # inode of the lock there; 0 if unknown
 
     @classmethod
     def of_this_process(cls) -> Holder:
@@ -73,7 +73,7 @@ class Holder:
     def holds_another(self, file: Path, mine: Holder) -> bool:
         """Whether the lock was copied with its folder: its holder's machine finds the holder's own file elsewhere.
 
-        A folder that was moved, or is seen by another path, keeps the file.
+        A folder that was moved, or is seen under another path, has the same file.
         """
         if not self.inode or (self.host, self.system) != (mine.host, mine.system):
             return False
@@ -129,7 +129,7 @@ def _system() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return ""    # no Linux: the host's name must do
+        return ""    # not Linux: only the host's name is known
 
 
 def _count(text: str) -> int:
@@ -170,7 +170,7 @@ class RunLock:
 
     def __exit__(self, *exception) -> None:
         self._end.set()
-        self._heart.join(POLL_SECONDS)    # no longer: a file server that is gone would hold it
+        self._heart.join(POLL_SECONDS)    # no longer: a lost file server would block the join
         with suppress(OSError):
             if self._is_mine():
                 self.file.unlink()
@@ -193,11 +193,11 @@ class RunLock:
             if not self._link(temporary, self.file) and not self._take_over(temporary):
                 return False
         except FileNotFoundError:
-            return False    # another start, which was refused, has removed the folder that it had made
+            return False    # another, refused start has removed the folder that it had made
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        # Claims that are left are void: what they were made on is the lock no more.
+        # Remaining claims are void: they were made on an earlier lock.
         for claim in self.folder.glob(f"{LOCK}.after-*"):
             claim.unlink(missing_ok=True)
         return True
@@ -209,7 +209,7 @@ class RunLock:
             claim = self.folder / f"{LOCK}.after-{heir.token}"
             if self._link(temporary, claim):
                 break
-            # Somebody else is taking over; or has died while it did, and is the next to be taken over from.
+            # Another run is taking over; or it died doing so, and its claim is taken over next.
             heir = self._stale_holder(claim)
         if heir is None:
             return False
@@ -238,13 +238,13 @@ class RunLock:
         return holder
 
     def _is_touched(self, file: Path, holder: Holder, before: tuple) -> bool | None:
-        """Whether a file shows a sign of life; None if it changes its holder or goes."""
-        tell(f"hpcgnn: {file} was left by {holder}, of whom this machine can't tell whether it lives; watching for a "
-              f"sign of life, {PATIENCE_SECONDS:.0f} s at most")
+        """Whether a file shows a sign of life; None if its holder changes or it disappears."""
+        tell(f"hpcgnn: {file} was left by {holder}, and this machine can't tell whether that process lives; "
+              f"watching for a sign of life, {PATIENCE_SECONDS:.0f} s at most")
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(POLL_SECONDS)
-            # Opened anew, which makes NFS ask its server.
+            # Opening it anew makes NFS ask its server.
             if self._read(file) != holder:
                 return None
             if _state_of(file) != before:
@@ -266,13 +266,14 @@ class RunLock:
         try:
             os.link(temporary, file)
         except FileExistsError:
-            # An answer of NFS may be lost and the request be sent again: the number of links tells the truth.
+            # If NFS loses an answer, the request is sent again and fails; the number of links says whether it
+            # succeeded.
             return os.stat(temporary).st_nlink == 2 and os.path.samefile(temporary, file)
         except FileNotFoundError:
             raise       # the folder has gone
         except OSError:
-            # A file system without links says so in words of its own, such as EPERM, or 524 on Cray's DVS. Where the
-            # disk is at fault, writing says it.
+            # A file system without links reports various errors, such as EPERM, or 524 on Cray's DVS. If the disk is at
+            # fault, writing fails too.
             return _write_exclusively(file, self._mine)
         return True
 
@@ -313,7 +314,7 @@ def _placed(holder: Holder, file: Path, descriptor: int) -> Holder:
 
 
 def _write_exclusively(file: Path, holder: Holder) -> bool:
-    """Create the file where links are missing. A reader may see it before its content, and then watches it."""
+    """Create the file without links. A reader may see it before its content, and then watches it."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The one place that orders how a run's files reach the disk."""
+"""The order in which a run's files reach the disk."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSche
 
 
 class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
-    """Multiplies the rate by the settings' share for each epoch; a run continued with other settings follows these."""
+    """Multiplies the rate by the settings' share for each epoch; a continued run follows its present settings."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the epoch of `state`, with the rates and the length of this run."""
@@ -42,9 +42,9 @@ def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
 
 
 def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSchedule | None:
-    """What makes the schedule of a run: the program's own function, or one for the settings; None for a constant rate.
+    """The function that makes a run's schedule: the program's own, or one for the settings; None for a constant rate.
 
-    Raises TrainingError: the program passes one in and settings ask for another.
+    Raises TrainingError: the program passes a schedule in and settings ask for another.
     """
     is_planned = config.schedule != "constant" or config.warmup > 0
     if brought is not None and is_planned:
@@ -58,7 +58,7 @@ def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSc
 
 
 class RateSchedule:
-    """Moves the learning rate after every epoch, as one of torch's schedules says.
+    """Changes the learning rate after every epoch, following one of torch's schedules.
 
     FlatAdam is no torch optimizer, so the schedule moves the rate of a stand-in, which begins at FlatAdam's first
     `rate`, and FlatAdam's rates follow in proportion. TrainingError if `make` returns no schedule, or one that can't
@@ -90,17 +90,17 @@ class RateSchedule:
     def end_epoch(self, evaluation: Evaluation | None) -> None:
         """Move on; a plateau schedule gets the validation score if it waits for the highest value, else the loss."""
         if self._is_stand_in:
-            self._rated.step()      # of nothing, but a schedule warns where its optimizer has not stepped
+            self._rated.step()      # changes nothing, but a schedule warns if its optimizer has not stepped
         if not self._waits_for_plateau:
             self._schedule.step()
         elif evaluation is not None:
             value = evaluation.val_score if self._schedule.mode == "max" else evaluation.val_loss
-            if math.isfinite(evaluation.val_score):      # else no node validates, or there is nothing to compare
+            if math.isfinite(evaluation.val_score):      # else there is no validation node, or nothing to compare
                 self._schedule.step(value)
         self._apply()
 
     def state(self) -> dict[str, Any]:
-        """State of the schedule in plain numbers; raises TrainingError if it has others."""
+        """State of the schedule in plain numbers; raises TrainingError if it has other values."""
         state = {"schedule": self._schedule.state_dict(), "rates": [group["lr"] for group in self._rated.param_groups]}
         try:
             return json.loads(json.dumps(state))

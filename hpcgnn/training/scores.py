@@ -1,4 +1,4 @@
-"""Exact scores over the nodes of all ranks, for classes, several labels a node, and targets of a regression."""
+"""Exact scores over the nodes of all ranks, for classes, several labels per node, and targets of a regression."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
 
     logits : (n, 2) float32, labels : (n,) int64 of 0 and 1; nan if a class is absent
     """
-    from scipy.stats import rankdata  # half a second, which other scores need not wait for
+    from scipy.stats import rankdata  # takes half a second to import
 
     margins = comm.allgather((logits[:, 1] - logits[:, 0]).double().cpu().numpy())
     positives = np.concatenate(comm.allgather(labels.cpu().numpy() == 1))
@@ -110,7 +110,7 @@ class Score:
     name: str
     # Collective: from (comm, outputs, labels) of this rank's rows to the same number on all ranks.
     function: ScoreFunction
-    task: str      # that it fits, "" for any
+    task: str      # task that it fits, "" for any
     prefers_low: bool = False
     is_share: bool = True      # from 0 to 1, so shown in percent
 

@@ -1,6 +1,6 @@
-"""Session: everything of a run that is built once, before the first epoch, and that training does not change.
+"""Session: all parts of a run that are built once, before the first epoch, and that training does not change.
 
-`Session.open` follows a row: read the shard, drop edges that batches cut, number rows by their distance to the loss,
+`Session.open` follows a row: read the shard, remove edges that batches cut, number rows by their distance to the loss,
 build the exchange of halo rows, bring the input rows over, and count labels. `Exchanges` decides what moves rows: ranks
 of a node may share them, and rows with one reader may be summed before they are sent.
 """
@@ -61,8 +61,8 @@ from hpcgnn.training.trial import Tried, try_model
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
-CLUSTER_SEED = 0     # of KaMinPar: runs of all seeds share the clusters
-WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
+CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
+WIDTH_RATE = 0.2     # share of quantize_lr; Adam's momentum must move widths well below a bit after the penalty ends
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ class Session:
     config : TrainConfig             with `auto` precision resolved
     importance : (num_inner + plan.num_halo,) float32
     mates : tuple of int             ranks of this rank's node
-    shares_rows : bool               with its mates
-    score : Score                    resolved
-    recipe : Recipe                  what a program passes in
+    shares_rows : bool               whether it shares rows with its mates
+    score : Score                    with `auto` resolved
+    recipe : Recipe                  objects that a program passes in
     traits : ModelTraits             how the model sums its neighbors' rows
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty if all rows are computed
-    steps : StepGraphs               of epochs of several steps; None if all have one
-    remarks : tuple of str           what a user must know about how the model is trained
+    steps : StepGraphs               for epochs of several steps; None if all epochs have one
+    remarks : tuple of str           sentences for the user about how the model is trained
     tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
-    reading : Reading                what the columns of its answers mean
-    part : Partition or None         of this rank, without features; kept if a trained model is to answer
+    reading : Reading                meaning of the columns of the model's answers
+    part : Partition or None         this rank's part, without features; kept if a trained model is to answer
     """
 
     comm: MPI.Comm
@@ -117,22 +117,22 @@ class Session:
         Parameters
         ----------
         answers_with : dict or None      task and classes of a trained model that will answer for this graph; labels are
-                                         brought into its order
+                                         numbered as the model's
         part : Partition or None         of this rank, from `read_part`; None reads it
         precision : str or None          of the rows; None takes the settings'
 
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; clusters
-                             of a graph with edge weights, or one that METIS can't cut; ranks that round differently;
-                             an instruction set, GPU or transport that was asked for and is not available
+                             asked for a graph with edge weights, or for one that METIS can't cut; ranks that round
+                             differently; a requested instruction set, GPU or transport that is not available
         """
         info = info or read_shared_info(comm, shards)
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         say_if_bound(comm)
         part = read_part(comm, shards, info) if part is None else part
-        # Drop the edges that are not trained on before anything counts them.
+        # Remove the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
         # The labels, the loss over them, and the score.
@@ -196,7 +196,7 @@ class Session:
                    None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)))
 
     def method_context(self) -> MethodContext:
-        """What the method needs to know about this rank."""
+        """Facts about this rank that the method needs."""
         config, traits = self.config, self.traits
         def halo_squares(reduction: str) -> np.ndarray:
             return self.exchange.sent_home(self.graph.halo_squares(reduction))
@@ -208,16 +208,16 @@ class Session:
 
     @property
     def state_bytes(self) -> int:
-        """Memory kept between epochs: by the method, and for rows that steps read."""
+        """Bytes kept between epochs: by the method, and for rows that steps read."""
         return self.exchange.state_bytes + (0 if self.steps is None else self.steps.num_bytes)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether training reads anything of earlier epochs that no checkpoint holds."""
+        """Whether training reads data of earlier epochs that no checkpoint holds."""
         return self.exchange.keeps_state or self.steps is not None
 
     def forget(self) -> None:
-        """Collective: drop the state of earlier epochs, before another training or the end."""
+        """Collective: discard the state of earlier epochs, before another training or the end."""
         self.exchange.forget()
         if self.steps is not None:
             self.steps.forget()
@@ -233,7 +233,7 @@ class Session:
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model with the same first weights on all ranks, quantized if the settings say so.
 
-        They depend on the seed only, or are those of rank 0 if a program passes the model in.
+        The weights depend on the seed only, or are rank 0's if a program passes the model in.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class Session:
         """Collective: `new_model` before it is quantized."""
         torch.manual_seed(seed)
         model = self.recipe.build(self.config, self.info)
-        model.to(self.graph.x.device)     # made on the host, from the same draws everywhere
+        model.to(self.graph.x.device)     # made on the host, from the same draws on all machines
         if self.recipe.model is not None:
             take_from_rank_zero(self.comm, model)
         return model
@@ -254,8 +254,8 @@ class Session:
     def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
         """Weights by learning rate and decay; frozen ones come last.
 
-        Decay is on all weights, the loss's included, or on the first layer's only. Steps and widths of a quantized
-        model have rates of their own and no decay.
+        Decay is on all weights, including the loss's, or on the first layer's only. Steps and widths of a quantized
+        model have their own rates and no decay.
         """
         config = self.config
         scales, widths = hooks_of(model).scale_parameters(), hooks_of(model).width_parameters()
@@ -277,8 +277,8 @@ class Session:
 def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
     """Collective: rank 0 reads and checks graph.h5; every rank gets the graph's facts and its own part's statistics.
 
-    One rank reads because the file is as long as the graph has nodes. Each part's file names the run of preprocess that
-    made it, so a rank with another folder notices when it reads its part. CollectiveError if shards are missing,
+    One rank reads because the file has data for every node of the graph. Each part's file names the run of preprocess
+    that made it, so a rank with another folder notices when it reads its part. CollectiveError if shards are missing,
     damaged or for another number of ranks.
     """
     told: list[tuple[GraphInfo | None, str | None]] | None = None
@@ -306,13 +306,13 @@ def read_part(comm: MPI.Comm, shards: Path, info: GraphInfo) -> Partition:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What moves the rows of a run."""
+    """The objects that move the rows of a run."""
 
     exchange: HaloExchange
-    plan: ExchangePlan      # of the messages
+    plan: ExchangePlan      # plan of the messages
     mates: tuple[int, ...]      # ranks of this rank's node
-    node: ComputeNode | None      # what they share
-    sums: PreAggregation | None      # what is summed before it is sent
+    node: ComputeNode | None      # rows that they share
+    sums: PreAggregation | None      # rows that are summed before they are sent
 
     @classmethod
     def open(cls, comm: MPI.Comm, config: TrainConfig, part: Partition, reach: Reach | None, transport: Transport,
@@ -343,13 +343,13 @@ class Exchanges:
         return cls(exchange, plan, mates, node, sums)
 
     def importance(self, part: Partition) -> np.ndarray:
-        """Collective: importance of what messages hold, (plan.num_inner + plan.num_halo,) float32."""
+        """Collective: importance of the rows in messages, (plan.num_inner + plan.num_halo,) float32."""
         known = part.importance if self.sums is None else self.sums.importance
         return known if self.node is None else self.exchange.received_values(known[:self.plan.num_inner])
 
 
 def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
-    """Purposes whose messages are rotated, and the least number of columns that a rotated row has."""
+    """Purposes with rotated messages, and the least number of columns of a rotated row."""
     is_own = config.code == "auto"
     directions = ROTATED[config.method.own_code() if is_own else config.code]
     purpose = {"forward": FORWARD, "backward": BACKWARD}
@@ -375,7 +375,7 @@ def _inner_degree(part: Partition) -> np.ndarray:
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
                 exchange: HaloExchange) -> StepGraphs:
-    """Collective: what cuts epochs into steps. Raises CollectiveError for fewer clusters than steps."""
+    """Collective: the StepGraphs that cut epochs into steps. Raises CollectiveError for fewer clusters than steps."""
     number, by_row = config.fixed_steps
     num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
@@ -399,26 +399,26 @@ def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[
 
 
 def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
-    """Raise ConfigError for a NodeEmbedding that holds the rows of other nodes than this rank's."""
+    """Raise ConfigError for a NodeEmbedding with rows of other nodes than this rank's."""
     for name, table in own_tables(model).items():
         own = graph.node_index.cpu().sort().values
         if table.num_embeddings != info.num_nodes or not torch.equal(table.node_index.cpu(), own):
             raise ConfigError(f"{name.removesuffix('.weight').removeprefix('module.')} is a NodeEmbedding of "
                               f"{table.num_embeddings} nodes, made for another graph or other parts than {info.name}, "
-                              f"which has {info.num_nodes}; make the model with this graph, whose nodes must be those "
-                              "that a trained table has rows for")
+                              f"which has {info.num_nodes}; make the model with this graph; a trained table must "
+                              "have rows for its nodes")
 
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:
     if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
-        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}, whose layers are not all "
+        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: not all its layers are "
                           "linear in their neighbors' rows; use pre_aggregation=off")
 
 
 def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:
-    """Collective: drop the edges that batches cut, if the settings say so, and keep the earlier in-degrees.
+    """Collective: remove the edges that batches cut, if the settings say so, and keep the earlier in-degrees.
 
-    Integer models choose steps and widths by a row's in-degree in the whole graph, in batches too.
+    Integer models choose steps and widths by a row's in-degree in the whole graph, also in batches.
     """
     if not config.clusters:
         return part, None
@@ -427,7 +427,7 @@ def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[P
 
 
 def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:
-    """Collective: number the rows by their hops to the loss, if epochs compute no others."""
+    """Collective: number the rows by their hops to the loss, if epochs compute only rows within reach."""
     if config.epoch_rows == "all":
         return part, None
     return nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), config.layers))
@@ -436,10 +436,10 @@ def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple
 def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
     """The program's own loss or score, else the settings' name.
 
-    Raises TrainingError: the run was begun with one of the program's own, and now there is none.
+    Raises TrainingError: the run was begun with the program's own, and now none is given.
     """
     if given is None and name == OWN:
-        raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
+        raise TrainingError(f"this run's {what} came from a program, and only that program has it; go on with "
                             f"hpcgnn.fit({what}=..), or choose another {what}")
     return name if given is None else given
 
@@ -450,7 +450,7 @@ def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -
 
 
 def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
-    """Refuse integers for a regression, with some advice; raises TrainingError."""
+    """Raise TrainingError, with advice, for integers in a regression."""
     if task == REGRESSION:
         raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; {advice}")
 
@@ -473,7 +473,7 @@ def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> No
 
 
 def is_built_in(model: nn.Module) -> bool:
-    """Whether a model is hpcgnn's own, so that every pass uses all of its weights."""
+    """Whether a model is hpcgnn's own; then every pass uses all its weights."""
     return type(model) in MODELS.values() or isinstance(model, ModelHooks)
 
 

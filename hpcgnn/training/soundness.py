@@ -13,11 +13,11 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.adam import StepCheck
 
 HALF_BITS = 32
-GROWN = 2.0      # times its first value a loss has diverged
+GROWN = 2.0      # a loss of this multiple of its first value has diverged
 
 
 def remark_on_divergence(losses: Sequence[float], lr: float) -> str | None:
-    """A sentence on a training that ended far above where it began, else None."""
+    """A sentence if the loss of a training ended far above its first value, else None."""
     if len(losses) < 3 or not losses[0] > 0 or min(losses[-3:]) <= GROWN * losses[0]:
         return None
     return (f"the training has diverged: its loss was {losses[0]:.4g} in the first epoch and {losses[-1]:.4g} in the "
@@ -25,7 +25,7 @@ def remark_on_divergence(losses: Sequence[float], lr: float) -> str | None:
 
 
 def signs_of(check: StepCheck) -> np.ndarray:
-    """What a step found, as int64 numbers; the ranks take the largest of each."""
+    """Findings of a step as int64 numbers; the ranks take the largest of each."""
     high, low = check.hash >> HALF_BITS, check.hash & (1 << HALF_BITS) - 1
     return np.array([high, -high, low, -low, not check.has_finite_gradients, not check.has_finite_results], np.int64)
 
@@ -46,14 +46,14 @@ def fault_error(comm: MPI.Comm, fault: str, loss: float, epoch: int, check: Step
     if fault == "replicas" and math.isfinite(loss):
         return CollectiveError(_differing_ranks(comm.allgather(check.hash), epoch))
     largest = float(features.float().abs().amax()) if features.numel() else 0.0
-    advice = ("lower --lr, or look for extreme values in the features, of which the largest is "
+    advice = ("lower --lr, or look for extreme values in the features: the largest is "
               f"{comm.allreduce(largest, MPI.MAX):.3g}")
     if not math.isfinite(loss):
         return CollectiveError(f"the loss of epoch {epoch} is {loss}; {advice}")
     if fault == "gradients":
         return CollectiveError(f"the gradients of epoch {epoch} are not finite; {advice}")
-    return CollectiveError(f"the weights or Adam's moments of them are not finite after epoch {epoch}, whose largest "
-                           f"gradient was {check.largest_gradient:.3g}; {advice}")
+    return CollectiveError(f"the weights or Adam's moments are not finite after epoch {epoch}, with a largest "
+                           f"gradient of {check.largest_gradient:.3g}; {advice}")
 
 
 def _differing_ranks(hashes: list[int], epoch: int) -> str:

@@ -24,15 +24,15 @@ from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.session import Session
 
-MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too long
+MAX_PAIRED_RANKS = 64     # more ranks would make the matrix in a line of metrics too long
 
 
 def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
               metrics: list[dict[str, Any]] | None, state_bytes: int) -> dict[str, Any]:
-    """Collective: what summary.json says, given the last seed's learner and all seeds' results; complete on rank 0.
+    """Collective: the content of summary.json, from the last seed's learner and all seeds' results; complete on rank 0.
 
-    `metrics` are the recorded epochs, on rank 0 only; `state_bytes` is what the method kept on this rank between
-    epochs.
+    `metrics` are the recorded epochs, on rank 0 only; `state_bytes` is the memory that the method kept on this rank
+    between epochs.
     """
     comm, config = session.comm, session.config
     peak_bytes = comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
@@ -100,7 +100,7 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
         "sent_bytes_parameters_per_epoch": parameters,
-        # A run that an earlier version began has no such columns in its first lines.
+        # If an earlier version began the run, its first lines have no such columns.
         **{f"sent_bytes_{kind}_per_epoch": statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
            for kind in ("sums", "control", "between_nodes")},
         "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),

@@ -1,9 +1,9 @@
 """Tables: rows of a NodeEmbedding on their way from the ranks that own them into one checkpoint, and back.
 
-A checkpoint holds a table as a whole, in the order of the source, so any number of ranks goes on from it and whoever
-reads it meets an `nn.Embedding`. No rank has it in memory: rank 0 collects it in a nameless file beside the run's, in
-pieces, and finds it again in the checkpoint itself, from which each rank is sent its rows. The same is done with the
-best weights, the optimizer's moments and averaged weights.
+A checkpoint holds a whole table, in the order of the source, so any number of ranks can continue from it and a reader
+finds an `nn.Embedding`. No rank has the whole table in memory: rank 0 collects it piece by piece in an unnamed file in
+the run folder, and later sends each rank its rows from the checkpoint itself. The best weights, the optimizer's moments
+and averaged weights travel in the same way.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
 
 PIECE_BYTES = 64 << 20
-DISTRIBUTED = "module."      # before names of a distributed model's weights, but for those in its state
+DISTRIBUTED = "module."      # prefix of a distributed model's weights, except in its state
 ROOMS = ("model", "best_model", "optimizer", "average")
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Tables:
-    """The tables of own rows of a model, and of what training keeps beside them.
+    """A model's tables of own rows, and training's tables of the same shape, such as moments.
 
     `held` are the parameters in the order in which the optimizer numbers them.
     """
@@ -46,23 +46,23 @@ class Tables:
         weights = {id(table.weight) for table in tables.values()}
         self.names = frozenset(tables)
         self.moments = frozenset(number for number, one in enumerate(held) if id(one) in weights)
-        self._first = next(iter(tables.values()), None)      # all are of the same nodes
+        self._first = next(iter(tables.values()), None)      # all tables have the same nodes
 
     def __bool__(self) -> bool:
         return bool(self.names)
 
     @cached_property
     def _index_of(self) -> list[np.ndarray]:
-        """Collective: the nodes of each rank's rows, on rank 0; their number stands for them elsewhere."""
+        """Collective: on rank 0, the nodes of each rank's rows; on other ranks, only their numbers."""
         index = self._first.node_index.cpu().numpy()
         return self.comm.gather(index) or [index]
 
     def record(self) -> dict[str, Any] | None:
-        """What a checkpoint says of them; None where there are none."""
+        """A checkpoint's entry about the tables; None if there are none."""
         return {"weights": sorted(self.names), "moments": sorted(self.moments)} if self else None
 
     def whole(self, rooms: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Collective: the given `rooms` (of ROOMS), on rank 0 with whole tables; CollectiveError if the disk is full.
+        """Collective: the given `rooms` (of ROOMS), with whole tables on rank 0; CollectiveError if the disk is full.
 
         Rank 0 may make files in `folder`.
         """
@@ -82,23 +82,23 @@ class Tables:
             if len(checkpoint.model[name]) != self._first.num_embeddings:
                 raise CollectiveError(other_nodes(name, len(checkpoint.model[name]), self._first.num_embeddings))
         rooms = {room: getattr(checkpoint, room) for room in ROOMS}
-        change = torch.clone if self.comm.size == 1 else self._handed_out      # out of the file, which goes
+        change = torch.clone if self.comm.size == 1 else self._handed_out      # copied, since the file will be removed
         return replace(checkpoint, **_changed(rooms, self.names, self.moments, change))
 
     def check_moments(self, optimizer: dict[int, dict[str, torch.Tensor]], weights: list[nn.Parameter]) -> None:
-        """Check that an optimizer remembers a value per element of a table, as a checkpoint holds it.
+        """Check that an optimizer keeps one value per element of a table, as in a checkpoint.
 
-        Raises TrainingError: it keeps sums of rows or columns, which would be of one rank's rows.
+        Raises TrainingError: the optimizer keeps sums of rows or columns; these would cover one rank's rows only.
         """
         for number in self.moments & optimizer.keys() if self.comm.size > 1 else ():
             for name, moment in optimizer[number].items():
                 if moment.dim() and moment.shape != weights[number].shape:
                     raise TrainingError(f"the optimizer keeps {name} of shape {tuple(moment.shape)} for a "
-                                        "NodeEmbedding, so its steps would differ with the number of ranks; use one "
-                                        "that moves each element by itself, such as Adam")
+                                        "NodeEmbedding, so its steps would differ with the number of ranks; use an "
+                                        "optimizer that moves each element by itself, such as Adam")
 
     def _collected(self, rows: torch.Tensor, folder: Path) -> torch.Tensor:
-        """Collective: rows of all ranks, in the order of the source, on rank 0; this rank's elsewhere."""
+        """Collective: on rank 0, the rows of all ranks in the order of the source; on others, this rank's rows."""
         mine, comm = np.ascontiguousarray(rows.detach().cpu().numpy()), self.comm
         shape, index_of = (self._first.num_embeddings, *mine.shape[1:]), self._index_of
         table = together(comm, lambda: _room_for(shape, mine.dtype, folder) if comm.rank == 0 else None)
@@ -129,14 +129,14 @@ class Tables:
 
 
 def other_nodes(name: str, num_written: int, num_nodes: int) -> str:
-    return (f"the checkpoint has a row of {name} for each of {num_written} nodes, and this graph has {num_nodes}; such "
-            "a row says nothing of other nodes, so name the graph that was trained on, or train a model on features")
+    return (f"the checkpoint has a row of {name} for each of {num_written} nodes, and this graph has {num_nodes}; a "
+            "row is of use to its own node only, so name the graph that was trained on, or train a model on features")
 
 
 def with_own_rows(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
     """A checkpoint that every rank has read, with this rank's rows of the tables of the best weights.
 
-    Raises CollectiveError: the tables are of another number of nodes.
+    Raises CollectiveError: the tables have another number of nodes.
     """
     best = dict(checkpoint.best_model)
     for name, table in own_tables(model.module if isinstance(model, DistributedModel) else model).items():
@@ -148,7 +148,7 @@ def with_own_rows(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
 
 
 def outlined(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with the shapes of its tables alone, to be sent to ranks that get their rows later."""
+    """Return a checkpoint with only the shapes of its tables, for ranks that get their rows later."""
     by_node = checkpoint.by_node
     if not by_node:
         return checkpoint
@@ -159,7 +159,7 @@ def outlined(checkpoint: Checkpoint) -> Checkpoint:
 
 def found_by_rank_zero(comm: MPI.Comm, find: Callable[[], tuple[Checkpoint | None, str | None]]) -> \
         tuple[Checkpoint | None, str | None]:
-    """Collective: what rank 0 finds, on all ranks; tables are on rank 0, the others know their shapes."""
+    """Collective: rank 0's result of `find`, on all ranks; tables are on rank 0, other ranks know their shapes."""
     found = []
 
     def read() -> tuple[Checkpoint | None, str | None]:
@@ -172,7 +172,7 @@ def found_by_rank_zero(comm: MPI.Comm, find: Callable[[], tuple[Checkpoint | Non
 
 
 def _changed(rooms: dict[str, Any], names: Collection[str], moments: Collection[int], change: Change) -> dict[str, Any]:
-    """Return rooms of a checkpoint with other tables."""
+    """Return rooms of a checkpoint with changed tables."""
     def by_name(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: change(tensor) if name in names or name.removeprefix(DISTRIBUTED) in names else tensor
                 for name, tensor in tensors.items()}
@@ -190,18 +190,18 @@ def _changed(rooms: dict[str, Any], names: Collection[str], moments: Collection[
 
 
 def _pieces(array: np.ndarray, row_bytes: int = 0) -> Iterator[np.ndarray]:
-    """Views of so many rows that a piece is of moderate size."""
+    """Views of consecutive rows, in pieces of moderate size."""
     step = max(1, PIECE_BYTES // max(1, row_bytes or array[:1].nbytes))
     for start in range(0, len(array), step):
         yield array[start:start + step]
 
 
 def _room_for(shape: tuple[int, ...], dtype: np.dtype, folder: Path) -> np.ndarray:
-    """An array that lies in a file, which is gone with it; raises TrainingError where the disk has no room."""
+    """An array in a file that disappears with it; raises TrainingError if the disk has no room."""
     num_bytes = max(1, int(np.prod(shape)) * dtype.itemsize)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, num_bytes)      # else a full disk would be a signal, later
+            os.posix_fallocate(file.fileno(), 0, num_bytes)      # otherwise a full disk would raise a signal later
             return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
         raise TrainingError(f"{folder} has no room for a table of {num_bytes} bytes: {reason_of(error)}; check the "

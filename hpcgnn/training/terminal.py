@@ -1,4 +1,4 @@
-"""The terminal that somebody watches: a rank's own standard error is only a pipe to the launcher.
+"""The terminal that a user watches: a rank's own standard error is only a pipe to the launcher.
 
 Open MPI's mpirun passes output on line by line, so a moving bar is drawn directly in mpirun's terminal.
 """
@@ -13,11 +13,11 @@ from typing import TextIO
 # The launcher and its helpers between a rank and the shell, as the kernel shortens their names.
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "prte", "prted", "orterun", "orted", "hydra_pmi_proxy",
              "srun", "slurmstepd", "timeout")
-LOCAL_FLAGS = 3      # place of the local modes in what termios.tcgetattr returns
+LOCAL_FLAGS = 3      # index of the local modes in the result of termios.tcgetattr
 
 
 def watched_stream() -> TextIO | None:
-    """Stream to draw progress in: standard error if it is a terminal, else that of this machine's launcher.
+    """Stream to draw progress in: standard error if it is a terminal, else the terminal of this machine's launcher.
 
     HPCGNN_PROGRESS=1 takes standard error in any case, 0 none.
     """
@@ -40,13 +40,13 @@ def _terminal_of_launcher() -> TextIO | None:
         terminal = os.readlink(f"/proc/{launcher}/fd/2")
         return _opened(terminal) if terminal.startswith(("/dev/pts/", "/dev/tty")) else None
     except (OSError, ValueError):
-        # No /proc, or another user's process: nothing is known of a terminal, so nothing is drawn.
+        # No /proc, or another user's process: no terminal is known, so nothing is drawn.
         return None
 
 
 def _opened(terminal: str) -> TextIO | None:
     descriptor = os.open(terminal, os.O_WRONLY | os.O_NOCTTY)
-    # A terminal that stops what writes from the background, as ranks do, is left alone.
+    # Some terminals stop processes that write from the background, as ranks do; these are left alone.
     if not os.isatty(descriptor) or termios.tcgetattr(descriptor)[LOCAL_FLAGS] & termios.TOSTOP:
         os.close(descriptor)
         return None

@@ -16,7 +16,7 @@ from hpcgnn.training.callbacks import Callback, RunUnderWay
 if TYPE_CHECKING:
     from hpcgnn.training.evaluate import Evaluation
 
-# Of an epoch's record, what is drawn.
+# Keys of an epoch's record that are drawn.
 DRAWN = ("loss", "lr", "epoch_seconds", "compute_seconds", "blocked_seconds", "sent_bytes_payload",
          "sent_bytes_parameters", "mean_bits", "staleness")
 
@@ -45,7 +45,7 @@ class Tracker(Callback):
     def on_start(self, run: RunUnderWay) -> None:
         """Begin on rank 0, before the first epoch.
 
-        Raises CollectiveError: the package is missing, or it can't begin.
+        Raises CollectiveError: the package is missing, or the tracker can't begin.
         """
         together(run.comm, lambda: self.open(run) if run.comm.rank == 0 else None)
         self._is_open = run.comm.rank == 0
@@ -73,7 +73,7 @@ class Tracker(Callback):
             return
         try:
             step()
-        except Exception as error:      # whatever a server or a disk does to the library
+        except Exception as error:      # any error of the library, its server or the disk
             self._is_open = False
             tell(f"hpcgnn: {type(self).__name__} fails ({type(error).__name__}: {error}); the run goes on without it")
 
@@ -95,7 +95,7 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise TrainingError("TensorBoard's package is not installed; pip install 'hpcgnn[tensorboard]'") from error
-        # What a run wrote after the checkpoint that it goes on from is drawn no more.
+        # Events written after the checkpoint that the run goes on from are removed.
         self._writer = SummaryWriter(str(self.folder or run.folder.path / "tensorboard"),
                                      purge_step=run.progress.num_epochs + 1)
 

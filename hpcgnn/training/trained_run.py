@@ -26,7 +26,7 @@ from hpcgnn.training.session import NOTHING, Session
 from hpcgnn.training.tables import with_own_rows
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
-# What a model is built and scored from; how it was trained has no say in its answers.
+# Settings from which a model is built and scored; settings of its training do not affect its answers.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
@@ -90,11 +90,11 @@ class TrainedRun:
     session: Session
     model: nn.Module      # in evaluation mode
     remark: str | None = None      # a sentence, if it was trained on another graph
-    cut: ClusterCut | None = None      # that it was trained in; None is the whole graph
+    cut: ClusterCut | None = None      # the cut that it was trained in; None is the whole graph
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was trained as integers, and has widths of its own."""
+        """Whether the model was trained as integers, with its own widths."""
         return self.session.config.quantize != "none"
 
     def evaluate(self) -> Evaluation:

@@ -53,8 +53,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
                 num_steps: int = 1, by_row: bool = False) -> EpochTrace | None:
     """Collective: train one epoch on the whole graph, in one step or several.
 
-    The loss is the mean over all training nodes of all ranks, so gradients are those of one process. With several
-    steps, a step's loss is that of its nodes times the number of steps: an unbiased estimate. If scaled gradients
+    The loss is the mean over all training nodes of all ranks, so gradients equal those of one process. With several
+    steps, a step's loss is the share of its nodes times the number of steps: an unbiased estimate. If scaled gradients
     overflow, all ranks skip the step.
 
     Parameters
@@ -96,7 +96,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
 
 
 class Moment(NamedTuple):
-    """Epoch and step that are under way, counted from 0."""
+    """The current epoch and step, counted from 0."""
 
     seed: int
     epoch: int
@@ -106,15 +106,15 @@ class Moment(NamedTuple):
 
 def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,
                moment: Moment) -> tuple[float, StepCheck]:
-    """Collective: update the weights once, by the loss of a graph's rows; return its share and a check."""
+    """Collective: update the weights once, by the loss of a graph's rows; return its share of the loss and a check."""
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.begin_step()
     with alike_draws(model, moment.seed, moment.epoch, moment.number), checkpoints_on(model, graph):
-        logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
+        logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     loss = hooks_of(model).with_penalty(loss, comm.size)
-    if loss.requires_grad:      # else every weight is frozen, which `collect` says
+    if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
         (loss * learner.loss_scale.value).backward()
     with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
         learner.gradients.collect(comm)
@@ -142,12 +142,12 @@ class TrainingRun:
         if resumed is not None:
             self.controller.restore(resumed.controller)
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
-        self._token = None if resumed is None else resumed.token     # of the last checkpoint
+        self._token = None if resumed is None else resumed.token     # token of the last checkpoint
         self._is_asked_to_end = False
         tracker = TRACKERS.get(session.config.track)
         self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
         self._is_main = session.comm.rank == 0
-        self._are_called = session.comm.allreduce(bool(self.callbacks), MPI.LOR)     # on any rank
+        self._are_called = session.comm.allreduce(bool(self.callbacks), MPI.LOR)     # whether some rank has callbacks
 
     @property
     def comm(self) -> MPI.Comm:
@@ -212,7 +212,7 @@ class TrainingRun:
         stop.end_in(left)
 
     def _remarks(self, metrics: list[dict[str, Any]]) -> Iterator[str]:
-        """What rank 0 says about a complete run."""
+        """Rank 0's remarks about a complete run."""
         for seed in dict.fromkeys(record["seed"] for record in metrics):
             losses = [record["loss"] for record in metrics if record["seed"] == seed]
             sentence = remark_on_divergence(losses, self.config.lr)
@@ -239,7 +239,7 @@ class TrainingRun:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
         config, progress = self.session.config, self.progress
         while progress.epoch < config.epochs and not self._has_stalled() and not self._is_asked_to_end:
-            # Train, evaluate if due, then record, and save last: a checkpoint counts only lines that are written.
+            # Train, evaluate if due, record, and save last: a checkpoint counts only lines that are written.
             trace, decision = self._train_epoch(stop)
             sent_control = self._sum_control_bytes()
             progress.epoch += 1
@@ -255,7 +255,7 @@ class TrainingRun:
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
             stop.note_lap()
-        if progress.best is None and not progress.evaluations_since_best:    # ended before the first evaluation
+        if progress.best is None and not progress.evaluations_since_best:    # ended before its first evaluation
             self._evaluate()
         if progress.best is None:
             self._refuse_undefined_scores()
@@ -280,7 +280,7 @@ class TrainingRun:
         return {"lr": rate}
 
     def _call(self, moment: str, *arguments: Any) -> None:
-        """Collective: call the callbacks; if one asks for it on any rank, this seed's training ends."""
+        """Collective: call the callbacks; if one returns True on any rank, this seed's training ends."""
         if not self._are_called:
             return
         HERE.note("calls the callbacks")
@@ -301,14 +301,14 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        # The first epoch in clusters after epochs of single rows: Adam's moments do not fit, so drop them, once.
+        # In the first epoch in clusters after epochs of single rows, Adam's moments do not fit, so discard them.
         if plan.is_turn and session.steps.begun is None:
             learner.optimizer.forget()
         trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps, plan.by_row)
         if trace is None:
             self._stop()
         if trace.fault or not math.isfinite(trace.loss):
-            # Before anything of this epoch is saved: the last checkpoint is one of good weights.
+            # Raised before this epoch is saved, so the last checkpoint has good weights.
             session.exchange.forget()
             raise fault_error(session.comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check,
                               session.graph.x)
@@ -322,7 +322,7 @@ class TrainingRun:
                                               session.steps.clusters.inside if plan.in_clusters else None)
 
     def _sum_control_bytes(self) -> int:
-        """Collective: what all ranks have sent since the last epoch to decide on widths."""
+        """Collective: bytes that all ranks have sent since the last epoch to decide on widths."""
         num_swaps, sent_bytes = self._control.take()
         return self.session.comm.allreduce(sent_bytes) if num_swaps else 0
 

@@ -1,4 +1,4 @@
-"""A trial of a program's model on a few rows, before the first epoch: what it answers, and whether it mixes rows.
+"""A trial of a program's model on a few rows, before the first epoch: the form of its answers, and mixed rows.
 
 A rank has only some of the rows, so nothing but convolutions may carry values from row to row. The trial makes two
 small graphs without an edge between them, of 11 and 13 of this rank's nodes, say. The model answers for both together,
@@ -6,8 +6,7 @@ as one graph of 24 nodes, then for each alone. If the answers differ, it mixes r
 reads a row's position (`torch.arange(len(x))`), or draws per row. The guilty function is found by comparing what each
 function returns in the three passes.
 
-Batch normalization and dropout of distributed models are known to be right, so during a trial the former has fixed
-statistics.
+Batch normalization of distributed models is known to be right, so it has fixed statistics during a trial.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
 
-SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes that no width of the model has
-NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are so many nodes behind it
-TOLERANCE = 1e-4                    # of the largest value: float32 products of other shapes differ by less
+SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
+NEIGHBORS = (1, 2, 5)               # a node's in-neighbors come so many nodes before it
+TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # elements of a weight whose zeros are nudged
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
 TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape")
@@ -43,11 +42,11 @@ ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftm
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial has found."""
+    """Results of a trial."""
 
-    name: str      # of the model's class
-    outputs: torch.Tensor      # (n, num_outputs) float32, in evaluation, without a gradient
-    rows: np.ndarray      # (n,) int64, their inner rows
+    name: str      # name of the model's class
+    outputs: torch.Tensor      # (n, num_outputs) float32 answers in evaluation, without a gradient
+    rows: np.ndarray      # (n,) int64, inner rows of the answers
     # Last function in training and in evaluation: "sigmoid", "softmax", "log_softmax" or "" for any other
     endings: tuple[str, str]
     remark: str = ""      # why rows were not compared; "" if they were
@@ -59,7 +58,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     On one rank a model on LocalGraph may mix rows, but not read their positions. Returns None if the model fails on a
     few rows, or this rank has too few.
 
-    Raises ConfigError: answers that are no floats, or not one row per node; rows are mixed, by the function named.
+    Raises ConfigError: answers that are not floats, or not one row per node; a function, which it names, mixes rows.
     """
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
@@ -81,7 +80,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             answers = [_answer(model, parts[0], is_training) for is_training in (True, False)]
         except HpcgnnError:
             raise
-        except Exception:      # of the user's code: the first epoch raises it again, with its place
+        except Exception:      # an error of the user's code: the first epoch raises it again, with its place
             return None
         if graph.x.dtype != torch.float32 and not isinstance(model, DistributedModel):
             _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name)
@@ -100,13 +99,13 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
                 raise
             except Exception as error:
                 remark = (f"{name} can't be tried on {cut} nodes ({type(error).__name__}: "
-                          f"{' '.join(str(error).split())[:120]}), so nobody has looked whether it mixes rows")
+                          f"{' '.join(str(error).split())[:120]}), so it was not checked whether it mixes rows")
     endings = tuple(_ending(out) for out in answers)
     return Tried(name, answers[1].detach().float(), rows, endings, remark)
 
 
 def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:
-    """Raise ConfigError if a model can't compute on rows as this precision stores them."""
+    """Raise ConfigError if a model can't compute on rows in the storage of this precision."""
     try:
         _answer(model, part, False)
     except RuntimeError as error:
@@ -173,18 +172,18 @@ def _check_form(out: Any, num_rows: int, name: str) -> None:
                           "alone, (nodes, outputs)")
     if out.dim() != 2 or len(out) != num_rows:
         raise ConfigError(f"{name} answers for {num_rows} nodes with a tensor of shape {tuple(out.shape)}; it must "
-                          f"have one row a node, ({num_rows}, outputs)" + (
+                          f"have one row per node, ({num_rows}, outputs)" + (
                               ", also for one output: leave the squeeze out" if out.shape == (num_rows,) else ""))
     if not out.is_floating_point():
-        raise ConfigError(f"{name} answers with numbers of type {str(out.dtype).removeprefix('torch.')}, through which "
-                          "no gradient passes; return logits")
+        raise ConfigError(f"{name} answers with numbers of type {str(out.dtype).removeprefix('torch.')}, and "
+                          "no gradient passes through them; return logits")
 
 
 # Whether rows are mixed
 
 def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
                 order: np.ndarray | None) -> None:
-    """Check that the answers for the parts equal those for the whole; or, in another order, the same in that order."""
+    """Check that the answers for the parts equal the answers for the whole, also if the rows are in another order."""
     logs = []
     for part in parts:
         with _Log(model) as log:
@@ -194,7 +193,7 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
     if order is not None:
         if _is_close(whole[torch.from_numpy(order).to(whole.device)], others[0]):
             return
-        raise ConfigError(f"{name}'s answer for a node depends on where its row lies in the graph, which is not its "
+        raise ConfigError(f"{name}'s answer for a node depends on where its row lies in the graph, and that is not its "
                           "place in the source; look up what belongs to a node by graph.node_index")
     if _agree(whole, *others):
         return
@@ -214,7 +213,7 @@ class _Entry:
 
 
 class _Log(TorchFunctionMode):
-    """Notes what each function outside of PyTorch Geometric's convolutions returns, and in which module."""
+    """Notes the result of each function outside PyTorch Geometric's convolutions, and the module that called it."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -238,12 +237,12 @@ class _Log(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         frame = sys._getframe(1)
-        # RowFunctions hands on what it leaves alone, and some functions of torch's are written in Python.
+        # RowFunctions passes most functions on, and some functions of torch are written in Python.
         while frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in IN_BETWEEN:
             frame = frame.f_back
         is_known = frame.f_globals.get("__name__", "").startswith("hpcgnn.") or any(
             is_convolution(module) for _, module in self._places)
-        # What is not yet written has no values.
+        # Memory that is not yet written has no values.
         if name != "__get__" and "empty" not in name and not is_known:
             self.note(name, out)
         return out
@@ -268,14 +267,14 @@ def _culprit(whole: list[_Entry], first: list[_Entry], second: list[_Entry]) -> 
 
 
 def _agree(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether values of two parts equal those of the whole, or its slices along the one dimension of nodes."""
+    """Whether values of two parts equal the values of the whole, or its slices along one dimension of nodes."""
     if not whole.dim() == first.dim() == second.dim():
         return False
     for dim, sizes in enumerate(zip(whole.shape, first.shape, second.shape, strict=True)):
         if len(set(sizes)) > 1:
             if sizes[0] != sizes[1] + sizes[2]:
                 return False
-            # What comes before and behind in every such dimension: of pairs of nodes, those within a part.
+            # First and last slices along every such dimension: for pairs of nodes, the pairs within a part.
             return _agree_from(whole, first, second, dim)
     return _is_close(whole, first) and _is_close(whole, second)
 
@@ -303,7 +302,7 @@ def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
 
 
 def _ending(out: torch.Tensor) -> str:
-    """The function that answers come from, by their autograd graph, else by their values."""
+    """The last function behind the answers, found by their autograd graph, else by their values."""
     node = out.grad_fn
     while node is not None and node.name().startswith(TRANSPARENT) and node.next_functions:
         node = node.next_functions[0][0]
@@ -317,7 +316,7 @@ def _ending(out: torch.Tensor) -> str:
 
 @contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Within the block, zero weights are nudged, so that a gate that starts closed is open; then all is restored."""
+    """Within the block, zero weights are nudged to open gates that start closed; afterwards all is restored."""
     modules = list(model.modules())
     held = [(vars(module), dict(vars(module)), module._buffers, dict(module._buffers)) for module in modules]
     lists = [(value, copy.copy(value)) for _, values, _, _ in held for name, value in values.items()

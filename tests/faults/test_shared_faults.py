@@ -296,7 +296,7 @@ def test_a_loss_that_is_not_finite(capsys, shared_path, shards):
     statuses, complaints = train(capsys, shards, "--out", out, *FLAGS, "--lr", 1e30, "--norm", "none", "--dropout", 0)
     assert set(statuses) == {1} and set(complaints[1:]) <= {""}
     assert re.fullmatch(r"hpcgnn: the loss of epoch [2-4] is (nan|inf); lower --lr, or look for extreme values in the "
-                        r"features, of which the largest is \d\.\d+\n", complaints[0])
+                        r"features: the largest is \d\.\d+\n", complaints[0])
     assert on_rank_zero(COMM, lambda: snapshot(shards)) == before
 
 
@@ -313,8 +313,8 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(capsys, sha
         assert set(statuses) == {1}
         # A later step of the same rate may stay below the largest number, and then no answer does.
         assert re.match("hpcgnn: the model's answers for 240 nodes are not finite; " if resume else
-                        "hpcgnn: the weights or Adam's moments of them are not finite after epoch 1, whose largest "
-                        "gradient was ", complaints[0])
+                        "hpcgnn: the weights or Adam's moments are not finite after epoch 1, with a largest "
+                        "gradient of ", complaints[0])
     assert on_rank_zero(COMM, lambda: (out / "checkpoint.h5").read_bytes()) == good
     assert on_rank_zero(COMM, lambda: not (shared_path / "fresh/checkpoint.h5").exists())
     assert set(train(capsys, shards, "--out", out, "--resume", "--lr", 0.01, "--epochs", 14)[0]) == {0}
@@ -327,7 +327,7 @@ def test_features_so_large_that_moments_overflow(capsys, shared_path):
     shards = write_once(COMM, replace(dataset, features=dataset.features * np.float32(1e30)), shared_path / "shards")
     statuses, complaints = train(capsys, shards, "--out", shared_path / "run", *FLAGS, "--norm", "none")
     assert set(statuses) == {1}
-    assert re.search(r"moments of them are not finite.*look for extreme values in the features, of which the largest "
+    assert re.search(r"moments are not finite.*look for extreme values in the features: the largest "
                      r"is \d\.\d+e\+30\n$", complaints[0]), complaints[0]
 
 

@@ -217,7 +217,7 @@ def test_batch_statistics_of_one_ranks_rows_are_refused(graph, shared_path):
     if COMM.size == 1:
         hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
     else:
-        with pytest.raises(CollectiveError, match="norm is a BatchNorm1d, whose statistics would be of one rank"):
+        with pytest.raises(CollectiveError, match="norm is a BatchNorm1d, and its statistics would cover one rank"):
             hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
 
 
@@ -337,14 +337,14 @@ def test_weights_are_saved_by_name(graph, shared_path):
     ({"optimizer": torch.optim.AdamW, "lr": 0.1}, "lr has no effect where an optimizer is given; leave it out"),
     ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
     ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
-    ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times a step"),
+    ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times per step"),
     ({"optimizer": torch.optim.AdamW, "quantize": "uniform"}, "quantize trains steps and widths at rates of their own"),
     ({"schedule": lambda it: None}, "schedule must be a function that makes one of torch's schedules"),
     ({"schedule": lambda it: torch.optim.lr_scheduler.OneCycleLR(it, 0.1, total_steps=20)},
      "OneCycleLR cycles the momentum, and the built-in Adam's stays"),
     ({"callbacks": [print]}, "callbacks must be hpcgnn.Callback's, found a builtin_function_or_method"),
     ({"loss": "mse"}, "loss mse does not fit these labels, which are single-label; use cross_entropy"),
-    ({"loss": "own"}, "this run has a loss of its own, which only the program that gave it knows"),
+    ({"loss": "own"}, "this run's loss came from a program, and only that program has it"),
     ({"score": "r2"}, "score r2 does not fit synthetic, which is single-label; use accuracy"),
     ({"prefers_low": True}, "prefers_low is of a score of one's own; leave it out"),
     ({"epoch": 3}, "unknown setting 'epoch' in the flags; did you mean 'epochs'?"),

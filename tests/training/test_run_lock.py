@@ -142,8 +142,8 @@ def test_a_silent_lock_of_another_machine_is_taken_after_a_while_and_said_so(tmp
     with RunLock(tmp_path):
         pass
     assert capsys.readouterr().err == (
-        f"hpcgnn: {tmp_path / 'run.lock'} was left by {holder}, of whom this machine "
-        "can't tell whether it lives; watching for a sign of life, 1 s at most\n")
+        f"hpcgnn: {tmp_path / 'run.lock'} was left by {holder}, and this machine "
+        "can't tell whether that process lives; watching for a sign of life, 1 s at most\n")
 
 
 def test_a_lock_of_another_machine_that_is_touched_is_refused(tmp_path, patience, monkeypatch):

@@ -15,7 +15,7 @@ from hpcgnn.training.alike import check_same, description_of
 from hpcgnn.training.job import Job
 from hpcgnn.training.job import train as train_job
 
-REMEDY = "; give all ranks the same, and where a program draws them, draw on rank 0 and hand them out with comm.bcast"
+REMEDY = "; give all ranks the same; if a program draws them, draw on rank 0 and hand them out with comm.bcast"
 
 
 def own(rank, on_zero, on_others):

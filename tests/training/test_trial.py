@@ -195,10 +195,10 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
 @pytest.mark.parametrize("change, complaint", [
     (lambda out: (out, out), "answers with a tuple; its forward must return the tensor of answers alone"),
     (lambda out: {"out": out}, "answers with a dict"),
-    (lambda out: out[:, 0], r"tensor of shape \(24,\); it must have one row a node, \(24, outputs\), also for one"),
+    (lambda out: out[:, 0], r"tensor of shape \(24,\); it must have one row per node, \(24, outputs\), also for one"),
     (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
     (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
-    (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, through which no gradient passes"),
+    (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, and no gradient passes through them"),
     (lambda out: out.detach(), "answers depend on none of its weights that are trained"),
 ])
 def test_answers_that_are_no_row_a_node_are_refused(graph, change, complaint):
@@ -225,4 +225,4 @@ def test_a_model_that_can_be_tried_on_few_nodes_of_all_alone_is_remarked(graph):
         return h
 
     tried = try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 1)
-    assert "ValueError: too few nodes), so nobody has looked whether it mixes rows" in tried.remark
+    assert "ValueError: too few nodes), so it was not checked whether it mixes rows" in tried.remark
