@@ -1,5 +1,5 @@
-"""The operations of the program, one file per operation: what it computes, its checks, and the host's function.
+"""The operations of the program, one file per operation, with its contract, its checks, and the host's function.
 
-Files of the same name in ops/cuda have a device's function; `dispatch` chooses by the tensors' device. Every operation
-raises KernelError for arrays of other types, shapes or devices than its docstring states.
+Files of the same name in ops/cuda have the device's function; `dispatch` chooses by the tensors' device. Every
+operation raises KernelError for arrays of other types, shapes or devices than its docstring states.
 """

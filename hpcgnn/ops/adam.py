@@ -23,7 +23,7 @@ LOW_32 = 0xFFFFFFFF
 class StepCheck:
     """Largest magnitudes of one step's gradients and weights, infinite or NaN if a value is, and a hash of the weights.
 
-    `hash` is below 2**64, and independent of threads and SIMD level.
+    `hash` is below 2**64 and does not depend on threads or SIMD level.
     """
 
     largest_gradient: float = 0.0
@@ -80,7 +80,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
-    """The `StepCheck` of any optimizer's step, from flat float32 buffers by one read from the device."""
+    """The `StepCheck` of any optimizer's step, from flat float32 buffers, with one read from the device."""
     if len(weights) == 0:
         return StepCheck()
     # The largest magnitudes; NaN is larger than all.

@@ -22,8 +22,8 @@ from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
-ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
-ENTRIES_A_ROW = 8         # what a row costs beside its entries
+ENTRIES_A_TASK = 4096     # about this many entries per task of a thread
+ENTRIES_A_ROW = 8         # cost of a row itself, in entries
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class SparseRows:
     row_scale : (num_rows,) float32 or None     None means 1
     column_scale : (num_columns,) float32 or None
     entry_scale : (num_entries,) float32 or None     A[v, u]; None means 1, as for implied self-loops
-    split : int or None                         columns below it are near rows, the others far; None: the number of near
-                                                rows given
+    split : int or None                         columns below it are near rows, the others far; None: the number of the
+                                                given near rows
     num_near : int or None                      number of near rows, if no entry names the columns between it and
                                                 `split`
     has_half_sums : bool                        a GPU adds products of 16-bit rows 16 at a time in the rows' own type:
-                                                off by up to 17 units of 2^-11 (float16) or 2^-8 (bfloat16) of a batch's
+                                                error up to 17 units of 2^-11 (float16) or 2^-8 (bfloat16) of a batch's
                                                 sum of magnitudes; see kernels/arithmetic.cuh
 
     Reference: HalfGNN, section 4.3.1, for `has_half_sums`.
@@ -77,9 +77,9 @@ class SparseRows:
 
         Raises KernelError for entries that are not stored, or columns that no table has.
         """
-        # Every product asks for the tasks, so the matrix is checked here, once: kernels trust what it says.
+        # Every product asks for the tasks, so the matrix is checked here, once; kernels trust it.
         self._check()
-        # Equal shares of work: a hub's row is a task of its own, many short rows share one.
+        # Equal shares of work: the row of a hub is one task, many short rows share one.
         work = np.cumsum(self.end - self.begin + ENTRIES_A_ROW)
         total = int(work[-1]) if len(work) else 0
         cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
@@ -98,13 +98,13 @@ class SparseRows:
         split = self.num_columns if self.split is None else self.split
         no_row = split if self.num_near is None else self.num_near
         if not 0 <= self.num_self <= min(self.num_rows, no_row):
-            raise KernelError(f"a sparse matrix of {self.num_rows} rows, {no_row} of whose columns are near, has "
+            raise KernelError(f"a sparse matrix of {self.num_rows} rows with {no_row} near columns has "
                               f"{self.num_self} self-loops")
         # A column in [no_row, split) would be read beyond the near rows.
         bad = kernels.first_bad_row(self.begin, self.end, self.indices, self.num_columns, no_row, split)
         if bad >= 0:
             raise KernelError(f"row {bad} of a sparse matrix has entries {self.begin[bad]} to {self.end[bad]} of "
-                              f"{len(self.indices)}, or one that names a column that no table of rows has, of "
+                              f"{len(self.indices)}, or an entry with a column that no table of rows has, of "
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
@@ -122,7 +122,7 @@ class SparseRows:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Far rows as messages left them, decoded while they are gathered: fewer bytes are read, and no dense copy is kept.
+    """Far rows as they lie in messages, decoded while they are gathered: fewer bytes are read, without a dense copy.
 
     message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; on the rows' device
     bit_width : (num_far,) uint8, of 1, 2, 4, 8
@@ -179,14 +179,14 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> tor
 
 
 def add_product(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
-    """Add matrix @ [near; far] to `out` (matrix.num_rows, dim), which is rounded once; see `multiply`."""
+    """Add matrix @ [near; far] to `out` (matrix.num_rows, dim), rounding once; see `multiply`."""
     _check_tables(matrix, near, far, out)
     _multiply.on(near.device)(matrix, near, far, out, matrix.tasks, is_added=True)
 
 
 def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor,
                   span: tuple[int, int]) -> None:
-    """Store rows start .. stop - 1 of `multiply` in `out`. Far rows that they do not sum may still be on their way."""
+    """Store rows start .. stop - 1 of `multiply` in `out`. Far rows that they do not sum may still be travelling."""
     _check_tables(matrix, near, far, out)
     if not 0 <= span[0] <= span[1] <= matrix.num_rows:
         raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}], found {span}")
@@ -290,5 +290,5 @@ def _aggregate(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.nda
 
 @by_device("aggregation")
 def entry_dtype(rows: torch.Tensor) -> torch.dtype:
-    """Type of the values that entries have beside these rows: float32 on the host, the rows' type on a device."""
+    """Type of the entries' values for these rows: float32 on the host, the rows' type on a device."""
     return torch.float32

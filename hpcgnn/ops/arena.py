@@ -1,9 +1,9 @@
 """Memory of activations, gradients and messages, reused from epoch to epoch, on huge pages.
 
-A tensor from the arena is an ordinary tensor: its piece becomes free when the last reference to it goes. Small tensors
-take the smallest free piece that is large enough. If no free piece is large enough for a large tensor, the pages of
-several are moved together through the page table, in microseconds and without copying a byte: free pieces of 4 and
-6 MiB become one of 10 MiB at new addresses. So the arena never uses more memory than tensors had at once.
+A tensor from the arena is an ordinary tensor: its piece becomes free with the last reference to it. Small tensors take
+the smallest free piece that is large enough. If no free piece is large enough for a large tensor, the pages of several
+are moved together through the page table, in microseconds and without copying a byte: free pieces of 4 and 6 MiB become
+one of 10 MiB at new addresses. So the arena never uses more memory than tensors had at once.
 
 `hpcgnn.ops.pieces` computes with addresses as plain numbers; `Arena` owns the memory.
 """
@@ -22,9 +22,9 @@ import torch
 
 from hpcgnn.ops.pieces import CHUNK, MIN_BYTES, Move, Places
 
-MAP_NORESERVE = 0x4000           # of Linux's sys/mman.h
+MAP_NORESERVE = 0x4000           # from Linux's sys/mman.h
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
-OVERSIZE = 16                    # addresses reserved, in physical memories: they cost nothing until they are used
+OVERSIZE = 16                    # reserved addresses, in multiples of the physical memory; unused ones cost nothing
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Arena:
     def _move(self, move: Move) -> None:
         if _moves_pages(self.address + move.source, self.address + move.target, move.num_bytes):
             return
-        # A system may move at most what was moved together: try halves; pages that stay are given back.
+        # A system may refuse to move pages that were not moved together: try halves; pages that stay are given back.
         half = move.num_bytes // CHUNK // 2 * CHUNK
         if not half:
             _LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)
@@ -106,7 +106,7 @@ def _open_arena() -> Arena | None:
         return None
     can_move = _system_moves_pages()
     if not can_move:
-        logger.info("pages can't be moved on this system: memory that is free in parts too small stays unused")
+        logger.info("pages can't be moved on this system: free memory in too small parts stays unused")
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return Arena(-(-OVERSIZE * physical // (4 * CHUNK)) * 4 * CHUNK, can_move)

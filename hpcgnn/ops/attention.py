@@ -38,14 +38,14 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     matrix : SparseRows                      scales are ignored; self-loops must be stored entries, else KernelError
     target : (matrix.num_rows, num_heads) float32
     source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column, which gets alpha 0
-    slope : float                            of LeakyReLU below 0
-    dtype : torch.dtype                      of alpha; float32 on the host
+    slope : float                            slope of LeakyReLU below 0
+    dtype : torch.dtype                      type of alpha; float32 on the host
 
-    Returns (num_entries, num_heads) of dtype, rounded once: off by 2^-11 of itself in float16 (2^-25 below 2^-14), by
-    2^-8 in bfloat16; zeros in a row with absent columns only.
+    Returns (num_entries, num_heads) of dtype, rounded once, with a relative error of 2^-11 in float16 (absolute 2^-25
+    below 2^-14) or 2^-8 in bfloat16; zeros in a row with absent columns only.
 
     Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
-    overflows (HalfGNN, Section 3.1.2), and alpha stays in the range of 16 bits (Section 4.4).
+    overflows (HalfGNN, Section 3.1.2) and alpha stays in the range of 16 bits (Section 4.4).
     """
     _check_scores(matrix, target, source)
     return _edge_softmax.on(target.device)(matrix, target, source, slope, dtype)
@@ -75,8 +75,8 @@ def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray
 def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
     """SDDMM: out[e, head] = <left[v], right[u]> over the columns of a head, for each entry e = (v, u).
 
-    left has a row per row of the matrix, right one per column, both of one storage type. Returns (num_entries,
-    num_heads) float32, on a device of the rows' type; summed in float32 and rounded once.
+    left has one row per row of the matrix, right one row per column, both in one storage type. Returns (num_entries,
+    num_heads) float32, on a device in the rows' type; summed in float32 and rounded once.
 
     Reference: HalfGNN, Sections 4.2 and 4.4. Deviation: sums are float32.
     """
@@ -93,7 +93,7 @@ class _Attend(torch.autograd.Function):
         (matrix, transposed, entry_index), z = adjacency, z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
-            # exp(-inf) = 0: an absent node gets no share of the softmax.
+            # exp(-inf) = 0, so an absent node gets no share of the softmax.
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope,
                              entry_dtype.on(z.device)(z))
@@ -106,7 +106,7 @@ class _Attend(torch.autograd.Function):
         z, vectors, score, alpha, entry_weight = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
         gradient = gradient.contiguous()
-        # The product passes over the weights once a head, so they are laid in its order first.
+        # The product passes over the weights once per head, so they are first put into its order.
         of_source = _take_entries.on(z.device)(_weighed(alpha, entry_weight), entry_index)
         z_gradient = multiply_weighted(transposed, gradient, of_source)
         entry_gradient = _weighed(sampled_products(matrix, gradient, z, alpha.shape[1]), entry_weight)
@@ -137,9 +137,9 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, adjacency: tuple[SparseRows, 
     adjacency : (matrix, transposed, entry_index)                  the same entries by rows and by columns, and the
                                                                    position in matrix, (num_entries,) int64, of each
                                                                    entry of transposed
-    slope : float                                                  of LeakyReLU below 0
+    slope : float                                                  slope of LeakyReLU below 0
     is_present : (matrix.num_columns,) bool                        rows of z that are sources, all by default; entries
-                                                                   of the others count as not stored. All must be finite
+                                                                   of other rows are ignored. All rows must be finite
     entry_weight : (num_entries,) float32                          w, applied after the softmax; 1 by default
 
     Raises KernelError for self-loops that are not stored.

@@ -19,7 +19,7 @@ from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.simd import simd_level
 
 LARGEST_BIT_WIDTH = 8
-PAD8, PAD128 = 8, 128      # lines are padded to a multiple of one of them
+PAD8, PAD128 = 8, 128      # lines are padded to a multiple of one of these
 STEP_BITS = 128            # the contracted side is padded to whole steps
 WORD_BITS = 32
 LARGEST_SUM = 2**31 - 1
@@ -67,7 +67,7 @@ class CodeRange:
 
 @dataclass(frozen=True)
 class LineValues:
-    """Codes of a line stand for zero_point + step * code; `sum` is step * their sum. (num_lines,) float32 each."""
+    """A line's codes stand for zero_point + step * code; `sum` is step * sum of codes. (num_lines,) float32 each."""
 
     step: torch.Tensor
     zero_point: torch.Tensor
@@ -111,7 +111,7 @@ def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_pad
 
 
 def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of the codes of finite float32 values, quantized while packed; low and step are single or one per line."""
+    """Planes of the codes of finite float32 values, quantized while packed; low and step are single or per line."""
     lines = _empty_lines(values, torch.float32, codes.bit_width, is_by_column, line_padding)
     if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
         raise KernelError(f"{lines.num_lines} lines need 1 or {lines.num_lines} lows and steps, "
@@ -134,8 +134,8 @@ def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None =
 
     It is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
 
-    Returns (left.num_lines, right.num_lines) int32; with a rescaling float32 values; with a code range too, BitLines of
-    the values' codes along the columns, one per row. Raises KernelError for sums that could pass 2^31 - 1.
+    Returns (left.num_lines, right.num_lines) int32; with a rescaling, float32 values; with a code range too, BitLines
+    of the values' codes, one line per row. Raises KernelError for sums that could pass 2^31 - 1.
 
     Reference: QGTC, Eq. (5)-(7).
     """
@@ -147,7 +147,7 @@ def check_product(length: int, left_width: int, right: BitLines) -> None:
     """Raise KernelError if the contracted sides disagree, or an int32 sum of products could overflow."""
     if length != right.length:
         raise KernelError(f"a product contracts {length} columns of its left side with {right.length} rows of its "
-                          "right side; they must be as many")
+                          "right side; the numbers must be equal")
     largest = length * (2**left_width - 1) * (2**right.bit_width - 1)
     if largest > LARGEST_SUM:
         raise KernelError(f"sums of {length} products of {left_width}-bit and {right.bit_width}-bit codes can reach "

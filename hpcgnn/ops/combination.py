@@ -25,7 +25,7 @@ WAYS = ("auto", "dense", "bits", "sparse", "serial")
 
 def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int = 8, weight_bits: int = 8,
             way: str = "auto") -> torch.Tensor:
-    """codes @ weight_codes.T, the same integers whatever the way.
+    """codes @ weight_codes.T, the same integers in every way.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
     weight_codes : (num_outputs, dim) int8, contiguous
     code_bits, weight_bits : int, 1 to 8      enough for every code, sign included
     way : {"auto", "dense", "bits", "sparse", "serial"}
-        serial: sparse, and zero bits of the other codes are skipped too
+        serial: sparse, and also skips zero bits of nonzero codes
 
     Returns
     -------
@@ -42,11 +42,11 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
     Raises
     ------
     KernelError      wrong types, shapes, widths or way; sums that could pass 2^31 - 1, judged by dim and the bits; or,
-                     where sums depend on it, a code that needs more bits than were named
+                     if sums depend on it, a code that needs more bits than were named
 
     Reference: MEGA, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies whole values, two in one
-    instruction; the paper takes their bits one after the other, which is "serial". On a processor that is slower,
-    because each set bit costs an addition: only `bench` runs it.
+    instruction; the paper takes their bits one after the other, which is "serial". This is slower on a processor,
+    because each set bit costs one addition: only `bench` runs it.
     """
     check_combination(codes, weight_codes, code_bits, weight_bits, way)
     return _combine.on(codes.device)(codes, weight_codes, code_bits, weight_bits, way)
@@ -86,11 +86,12 @@ def check_combination(codes: torch.Tensor, weight_codes: torch.Tensor, code_bits
     check_sums(codes.shape[1], code_bits, weight_bits, codes.dtype == torch.int8)
 
 
-# What is timed to know the machine: rows, columns, outputs of a narrow and a wide map; one in so many codes is not 0.
+# Products timed to rate the machine: rows, columns, outputs of a narrow and a wide map; one in this many codes is not
+# 0.
 PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS, PROBE_SPARSITY = 384, 512, (32, 128), 16
 REPEAT = 3
 SAMPLED = 16
-LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs of a register, by level
+LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs per register, by level
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,9 @@ class Rates:
 
     Attributes
     ----------
-    panel, table : a weight laid out for the dense and for the sparse product
-    dense, entry : a code times a weight, for all codes and for nonzero ones
-    scan, listed : looking at a code, and listing a nonzero one
-    bit : a bit of a code times a bit of a weight
-    pack : one bit of one code, or weight, into its plane
+    panel, table : to lay out one weight for the dense and for the sparse product dense, entry : to multiply a code by a
+    weight, for all codes and for nonzero ones scan, listed : to read a code, and to list a nonzero one bit : to
+    multiply a bit of a code by a bit of a weight pack : to put one bit of a code, or weight, into its plane
     """
 
     panel: float
@@ -121,7 +120,7 @@ def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_b
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
-    # Products of bytes are exact whatever was named: they need it only to be sure of their sums.
+    # Products of bytes are exact for all codes; the named bits only serve to bound their sums.
     if way == "bits" or codes.shape[1] * largest_product(8, 8, codes.dtype == torch.int8) > LARGEST_SUM:
         _check_codes("codes", codes, code_bits)
         _check_codes("weights", weight, weight_bits)
@@ -132,7 +131,7 @@ def _combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_b
 
 def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, weight_bits: int,
                    is_serial: bool) -> tuple[torch.Tensor, int, int]:
-    """Rows [first, last) of a package stream @ weight.T in int32, then the fault found, or 0, and its row."""
+    """Rows [first, last) of a package stream @ weight.T in int32, then the number of a fault, or 0, and its row."""
     simd_level()
     if weight_bits < LARGEST_BIT_WIDTH:
         _check_codes("weights", weight, weight_bits)
@@ -149,7 +148,7 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
     seconds = {"dense": rates.panel * weights + rates.dense * size * dense_outputs,
                "sparse": rates.table * weights + rates.scan * size
                          + density * size * (rates.listed + rates.entry * sparse_outputs)}
-    # Products of planes add codes without signs, so their sums are larger.
+    # Products of planes add unsigned codes, so their sums are larger.
     if dim * (2**code_bits - 1) * (2**weight_bits - 1) <= LARGEST_SUM:
         seconds["bits"] = (rates.bit * code_bits * weight_bits * size * dense_outputs
                            + rates.pack * (code_bits * size + weight_bits * weights))
@@ -164,7 +163,7 @@ def measured_rates(level: str, num_threads: int) -> Rates:
     few = torch.rand(zeros.shape, generator=torch.Generator().manual_seed(0)) * PROBE_SPARSITY < 1
     codes, num_codes, size = few.view(torch.uint8), int(few.sum()), few.numel()
     narrow, wide = (torch.ones(outputs, PROBE_DIM, dtype=torch.int8) for outputs in PROBE_OUTPUTS)
-    # Of one row, a product is little else than the layout of its weights.
+    # With one row, a product spends nearly all its time on the layout of its weights.
     panel, dense = (seconds_of(partial(_combine_bytes, rows, wide)) for rows in (codes[:1], codes))
     table, table_wide = (seconds_of(partial(_combine_entries, zeros[:1], weight)) for weight in (narrow, wide))
     scan, gathered, gathered_wide = (seconds_of(partial(_combine_entries, *case)) for case in (
@@ -177,7 +176,7 @@ def measured_rates(level: str, num_threads: int) -> Rates:
         "listed": (gathered - scan) / num_codes - entry * len(narrow),
         "bit": seconds_of(partial(multiply_bits, planes, wide_planes)) / (size * len(wide)),
         "pack": seconds_of(partial(pack_codes, codes, 1, False)) / size}
-    # What a disturbed clock turns below zero costs next to nothing.
+    # If a disturbed clock gives a negative rate, the piece costs next to nothing.
     return Rates(**{name: max(value, 0.0) for name, value in seconds.items()})
 
 

@@ -22,7 +22,7 @@ MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
 (DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE,
  INITIAL) = range(11)
-ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # by the purpose that rounds the rows
+ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # rounding purpose -> rotation purpose
 
 
 class CounterKey(NamedTuple):
@@ -30,7 +30,7 @@ class CounterKey(NamedTuple):
 
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL}
-    layer : int in [0, 4096)     for SUM a step of the epoch
+    layer : int in [0, 4096)     for SUM, the step of the epoch
     part : int in [0, 65536)     rank that sends a gradient, so that errors of two ranks on one node differ; else 0
 
     Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.
@@ -51,7 +51,7 @@ class CounterKey(NamedTuple):
         return self.purpose << 28 | self.layer << 16 | self.part
 
     def rotation(self) -> CounterKey:
-        """Key of the rotation of the rows that this key rounds. Raises KernelError unless FORWARD or BACKWARD."""
+        """Key for the rotation of the rows that this key rounds. Raises KernelError unless FORWARD or BACKWARD."""
         if self.purpose not in ROTATION_OF:
             raise KernelError(f"rows are rotated for purposes {FORWARD} and {BACKWARD}, found {self.purpose}")
         return self._replace(purpose=ROTATION_OF[self.purpose])

@@ -20,7 +20,7 @@ class _CrossEntropy(torch.autograd.Function):
         for rows in _blocks(len(logits)):
             chosen[rows] = functional.log_softmax(logits[rows].float(), 1).gather(1, labels[rows, None])
         ctx.save_for_backward(logits, labels)
-        # Of one column, so that the rows are added in the order in which torch adds them.
+        # One column, so that the rows are added in the order in which torch adds them.
         return functional.nll_loss(chosen, torch.zeros_like(labels), reduction="sum")
 
     @staticmethod

@@ -1,7 +1,8 @@
 """Products of rows with a weight matrix, forward and backward; rows may be float32, bfloat16 or float16.
 
-Sums are float32 whatever the rows' type. On the host our kernel widens blocks of rows to float32 and sums in one order
-for any number of rows and threads. If the processor multiplies bfloat16, oneDNN computes the products of bfloat16 rows.
+Sums are float32 for rows of any type. On the host hpcgnn's kernel widens blocks of rows to float32 and sums in one
+order for any number of rows and threads. If the processor multiplies bfloat16, oneDNN computes products of bfloat16
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T, added to `out` if given: (n, in_dim), (out_dim, in_dim) and (n, out_dim) of one type."""
+    """rows @ weight.T, added to `out` if given; all of one type, (n, in_dim), (out_dim, in_dim) and (n, out_dim)."""
     return _map_rows.on(rows.device)(rows, weight, out)
 
 
@@ -37,12 +38,12 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
-    """Sum of |rows|, (dim,) float64; rounded to float32 it is the same however ranks share the float32 rows."""
+    """Sum of |rows|, (dim,) float64; rounded to float32 it does not depend on how ranks share the float32 rows."""
     check_rows(rows, len(rows), "column magnitudes", torch.float32)
     return _column_magnitudes.on(rows.device)(rows)
 
 
-# oneDNN spends 0.6 ms on a number of rows that it has not met, as steps have: it gets multiples of these.
+# oneDNN needs 0.6 ms for each new number of rows, and steps differ in it: it gets multiples of this number.
 ROWS_ALIKE = 64
 
 
@@ -60,7 +61,7 @@ def _map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | 
 def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if not _is_for_onednn(rows):
         return _own_gradient(gradient, rows)
-    # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and our kernel the rest.
+    # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and hpcgnn's kernel the rest.
     met = _rows_alike(rows)
     total = (gradient[:met].t() @ rows[:met]).float()
     return total if met == len(rows) else total.add_(_own_gradient(gradient[met:], rows[met:]))

@@ -22,8 +22,8 @@ from hpcgnn.ops.integer_layers import LARGEST_PRODUCT, DegreeScales, IntegerLaye
 from hpcgnn.ops.integer_rows import fixed_vectors, refuse
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
 
-HUB_ENTRIES = 512          # of a row; longer ones are summed in chunks of so many before the others
-LARGEST_ENTRY = 255        # of a field, with what is added to it
+HUB_ENTRIES = 512          # rows with more entries (hubs) are summed first, in chunks of this size
+LARGEST_ENTRY = 255        # largest value of a field, offset included
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class RowPlanes:
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows that each row sums, as CSR; rows from num_rows on are others', for which the caller brings mapped codes.
+    """Rows that each row sums, as CSR; rows from num_rows on belong to other ranks, and the caller brings their codes.
 
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32      on the device
     hub : (num_rows,) int32 or None         place of each long row among hubs, or -1
     chunk_hub : (num_chunks,) int32 or None         hub of each chunk of entries
     chunk_bounds : (num_chunks, 2) int64 or None    entries of each chunk
-    chunk_row : (num_chunks,) int64 array or None   row of each chunk, ascending; on the host
+    chunk_row : (num_chunks,) int64 array or None   row of each chunk, ascending; this one on the host
     """
 
     indptr: torch.Tensor
@@ -87,7 +87,7 @@ class Entries:
         arrays = [torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices)]
         if not len(hubs):
             return cls(*arrays)
-        # Long rows are summed in chunks first, by many warps; the finishing kernel reads their sums.
+        # Long rows are summed first, in chunks by many warps; the finishing kernel reads these sums.
         hub = np.full(len(counts), -1, np.int32)
         hub[hubs] = np.arange(len(hubs))
         chunk_row = np.searchsorted(indptr, bounds[:, 0], "right") - 1
@@ -100,7 +100,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class SlotTiles:
-    """Rows that each row sums, as tiles over slots; batches begin at multiples of 128, so no tile has edges of two.
+    """Rows that each row sums, as tiles over slots. Batches begin at multiples of 128, so no tile mixes two batches.
 
     slot_row, (num_slots,) int32, is the row in each slot, or -1; begin, column and words are as in
     `hpcgnn.ops.tiles.TileList`, over slots, on the device.
@@ -120,7 +120,7 @@ class SlotTiles:
 class DeviceNodes:
     degree: torch.Tensor                  # (num_rows,) int32, in-degrees in the whole graph
     count: torch.Tensor                   # (num_rows,) int32, summed entries
-    factors: list[torch.Tensor | None]    # of the rows, per layer
+    factors: list[torch.Tensor | None]    # factors of the rows, per layer
 
 
 def words_a_plane(length: int) -> int:
@@ -136,7 +136,7 @@ def hub_chunks(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First slot of each batch and the number of slots, (num_batches + 1,) int64, and slot_row of `SlotTiles`."""
+    """First slot of each batch, then the number of all slots, (num_batches + 1,) int64; and slot_row of `SlotTiles`."""
     counts = np.diff(row_begin)
     first = np.concatenate([[0], np.cumsum(-(-counts // TILE_COLUMNS) * TILE_COLUMNS)]).astype(np.int64)
     slot_row = np.full(first[-1], -1, np.int32)
@@ -145,7 +145,7 @@ def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, slot_row
 
 
-WIDEST = 4096              # columns with sums in a block's shared memory, eight rows at a time
+WIDEST = 4096              # most columns whose sums fit a block's shared memory, eight rows at a time
 
 
 def field_bits_of(bit_width: int) -> int:
@@ -153,11 +153,11 @@ def field_bits_of(bit_width: int) -> int:
 
 
 class WeightPlanes:
-    """Weight codes (num_outputs, in_dim) int8 as planes in two's complement, as few as hold them."""
+    """Weight codes (num_outputs, in_dim) int8 in two's complement, as the fewest planes that hold them."""
 
     def __init__(self, codes: np.ndarray, device: torch.device):
         self.num_outputs, self.in_dim = codes.shape
-        # -c - 1 of a negative code needs as many bits as it does: the sign is one more.
+        # A negative code c needs as many bits as -c - 1, plus one for the sign.
         bit_width = int(np.where(codes < 0, -1 - codes.astype(np.int16), codes).max(initial=0)).bit_length() + 1
         unsigned = (codes.view(np.uint8) & np.uint8((1 << bit_width) - 1)).astype(np.uint8)
         lines = pack_codes(torch.from_numpy(np.ascontiguousarray(unsigned)), bit_width, False)
@@ -166,7 +166,7 @@ class WeightPlanes:
         self._corrections: dict[int, torch.Tensor] = {}
 
     def correction(self, offset: int) -> torch.Tensor:
-        """What `offset` in every code of a row adds to each output, (num_outputs,) int32."""
+        """Amount that an `offset` in every code of a row adds to each output, (num_outputs,) int32."""
         if offset not in self._corrections:
             self._corrections[offset] = self._sums * offset
         return self._corrections[offset]
@@ -212,21 +212,21 @@ class DeviceLayer:
         self.vectors = None
         if layer.attention is not None:
             fixed = fixed_vectors(layer.attention.vectors, layer.attention.heads)
-            # Copied also where the host stands for a device, so that it begins where torch's memory does.
+            # Copied even if the host stands for a device, so that it is aligned like torch's memory.
             self.vectors = torch.from_numpy(fixed).to(device, torch.int64, copy=True)
 
     @property
     def needs_fields(self) -> bool:
-        """Whether rows read their own mapped codes from fields although neighbors' are read from planes."""
+        """Whether rows read their own mapped codes from fields although neighbors' codes are read from planes."""
         return self.settings.adds_near
 
 
 class DeviceLayers:
     """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
 
-    `sums` are Entries or, if no layer attends, SlotTiles; the caller brings mapped codes for num_others rows.
-    result_dims are the columns of both results. `fields`, (num_rows + num_others, field_words) int32, are a layer's
-    mapped codes, once it has been mapped; every second one has the same memory.
+    `sums` are Entries or, if no layer has attention, SlotTiles; the caller brings mapped codes for num_others rows.
+    result_dims are the columns of both results. `fields`, (num_rows + num_others, field_words) int32, are the mapped
+    codes of each layer after its map; every second layer uses the same memory.
     """
 
     def __init__(self, layers: list[DeviceLayer], rows: RowPlanes, nodes: DeviceNodes, sums: Entries | SlotTiles,
@@ -239,17 +239,17 @@ class DeviceLayers:
             raise KernelError("tiles sum neighbors of the same rows, and attention weighs them one by one")
         self._faults = torch.zeros(1, dtype=torch.int32, device=self._device)
         size = max(one.field_words for one in layers)
-        # Mapped codes of two layers exist at once: the one that is summed, and the next one.
+        # Mapped codes of two layers exist at once: the layer being summed, and the next one.
         tables = [torch.zeros((self._num_rows + num_others) * size, dtype=torch.int32, device=self._device)
                   for _ in range(min(2, len(layers)))]
         self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)
                        for number, one in enumerate(layers)]
-        self._planes: list[RowPlanes | None] = [None] * len(layers)      # that the layer after reads
+        self._planes: list[RowPlanes | None] = [None] * len(layers)      # planes that the next layer reads
         self.result_dims = result_dims(layers)
         self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device)
                                       for dim in self.result_dims)
         self._tapes: dict[tuple[int, ...] | str, Any] = {}
-        self._made = [rows.words, *tables, self._logits, self._hidden]      # rows of any form, that all passes share
+        self._made = [rows.words, *tables, self._logits, self._hidden]      # memory that all passes share
 
     @property
     def dims(self) -> list[int]:
@@ -291,7 +291,7 @@ class DeviceLayers:
         fields = self.fields[number][:self._num_rows] if tiles is None or layer.needs_fields else None
         self._kernels.map_codes(layer, self._rows, self._nodes.degree, factor, fields, tiles, self._columns,
                                 self._faults)
-        # Maps of the row itself are read when these rows' planes are still there.
+        # Maps of the row itself are computed while these rows' planes still exist.
         self._own = None if layer.own is None else self._kernels.map_sums(self._rows, layer.own)
         self._made += [] if self._own is None else [self._own]
 
@@ -324,7 +324,7 @@ class DeviceLayers:
         """Copy both results to float32 host rows of `result_dims` columns; KernelError for NaN."""
         logits.copy_(self._logits, non_blocking=True)
         hidden.copy_(self._hidden, non_blocking=True)
-        refuse(int(self._faults.item()))      # which waits for all that was queued before
+        refuse(int(self._faults.item()))      # this waits for everything queued before
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         refuse(int(self._faults.item()))

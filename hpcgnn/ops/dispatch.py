@@ -1,4 +1,4 @@
-"""Chooses the function that computes an operation: the host's, or the one of the same name in ops/cuda.
+"""Chooses the function that computes an operation: the host's, or the function of the same name in ops/cuda.
 
     @by_device("dense")
     def _map_rows(rows, weight, out):      # the host's function; a device has map_rows of ops/cuda/dense.py
@@ -21,11 +21,11 @@ import torch
 from hpcgnn.errors import KernelError
 
 _operations: list[Operation] = []
-_device_types = {"cuda"}      # of tensors that ops/cuda computes
+_device_types = {"cuda"}      # device types for which ops/cuda computes
 
 
 class Operation:
-    """One operation: the host's function, and the file that has the device's; see `by_device`."""
+    """One operation: the host's function, and the file with the device's; see `by_device`."""
 
     def __init__(self, host: Callable, file: str):
         self.host, self._file, self._name = host, file, host.__name__.lstrip("_")
@@ -47,21 +47,21 @@ class Operation:
 
 
 def by_device(file: str) -> Callable[[Callable], Operation]:
-    """Decorate the host's function of an operation, which a device has in ops/cuda/`file`.py."""
+    """Decorate the host's function of an operation; the device's is in ops/cuda/`file`.py."""
     return lambda host: Operation(host, file)
 
 
 def device_kernels(file: str, device: torch.device, asker: str = "") -> ModuleType:
-    """Module ops/cuda/`file`.py, which computes for tensors on `device`.
+    """Module ops/cuda/`file`.py, for tensors on `device`.
 
-    Raises KernelError if ops/cuda has no such file, or does not compute for such a device.
+    Raises KernelError if ops/cuda has no such file, or does not support the device.
     """
     if device.type in _device_types:
         name = f"hpcgnn.ops.cuda.{file}"
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # A library that the file needs and does not find is another error.
+            # If the file itself needs a missing library, that is another error.
             if not name.startswith(error.name or "?"):
                 raise
     raise KernelError(f"{asker or file} has no kernel for device {device}; move the tensor to the CPU")

@@ -19,7 +19,7 @@ class CodeGradients(NamedTuple):
     """Gradients of quantized values.
 
     of_values : (n, dim) float32 or None      the upstream gradient where a value is not clipped, else 0
-    of_step : float32, of the step's shape    sum of gradient * (signed code - x / step where x is not clipped)
+    of_step : float32, in the step's shape    sum of gradient * (signed code - x / step where x is not clipped)
     clipped : (n, 1) float32 or None          sum of gradient * sign(x) where x is clipped; None for steps of columns
     """
 
@@ -76,7 +76,7 @@ def _quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code
                               local_weight: float | None, needs_values: bool) -> CodeGradients:
     of_values = empty(tuple(values.shape)) if needs_values else None
     of_step = torch.empty(step.shape)
-    # What is clipped is summed per row, beside a step per row.
+    # If each row has its own step, clipped values are summed per row.
     clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)
     kernels.fake_quantize_backward(
         values.detach().numpy(), gradient.detach().numpy(), *_scales(values, step, max_code), local_weight is not None,

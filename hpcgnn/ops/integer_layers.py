@@ -20,9 +20,9 @@ from hpcgnn.ops.row_codes import RowBits
 from hpcgnn.ops.simd import simd_level
 from hpcgnn.ops.tiles import BatchTiles
 
-PADDING = 32                     # columns, of ext/src/integer_layers.c
-LARGEST_PRODUCT = 255 * 127      # of two codes
-HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
+PADDING = 32                     # columns, as in ext/src/integer_layers.c
+LARGEST_PRODUCT = 255 * 127      # largest product of two codes
+HAS_NAN, NO_SPACE = 1, 2         # as in ext/src/integer_layers.h
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DegreeScales:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention of a layer, on devices: vectors (2, outputs of map) float64 score destinations and sources."""
+    """Attention of a layer, on devices: `vectors`, (2, outputs of map) float64, score destinations and sources."""
 
     vectors: np.ndarray
     heads: int
@@ -45,20 +45,20 @@ class AttentionHeads:
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """One convolution, with or without a second map, or one of the row itself; see ext/src/integer_layers.h.
+    """One convolution, with or without a second map or a map of the row itself; see ext/src/integer_layers.h.
 
     map : (num_outputs, in_dim) int8     weight codes of the rows that are summed
-    own, second : int8 of this form, or None      map of the row itself; map of the result
+    own, second : int8 in this form, or None      map of the row itself; map of the result
     ratio, mapped_step, bias, own_scale : (padded outputs of map,) float32
-    rows : DegreeScales                  of the codes that it reads
+    rows : DegreeScales                  scales of the codes that it reads
     row_factor : (num_rows,) float32 or None
-    mapped_bits : int                    of the codes that are summed, sign included
+    mapped_bits : int                    bits of the codes that are summed, sign included
     takes_tiles : (num_batches,) uint8 or None      batches summed by tiles instead of gathering
     adds_near : bool                     the sum includes the row's own mapped codes
-    scales_mapped : bool                 mapped rows are multiplied by row_factor too
+    scales_mapped : bool                 mapped rows are also multiplied by row_factor
     second_scale, second_bias : (padded outputs of second,) float32
-    second_rows : DegreeScales           of the codes that `second` reads
-    norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it; not in a last layer
+    second_rows : DegreeScales           scales of the codes that `second` reads
+    norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm after it; None in a last layer
     attention : AttentionHeads or None   weighs neighbors and the row itself, in place of a sum
     """
 
@@ -99,8 +99,8 @@ class IntegerLayer:
 class BatchedLayers:
     """Passes of the same layers over the same batches.
 
-    indices belong to tiles.indptr, (num_entries,) int32, each in its batch; in_degree, (num_rows,) int32, counts in
-    the whole graph; rows are BitLines of num_rows lines, and if is_signed half their range was added to the codes.
+    indices, (num_entries,) int32, belong to tiles.indptr and count within each batch; in_degree, (num_rows,) int32,
+    counts in the whole graph; rows are BitLines of num_rows lines; if is_signed, half the range was added to the codes.
 
     Raises KernelError for no row, feature or layer at all.
     """
@@ -112,7 +112,7 @@ class BatchedLayers:
             raise KernelError("layers over batches were given no row")
         for layer in layers:
             if layer.takes_tiles is None or layer.takes_tiles.shape != (tiles.num_batches,):
-                raise KernelError(f"a layer over {tiles.num_batches} batches needs a choice of tiles for each")
+                raise KernelError(f"a layer over {tiles.num_batches} batches needs one choice of tiles per batch")
         if tiles.largest_batch * 255 > LARGEST_SUM:
             raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; "
                               "cut smaller batches")
@@ -125,7 +125,7 @@ class BatchedLayers:
         return self._kernel.space_bytes(self._tiles.row_begin) * torch.get_num_threads()
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits and what the last layer reads (nothing if that is the input), float32. Raises KernelError for NaN."""
+        """Logits, and the rows that the last layer reads (none if it reads the input), float32; KernelError for NaN."""
         num_rows = int(self._tiles.row_begin[-1])
         logits, hidden = (empty((num_rows, dim)).numpy() for dim in (self._out_dim, self._hidden_dim))
         tiles = self._tiles
@@ -138,11 +138,11 @@ class GraphLayers:
     """Passes of the same layers over one graph, convolution by convolution, some rows at a time.
 
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32
-        rows to sum: of this graph, and from num_rows on of others, for which the caller writes `mapped`
-    in_degree : (num_rows,) int32      in the whole graph
+        rows to sum; rows from num_rows on belong to other ranks, and the caller writes their `mapped`
+    in_degree : (num_rows,) int32      counted in the whole graph
     rows : RowBits of num_rows rows of num_features codes
     keeps_codes : bool                 keep the codes that each convolution reads, for `codes`
-    mapped : list of MappedRows        of each convolution; every second one has the same memory
+    mapped : list of MappedRows        one per convolution; every second one has the same memory
 
     Raises KernelError for an entry without a row, or no feature or layer at all.
     """
@@ -158,7 +158,7 @@ class GraphLayers:
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = max(self._kernel.code_form(number)[1] for number in range(1, len(layers)))
             self._codes = empty((num_rows, stride), torch.uint8).numpy()
-        # Mapped codes of two layers exist at once, the one that is summed and the next one: two tables are enough.
+        # Mapped codes of two layers exist at once, the layer being summed and the next one, so two tables are enough.
         forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
         sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
         self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]
@@ -180,7 +180,8 @@ class GraphLayers:
     def convolve(self, number: int, first: int, stop: int, logits: np.ndarray, hidden: np.ndarray) -> None:
         """Run a convolution on the rows first .. stop - 1, and map them for the next one. Raises KernelError for NaN.
 
-        The last one writes logits (num_rows, out_dim), the one before hidden, what the last one reads; float32.
+        The last convolution writes logits (num_rows, out_dim), the one before writes `hidden`, which the last one
+        reads; both float32.
         """
         self._forward(number, first, stop, logits, hidden)
 
@@ -257,7 +258,7 @@ def _check_layers(layers: list[IntegerLayer], shape: tuple[int, int], in_degree:
     for number, layer in enumerate(layers):
         _check_layer(layer, num_rows)
         if number and layer.in_dim != layers[number - 1].out_dim:
-            raise KernelError(f"layer {number} reads {layer.in_dim} columns, expected those of the layer before, "
+            raise KernelError(f"layer {number} reads {layer.in_dim} columns, expected as many as the layer before has, "
                               f"{layers[number - 1].out_dim}")
 
 
@@ -265,7 +266,7 @@ def _check_layer(layer: IntegerLayer, num_rows: int) -> None:
     for weight, in_dim in ((layer.map, layer.in_dim), (layer.own, layer.in_dim), (layer.second, len(layer.map))):
         _check_weight(weight, in_dim)
     if layer.own is not None and len(layer.own) != len(layer.map):
-        raise KernelError(f"a map of the row itself has {len(layer.own)} outputs, expected as many as that of its "
+        raise KernelError(f"a map of the row itself has {len(layer.own)} outputs, expected as many as the map of its "
                           f"neighbors, {len(layer.map)}")
     by_row, by_map, by_out = (num_rows,), (padded(len(layer.map), PADDING),), (padded(layer.out_dim, PADDING),)
     expected = [(layer.ratio, by_map), (layer.mapped_step, by_map), (layer.bias, by_map),
@@ -284,8 +285,8 @@ def _check_layer(layer: IntegerLayer, num_rows: int) -> None:
         expected += [(layer.norm_weight, by_out), (layer.norm_bias, by_out)]
     if any(array is None or array.dtype != np.float32 or array.shape != shape or (not array.size and num_rows)
            for array, shape in expected):
-        raise KernelError(f"a layer over {num_rows} rows and {len(layer.map)} columns needs float32 scales, one a "
-                          "row, an in-degree or a padded column")
+        raise KernelError(f"a layer over {num_rows} rows and {len(layer.map)} columns needs float32 scales, one "
+                          "per row, in-degree or padded column")
     if layer.scales_mapped and layer.row_factor is None:
         raise KernelError("mapped rows are to be multiplied by the row's factor, and there is none")
 
@@ -295,7 +296,7 @@ def _check_weight(weight: np.ndarray | None, in_dim: int) -> None:
         return
     if weight.dtype != np.int8 or weight.ndim != 2 or weight.shape[1] != in_dim or not weight.size \
             or not weight.flags.c_contiguous:
-        raise KernelError(f"a layer maps {in_dim} columns with contiguous int8 weights, a row an output, found "
+        raise KernelError(f"a layer maps {in_dim} columns with contiguous int8 weights, one row per output, found "
                           f"{weight.dtype} of shape {weight.shape}")
     if in_dim * LARGEST_PRODUCT > LARGEST_SUM:
         raise KernelError(f"sums of {in_dim} products of codes could pass {LARGEST_SUM}; use fewer columns")

@@ -1,7 +1,7 @@
 """Integer models on the host, one operation at a time: sums of neighbors' codes, attention over them, and rescaling.
 
-Sums are exact integers, so results do not depend on the order of neighbors or on the rows beside one. `rescale` turns
-sums back into codes: values = sums · scales + bias, then a code is sign(x) min(floor(|x| / step + 0.5), limit).
+Sums are exact integers, so results do not depend on the order of neighbors or on other rows. `rescale` turns sums back
+into codes: values = sums · scales + bias, then a code is sign(x) min(floor(|x| / step + 0.5), limit).
 `hpcgnn.ops.integer_layers` computes the same bits for all layers at once.
 """
 
@@ -17,7 +17,7 @@ from hpcgnn._ext import integer_rows as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.simd import simd_level
 
-HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # of ext/src/integer_rows.h
+HAS_NAN, IS_NEGATIVE, NO_SCRATCH = 1, 2, 4     # as in ext/src/integer_rows.h
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
             values: np.ndarray | None = None) -> None:
     """Write codes of rescaled rows, their values, (n, dim) float32, or both; source is (n, dim) int32 or float32.
 
-    Raises KernelError for a value that is NaN; a negative value for codes without a sign.
+    Raises KernelError for NaN, or for a negative value if codes have no sign.
     """
     _check("source", source, (np.float32, np.int32), source.shape)
     shape = source.shape
@@ -77,7 +77,7 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
             _check(name, getattr(target, name), (np.float32,), (1,) if len(target.step) == 1 else shape[:1])
     if values is not None:
         _check("values", values, (np.float32,), shape)
-    simd_level()     # refuses an instruction set that this processor lacks
+    simd_level()     # raises an error for an instruction set that this processor lacks
     is_real = source.dtype == np.float32
     own, norm = epilogue.own, epilogue.norm
     refuse(kernels.rescale_rows(
@@ -120,7 +120,7 @@ def _check(name: str, array: np.ndarray, dtypes: tuple, shape: tuple[int, ...]) 
                           f"{' or '.join(np.dtype(one).name for one in dtypes)} of shape {shape}")
 
 
-# Faults that the kernel finds while it sums, by their number.
+# Faults that the kernel finds while it sums, by number.
 SUM_FAULTS = {1: "entries must name rows of codes in [0, {num_codes})",
           2: "indptr must rise within the {num_entries} entries",
           3: "a row may have 8421504 entries at most, or its sum could overflow"}
@@ -154,8 +154,8 @@ def sum_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: n
     return out
 
 
-SCORE_BITS = 36               # of fixed point, as in ext/src/code_attention.h
-LARGEST_SUM = 2**52           # float64 holds every integer of that magnitude and of twice it
+SCORE_BITS = 36               # bits of fixed point, as in ext/src/code_attention.h
+LARGEST_SUM = 2**52           # float64 holds every integer up to twice this magnitude
 LARGEST_CODE = 128
 # Factors of weights: 2^-(i / 2^10) and 2^-(i / 2^20) in fixed point of 30 bits.
 WEIGHT_TABLES = tuple(np.rint(np.exp2(30 - np.arange(1024) / resolution)).astype(np.int64)
@@ -172,8 +172,8 @@ class Scores:
 def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:
     """<codes of a head, vector of a head>, exact after vectors are rounded to multiples of 2**-36.
 
-    codes is (n, dim) int8, and heads share the columns evenly; of vectors, (2, dim) float64 in units of a code, row 0
-    scores destinations and row 1 sources. Raises KernelError for vectors so large that a score could pass 65,536.
+    codes is (n, dim) int8, and heads share the columns evenly. vectors is (2, dim) float64 in units of a code: row 0
+    scores destinations, row 1 sources. Raises KernelError for vectors so large that a score could pass 65,536.
     """
     if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
             or codes.shape[1] % num_heads:
@@ -181,7 +181,7 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
                           f"share evenly, found shape {vectors.shape}")
     fixed = fixed_vectors(vectors, num_heads)
     scores = Scores(*np.zeros((2, len(codes), num_heads), np.int64))
-    simd_level()     # refuses an instruction set that this processor lacks
+    simd_level()     # raises an error for an instruction set that this processor lacks
     attention_kernels.score_codes(codes, fixed, scores.target, scores.source)
     return scores
 
@@ -190,9 +190,9 @@ def fixed_vectors(vectors: np.ndarray, num_heads: int) -> np.ndarray:
     """Vectors in units of 2**-36, (2, dim) float64 of whole numbers; errors as `score_codes`."""
     fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
     largest = np.abs(fixed.reshape(2, num_heads, -1)).sum(axis=2).max(initial=0)
-    # Below 2**53 float64 holds every sum, in whatever order it is added.
+    # float64 holds every sum below 2**53 exactly, in any order of addition.
     if not largest * LARGEST_CODE < LARGEST_SUM:
-        raise KernelError(f"attention vectors reach {np.abs(vectors).max():g} a code, and scores could pass "
+        raise KernelError(f"attention vectors reach {np.abs(vectors).max():g} per code, and scores could pass "
                           f"{LARGEST_SUM / 2**SCORE_BITS:g}; expected smaller vectors or steps")
     return fixed
 
@@ -202,7 +202,7 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
     """out[v] = sum of alpha[v, u] codes[u] over the entries u of row v and the row itself, head by head.
 
     alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Weights are integers of 23
-    bits, each within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
+    bits, each with an error within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
 
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32, in [0, len(codes))
     codes : (n, dim) int8

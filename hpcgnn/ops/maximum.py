@@ -13,11 +13,11 @@ from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """out[v, j] = largest h[u, j] over the entries u of row v, and which u.
+    """out[v, j] = largest h[u, j] over the entries u of row v, and the u that has it.
 
     `matrix` is unscaled with stored self-loops, else KernelError; h is (matrix.num_columns, dim) float32, bfloat16 or
-    float16. Returns out (matrix.num_rows, dim), 0 without entries and NaN if an entry is, and argmax in int32: the
-    first largest entry, or -1.
+    float16. Returns out (matrix.num_rows, dim), 0 for a row without entries and NaN if an entry is NaN, and argmax in
+    int32: the first largest entry, or -1.
     """
     check_rows(h, matrix.num_columns, "maximum")
     scales = matrix.row_scale, matrix.column_scale, matrix.entry_scale
@@ -30,7 +30,7 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
         out, argmax = row_maximum(matrix, h.contiguous())
-        # Which row was largest is all that the gradient needs.
+        # The gradient only needs the number of the largest row.
         ctx.save_for_backward(argmax)
         ctx.transposed = transposed
         return out
@@ -44,7 +44,7 @@ class _Maximum(torch.autograd.Function):
 def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
     """`row_maximum` without argmax, differentiable in h: a gradient goes to the first largest row.
 
-    `transposed` has the entries of `matrix` by columns, ascending in each column; errors as there.
+    `transposed` has the entries of `matrix` by columns, ascending in each column; errors as in `row_maximum`.
     """
     if h.ndim != 2 or len(h) != matrix.num_columns:
         raise KernelError(f"maximum needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")

@@ -1,7 +1,8 @@
 """Free pieces of a range of addresses, as plain numbers: the memory behind them is the arena's.
 
 `Pieces` gives the smallest free piece that is large enough. `MovingPieces` moves chunks of memory between pieces, so
-that several small free pieces become a large one. `Places` joins both: small tensors lie fixed, large ones may move.
+that several small free pieces become a large one. `Places` joins both: small tensors stay in place, large ones may
+move.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
-MIN_BYTES = 1 << 18              # a tensor that is smaller is torch's own
+MIN_BYTES = 1 << 18              # smaller tensors come from torch
 ALIGNMENT = 1 << 12              # bytes
-CHUNK = 1 << 21                  # bytes of a huge page: what memory is moved in
-LEAST_MOVING = 8 * CHUNK         # a tensor that is smaller would waste too much of its last chunk
-FIXED_SHARE = 1 / 4              # of the addresses: where nothing moves
+CHUNK = 1 << 21                  # bytes of a huge page, the unit in which memory is moved
+LEAST_MOVING = 8 * CHUNK         # a smaller tensor would waste too much of its last chunk
+FIXED_SHARE = 1 / 4              # share of the addresses in which nothing moves
 
 
 class Move(NamedTuple):
@@ -23,7 +24,7 @@ class Move(NamedTuple):
 
 
 class Pieces:
-    """Free parts of a range of addresses, adjacent ones joined; `top` is one more than the highest one ever taken."""
+    """Free parts of a range of addresses, adjacent ones joined; `top` is the end of the highest address ever taken."""
 
     def __init__(self, start: int, num_bytes: int):
         self._free = [(start, num_bytes)] if num_bytes else []    # (start, size), ascending
@@ -54,7 +55,7 @@ class Pieces:
         return self.take(size), size
 
     def give_back(self, start: int, size: int) -> None:
-        # Join with the free part behind, then with the one before.
+        # Join with the free part after it, then with the one before it.
         i = bisect.bisect(self._free, (start, size))
         if i < len(self._free) and start + size == self._free[i][0]:
             size += self._free.pop(i)[1]
@@ -66,10 +67,10 @@ class Pieces:
 
 
 class MovingPieces:
-    """Pieces that get memory from several smaller free ones; `num_filled` bytes have memory, taken or free."""
+    """Pieces that get memory from several smaller free ones; `num_filled` counts bytes with memory, taken or free."""
 
     def __init__(self, start: int, num_bytes: int):
-        self._free, self._bare = Pieces(start, 0), Pieces(start, num_bytes)     # with memory, and without
+        self._free, self._bare = Pieces(start, 0), Pieces(start, num_bytes)     # addresses with memory, and without
         self.num_filled = 0
 
     def take(self, num_bytes: int) -> tuple[int, list[Move]]:

@@ -1,7 +1,7 @@
 """Row-wise operations: dropout, and normalization + ReLU + dropout in one pass, with their backwards.
 
-Masks are not stored. The draw for an element is keyed by its global node id and column, so an element drops on every
-rank alike, and backward draws it again.
+Masks are not stored. The draw for an element is keyed by its global node id and column, so all ranks mask the same
+elements, and backward draws them again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
 
 
 def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey) -> torch.Tensor:
-    """`dropout` of contiguous rows in their own memory and without a gradient."""
+    """`dropout` of contiguous rows in place, without a gradient."""
     check_rows(rows, len(rows), "dropout")
     _check_node_id(node_id, len(rows))
     threshold = _threshold_of(probability)
@@ -64,7 +64,7 @@ def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, k
 class Activation:
     """`activate` as two steps, for a layer that stores rows before their activation and activates them again backward.
 
-    weight, bias, eps and num_back are as in `activate`; a threshold of 0 drops nothing.
+    weight, bias, eps and num_back are as in `activate`; a threshold of 0 masks nothing.
     """
 
     weight: torch.Tensor | None
@@ -87,7 +87,7 @@ class Activation:
         return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
 
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
-        """The activated rows, or the first ones, and what `backward` needs; without a backward `out` may be `rows`."""
+        """The activated rows, or the first of them, and state for `backward`; without backward `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
         out, moments = _activate.on(rows.device)(rows, self, out)
         return out, (rows, moments)
@@ -116,15 +116,15 @@ class Activation:
 class StoredActivation:
     """An `Activation` that stores codes of the rows, one bit per element that passed, and two numbers per row.
 
-    Which elements passed is stored exactly, because codes do not tell it near 0. Backward masks the gradient by these
-    bits first and then goes back through the normalization alone.
+    The bits of elements that passed are exact, since codes near 0 can't tell. Backward masks the gradient by these
+    bits, then goes back through the normalization only.
     """
 
     activation: Activation
     store: RowStore
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
-        # Without a normalization what passed is enough.
+        # Without a normalization the bits of passed elements are enough.
         codes = None if self.activation.weight is None else self.store.encode(rows)
         out, (_, moments) = self.activation.forward(rows, rows)
         return out, (codes, pack_signs(out), moments)
@@ -171,8 +171,8 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
              num_back: int | None = None) -> torch.Tensor:
     """dropout(max(0, LayerNorm(rows))), by one pass forward and one backward, in float32 and stored once.
 
-    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), then `dropout` of u:
-    the same elements drop. NaN passes the maximum.
+    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), then `dropout` of u,
+    which masks the same elements. NaN passes the maximum.
 
     Parameters
     ----------
@@ -180,9 +180,9 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     probability : float in [0, 1), rounded to a multiple of 2**-16
     node_id : (n,) int64            global ids of the rows; not read at probability 0
     key : CounterKey                purpose DROPOUT; not read at probability 0
-    weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
+    weight, bias : (dim,) float32   parameters of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
-    num_back : int or None          only the first num_back rows get a gradient, the others 0; None: all do
+    num_back : int or None          only the first num_back rows get a gradient, the others 0; None: all rows
 
     Raises KernelError for another probability; rows of another type; ids, weight or bias that do not fit the rows.
 
@@ -218,7 +218,7 @@ def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
 
 
-ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # one thread sums the weight gradients of so many rows
+ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums, and most blocks
 
 
 @by_device("pointwise")
@@ -246,7 +246,7 @@ def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activati
                        out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     num_blocks = min(-(-len(rows) // ROWS_A_THREAD), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
-    # Zeros: without rows nothing is written.
+    # Zeros, since nothing is written if there are no rows.
     weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (how.weight, how.bias))
     kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
                               *_dropout_arguments(how.ids(len(rows)), how.key, how.threshold), _floats(how.weight),

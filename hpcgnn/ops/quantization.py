@@ -22,17 +22,17 @@ from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 ROUNDINGS = ("stochastic", "nearest")
 CODES = ("affine", "rotated")
-PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or step
-MOST_ROTATED_COLUMNS = 1 << 15                     # that signs of a rotation are drawn for
+PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or only step
+MOST_ROTATED_COLUMNS = 1 << 15                     # most columns for which a rotation draws signs
 LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
-NO_BAD_ROW = 2**31 - 1        # what a device notes of a message if all its rows can be quantized
+NO_BAD_ROW = 2**31 - 1        # a device's note if all rows of a message can be quantized
 
-Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows on the host, else a tensor beside them
+Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array on the host, else a tensor on the rows' device
 
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Where every row of one message lies; sender and receiver compute it from widths and code.
+    """The place of every row in one message; sender and receiver compute it from widths and code.
 
     Parameters of all rows come first, then the rows' payload, in the order of the rows.
 
@@ -40,7 +40,7 @@ class MessageLayout:
     bit_width : (num_rows,) uint8, of BIT_WIDTHS
     payload_offset, parameter_offset : (num_rows,) int64, bytes from the start of the message
     payload_bytes, parameter_bytes : int
-    code : of CODES                               of rows of 1 to 8 bits; see `quantize_rows`
+    code : one of CODES                           code of rows of 1 to 8 bits; see `quantize_rows`
     """
 
     dim: int
@@ -58,10 +58,10 @@ class MessageLayout:
     def build(cls, bit_width: np.ndarray, dim: int, code: str = "affine") -> MessageLayout:
         """Lay out rows of `dim` columns; KernelError for unknown widths or codes, and rows too wide to be rotated."""
         if code not in CODES:
-            raise KernelError(f"code must be of {CODES}, found {code!r}")
+            raise KernelError(f"code must be one of {CODES}, found {code!r}")
         bit_width = np.ascontiguousarray(bit_width, dtype=np.uint8)
         if not np.isin(bit_width, BIT_WIDTHS).all():
-            raise KernelError(f"bit-widths must be of {BIT_WIDTHS}, found {sorted(set(bit_width.tolist()))}")
+            raise KernelError(f"bit-widths must be among {BIT_WIDTHS}, found {sorted(set(bit_width.tolist()))}")
         has_parameters = bit_width <= LARGEST_PARAMETER_WIDTH
         if code == "rotated" and has_parameters.any() and dim > MOST_ROTATED_COLUMNS:
             raise KernelError(f"rows of at most {MOST_ROTATED_COLUMNS} columns can be rotated, found {dim}; "
@@ -106,18 +106,18 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     """Gather rows, round each to its bit-width and write the message.
 
     A row of 1 to 8 bits becomes stochastic codes, with bfloat16 zero_point (rounded down) and step (rounded up). A row
-    of 32 bits becomes its float32 values; a row of 16 bits is rounded stochastically to bfloat16 if it is stored in
-    float32, else sent as stored. Over keys the expectation of the dequantized row is the row, up to
-    2**-17 + 2**(bits - 22) steps.
+    of 32 bits is sent as float32 values; a row of 16 bits is rounded stochastically to bfloat16 if it is stored in
+    float32, else sent as stored. The expectation of the dequantized row over keys is the row, up to 2**-17 + 2**(bits -
+    22) steps.
 
-    Rounding to the nearest is biased but contractive, as messages that carry a difference need. 8 bits: parameters as
+    Rounding to the nearest is biased but contractive, which messages with differences need. 8 bits: parameters as
     above. 2 and 4 bits: least squares over the row's codes. 1 bit: the means above and below a split, at the row's mean
     or halfway to either end, whichever leaves the least squared error. 16 bits of float32: nearest bfloat16.
 
-    Code "rotated": signs that the key draws and Hadamard transforms first turn a row of 1 to 8 bits, so that its
-    columns resemble Gaussian draws. They are coded evenly about zero: at 1 bit by sign, else at the steps with least
-    squared error for a Gaussian. The only parameter is a bfloat16 step: if stochastic, <decoded, row> = |row|**2, hence
-    unbiased over keys; else the step with the least squared error.
+    Code "rotated": random signs (drawn by the key) and Hadamard transforms first rotate a row of 1 to 8 bits, so that
+    its columns resemble Gaussian draws. They are coded evenly about zero: at 1 bit by sign, else at the steps with
+    least squared error for a Gaussian. The only parameter is a bfloat16 step: with stochastic rounding it makes
+    <decoded, row> = |row|**2, so the result is unbiased over keys; otherwise it has the least squared error.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
     message : (layout.num_bytes,) uint8         written; on the device of the rows
-    rounding : of ROUNDINGS
+    rounding : one of ROUNDINGS
 
     Raises KernelError for NaN, infinity or a magnitude above 1.6e38 in a row of 1 to 8 bits (waits for a device).
 
@@ -136,7 +136,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
-        raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
+        raise KernelError(f"rounding must be one of {ROUNDINGS}, found {rounding!r}")
     found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message, rounding == "nearest")
     refuse_bad_row(found, node_id, key)
 
@@ -151,7 +151,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
-        raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
+        raise KernelError(f"rounding must be one of {ROUNDINGS}, found {rounding!r}")
     device_kernels("quantization", rows.device).start_quantizing(rows, row_index, node_id, layout, key, message,
                                                                  rounding == "nearest", first_bad)
 
@@ -168,8 +168,8 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
     """Read a message into rows[row_index], assigning or, with `accumulate`, adding; arguments as in `quantize_rows`.
 
     Values and sums are computed in float32 and rounded once, to the nearest, ties to even. A rotated row is infinite or
-    NaN if its norm times the square root of its columns is beyond float32. row_index must be distinct, and only rotated
-    rows need `key`, the one that quantized them.
+    NaN if its norm times the square root of its columns exceeds float32. row_index must be distinct. Only rotated rows
+    need `key`, which must be the key that quantized them.
 
     Raises KernelError for rotated rows without a key.
 
@@ -196,7 +196,7 @@ def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarra
     step[is_coded] = values[:, -1]
     if layout.code == "rotated":
         top = 2.0 ** layout.bit_width[is_coded] - 1
-        with np.errstate(over="ignore", invalid="ignore"):    # of the largest rows, and of bytes that no row gave
+        with np.errstate(over="ignore", invalid="ignore"):    # large rows overflow; damaged messages hold any bytes
             zero_point[is_coded] = (-0.5 * top * step[is_coded]).astype(np.float32)
     else:
         zero_point[is_coded] = values[:, 0]

@@ -46,7 +46,7 @@ class RowBits:
         is_signed = codes.dtype == np.int8
         if bit_width.shape != codes.shape[:1] or (len(bit_width) and not (
                 bit_width.min() >= 1 and bit_width.max() <= LARGEST_BIT_WIDTH)):
-            raise KernelError(f"{len(codes)} rows of bits need a width of 1 to {LARGEST_BIT_WIDTH} each")
+            raise KernelError(f"{len(codes)} rows of bits need one width from 1 to {LARGEST_BIT_WIDTH} per row")
         begin = np.zeros(len(codes) + 1, np.int32)
         np.cumsum(bit_width, out=begin[1:])
         made = cls(np.zeros((int(begin[-1]), words_of(codes.shape[1])), np.int32), begin, codes.shape[1], is_signed)
@@ -92,18 +92,18 @@ class RowBits:
         return self.begin[rows] + np.arange(width)[:, None]
 
 
-ROWS_A_BLOCK = 1 << 14      # rows that share a layout: its 21 bytes a row are held for one block, not for all rows
+ROWS_A_BLOCK = 1 << 14      # rows that share a layout; its 21 bytes per row are held for one block, not for all rows
 
 
 @dataclass(frozen=True)
 class RowStore:
     """Stochastic codes of (len(node_id), dim) rows: they decode to the rows without bias.
 
-    bit_width : {1, 2, 4, 8}        KernelError for another one
-    key : CounterKey                purpose STORE, of the layer
+    bit_width : {1, 2, 4, 8}        KernelError for another width
+    key : CounterKey                purpose STORE, with the layer
     node_id : (num_rows,) int64     global ids, which key the rounding
     dim : int
-    dtype : torch.dtype             of the rows, and of what is decoded
+    dtype : torch.dtype             type of the rows and of the decoded rows
 
     Reference: Liu et al., EXACT, ICLR 2022: activations as stochastic codes. Deviation: without its random projection.
     """
@@ -127,7 +127,7 @@ class RowStore:
         return codes
 
     def decode(self, codes: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield blocks of rows as (span, rows), off by less than a step; each block overwrites the one before."""
+        """Yield blocks of rows as (span, rows), with errors below one step; each block overwrites the one before."""
         room = empty((min(len(self.node_id), ROWS_A_BLOCK), self.dim), self.dtype, codes.device)
         for span, index, layout, message in self._cut(codes):
             rows = room[:layout.num_rows]

@@ -10,7 +10,7 @@ from hpcgnn._ext import simd as kernels
 from hpcgnn.errors import KernelError
 
 LEVELS = ("portable", "avx2", "avx512")
-# What oneDNN may be held to by its variable, the least first, as its documentation orders them.
+# Levels to which oneDNN's variable may limit it, the lowest first, in the order of its documentation.
 ONEDNN_LEVELS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI",
                  "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16")
 

@@ -11,16 +11,16 @@ import itertools
 import numpy as np
 
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
-LEAST_CENTRAL = 1 / 16      # of the rows; the sums of fewer hide nothing, and their table is there while messages are
+LEAST_CENTRAL = 1 / 16      # least share of central rows: sums of fewer hide nothing, and cost a table meanwhile
 BLOCKS, MIN_BLOCK = 8, 2048
 MIN_DEVICE_BLOCK = 1 << 19      # a device takes longer to start a kernel than to compute fewer rows
-ROWS_AT_ONCE = 1 << 14      # that are made, mapped and gone; oneDNN takes longer for products of fewer
+ROWS_AT_ONCE = 1 << 14      # rows that are made, mapped and freed together; products of fewer rows are slower in oneDNN
 
 Spans = tuple[tuple[int, int], ...]
 
 
 def spans(is_marginal: np.ndarray, device: str = "cpu") -> tuple[Spans, Spans]:
-    """Central and marginal rows as few long ranges, from is_marginal (num_out,): the row has a halo neighbor.
+    """Central and marginal rows as few long ranges; is_marginal, (num_out,), says which rows have a halo neighbor.
 
     All rows count as marginal if nearly all are, or if ranges would be too short. Central ranges are cut into blocks;
     messages make progress between two blocks.

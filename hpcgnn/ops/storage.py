@@ -1,4 +1,4 @@
-"""Types that activations are stored in, and rows as bytes for the compiled kernels. All operations sum in float32."""
+"""Storage types of activations, and rows as bytes for the compiled kernels. All operations sum in float32."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ STORAGE_NUMBER = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 def as_bytes(rows: torch.Tensor) -> np.ndarray:
     if rows.numel() == 0:
-        # torch gives an empty matrix strides that its own view refuses.
+        # For an empty matrix, torch's strides are refused by its own view.
         return np.empty((len(rows), rows.shape[1] * rows.itemsize), np.uint8)
     return rows.detach().view(torch.uint8).numpy()

@@ -1,7 +1,7 @@
-"""Streams of a device beside its computing stream, and the events that order them; on the host nothing has to wait.
+"""Side streams of a device, and the events that order them; on the host nothing has to wait.
 
-The computing stream is torch's current one. A message kernel runs on `message`, behind everything queued on the
-computing stream so far; the computing stream joins before it reads what arrived.
+The computing stream is torch's current one. A message kernel runs on `message`, after everything queued on the
+computing stream so far; the computing stream joins before it reads arrived rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mark(Protocol):
 
 class SideStream(Protocol):
     def after_computing(self) -> AbstractContextManager[None]:
-        """Queue the block's kernels and copies here, behind everything queued on the computing stream."""
+        """Queue the block's kernels and copies here, after everything queued on the computing stream."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Queue a copy of bytes between the device and pinned memory."""
@@ -33,7 +33,7 @@ class SideStream(Protocol):
         """Hold the tensor's memory until this stream has passed everything queued here now."""
 
     def mark(self) -> Mark:
-        """An event behind everything queued here."""
+        """An event after everything queued here."""
 
     def join(self) -> None:
         """Make the computing stream wait for everything queued here; the host goes on."""
@@ -46,7 +46,7 @@ class Streams(Protocol):
     central: SideStream
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialized uint8 memory of the host that the device copies to and from by itself."""
+        """Uninitialized pinned uint8 memory of the host, for copies by the device."""
 
 
 class _Passed:
@@ -58,7 +58,7 @@ class _Passed:
 
 
 class _HostStream:
-    """The host computes in order: whatever is called has happened."""
+    """Does nothing: the host computes in order, so every call has ended when it returns."""
 
     def after_computing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -102,7 +102,7 @@ class _CudaStream:
         tensor.record_stream(self._stream)
 
     def mark(self) -> Mark:
-        event = torch.cuda.Event(blocking=True)     # ranks may share cores: one that waits must not spin
+        event = torch.cuda.Event(blocking=True)     # ranks may share cores, so waiting must not spin
         event.record(self._stream)
         return event
 

@@ -27,11 +27,11 @@ TILE_ROWS, TILE_COLUMNS = 8, 128
 
 @dataclass(frozen=True)
 class TileList:
-    """Tiles of a 0/1 matrix by rows of tiles: in the dense form all of them, otherwise those with an entry.
+    """Tiles of a 0/1 matrix by rows of tiles: all tiles in the dense form, otherwise only tiles with an entry.
 
     num_rows, num_columns : int
     begin : (ceil(num_rows / 8) + 1,) int64      row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
-    column : (num_tiles,) int32                  of each tile, in tiles, ascending within a row
+    column : (num_tiles,) int32                  column of each tile, in tiles, ascending within a row
     words : (num_tiles, 8, 4) int32              bit k % 32 of word k / 32 of a tile's row is its column k
     is_dense : bool
     """
@@ -93,7 +93,7 @@ def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: b
     check_product(tiles.num_columns, 1, right)
     if not jump and not tiles.is_dense:
         raise KernelError("a list of tiles holds no tile of zeros that could be multiplied; "
-                          "make the tiles with the dense form to switch jumping off")
+                          "make the tiles in the dense form to switch skipping off")
     return _multiply_tiles.on(right.words.device)(tiles, right, jump, reuse, rescaling, codes)
 
 
@@ -130,7 +130,7 @@ class BatchTiles:
     row_begin : (num_batches + 1,) int64          batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
     tile_row_begin : (num_batches + 1,) int64     the same for rows of tiles
     begin : (num_tile_rows + 1,) int64            row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
-    column : (num_tiles,) int32                   in tiles, from the batch's first row
+    column : (num_tiles,) int32                   column of each tile, in tiles from the batch's first row
     words : (num_tiles, 8, 4) int32               see `TileList`
     indptr : (num_rows + 1,) int64                counts the entries of each row
     """
@@ -151,7 +151,7 @@ class BatchTiles:
         if indptr.dtype != np.int64 or indptr.shape != (row_begin[-1] + 1,):
             raise KernelError(f"batches of {row_begin[-1]} rows need an int64 indptr of one more, "
                               f"found {indptr.dtype} of shape {indptr.shape}")
-        # Tiles keep their columns, which count from the batch's first row; only where rows of tiles begin is shifted.
+        # Columns of tiles count from the batch's first row, so they stay; only the begins of rows of tiles are shifted.
         offset = _bounds([one.num_tiles for one in lists])
         begins = [one.begin[:-1] + start for one, start in zip(lists, offset, strict=False)]
         words = [one.words.numpy().reshape(-1, TILE_ROWS, 4) for one in lists]

@@ -209,7 +209,7 @@ def test_what_can_t_be_trained_is_refused_in_a_sentence(graph, shared_path):
             if run.comm.rank == COMM.size - 1:
                 next(run.model.parameters()).requires_grad_(False)
 
-    cases = [({"loss": lambda o, y: F.cross_entropy(o * scale, y)}, gcn(graph), r"a weight of shape \(\) that no optimizer"),
+    cases = [({"loss": lambda o, y: F.cross_entropy(o * scale, y)}, gcn(graph), r"of shape \(\) that no optimizer"),
              ({"loss": lambda o, y: F.cross_entropy(head(o), y)}, gcn(graph), "that no optimizer updates"),
              ({}, frozen, "depends on no weight that requires a gradient; unfreeze some"),
              ({}, gcn(graph).double(), "is float64, and hpcgnn trains float32 weights; call .float()"),

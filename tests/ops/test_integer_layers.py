@@ -45,7 +45,7 @@ def test_rows_without_a_neighbor_keep_their_own_codes():
 
 @pytest.mark.parametrize("change, words", [
     ({"map": np.ones((OUT_DIM, IN_DIM + 1), np.int8)}, "codes of shape .5, 7."),
-    ({"map": np.ones((OUT_DIM, IN_DIM), np.int16)}, "contiguous int8 weights, a row an output, found int16"),
+    ({"map": np.ones((OUT_DIM, IN_DIM), np.int16)}, "contiguous int8 weights, one row per output, found int16"),
     ({"map": np.ones((IN_DIM, OUT_DIM), np.int8).T}, "contiguous int8 weights"),
     ({"own": np.ones((OUT_DIM, IN_DIM + 1), np.int8), "own_scale": COLUMNS}, "maps 7 columns"),
     ({"own": np.ones((OUT_DIM + 1, IN_DIM), np.int8), "own_scale": COLUMNS}, "row itself has 4 outputs"),
@@ -53,15 +53,15 @@ def test_rows_without_a_neighbor_keep_their_own_codes():
     ({"second": np.ones((2, OUT_DIM + 1), np.int8)}, "maps 3 columns"),
     ({"second": np.ones((2, OUT_DIM), np.int8), "second_scale": COLUMNS, "second_bias": COLUMNS}, "has no scales"),
     ({"second": np.ones((2, OUT_DIM), np.int8), "second_scale": COLUMNS, "second_rows": SCALES}, "needs float32"),
-    ({"ratio": COLUMNS[:OUT_DIM]}, "or a padded column"),
-    ({"rows": DegreeScales(ONES[:2], ONES[:3])}, "an in-degree"),
-    ({"rows": DegreeScales(ONES[:0], ONES[:0])}, "an in-degree"),
+    ({"ratio": COLUMNS[:OUT_DIM]}, "padded column"),
+    ({"rows": DegreeScales(ONES[:2], ONES[:3])}, "per row, in-degree or"),
+    ({"rows": DegreeScales(ONES[:0], ONES[:0])}, "per row, in-degree or"),
     ({"rows": DegreeScales(ONES, ONES.astype(np.float64))}, "needs float32"),
-    ({"row_factor": ONES[1:]}, "one a row"),
+    ({"row_factor": ONES[1:]}, "one per row"),
     ({"norm_weight": COLUMNS}, "needs float32"),
     ({"norm_weight": COLUMNS[:OUT_DIM], "norm_bias": COLUMNS}, "needs float32"),
-    ({"takes_tiles": np.zeros(2, np.uint8)}, "over 1 batches needs a choice"),
-    ({"takes_tiles": None}, "over 1 batches needs a choice"),
+    ({"takes_tiles": np.zeros(2, np.uint8)}, "over 1 batches needs one choice"),
+    ({"takes_tiles": None}, "over 1 batches needs one choice"),
     ({"scales_mapped": True}, "there is none"),
 ])
 def test_what_does_not_fit_is_refused(change, words):
@@ -131,7 +131,7 @@ def test_in_degrees_that_do_not_fit_are_refused(degree):
 
 
 def test_layers_that_do_not_follow_each_other_and_none_at_all_are_refused():
-    with pytest.raises(KernelError, match="layer 1 reads 7 columns, expected those of the layer before, 3"):
+    with pytest.raises(KernelError, match="layer 1 reads 7 columns, expected as many as the layer before has, 3"):
         layers_of(a_layer(), a_layer())
     with pytest.raises(KernelError, match="codes of shape"):
         layers_of()

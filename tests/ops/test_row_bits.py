@@ -45,9 +45,9 @@ def test_bits_lie_where_the_kernel_reads_them():
 @pytest.mark.parametrize("codes, widths, words", [
     (np.array([[4]], np.uint8), [2], "rows of 2 bits have codes that need more"),
     (np.array([[-3]], np.int8), [2], "rows of 2 bits have codes that need more"),
-    (np.array([[1]], np.uint8), [0], "a width of 1 to 8 each"),
-    (np.array([[1]], np.uint8), [9], "a width of 1 to 8 each"),
-    (np.array([[1]], np.uint8), [1, 1], "1 rows of bits need a width"),
+    (np.array([[1]], np.uint8), [0], "one width from 1 to 8 per row"),
+    (np.array([[1]], np.uint8), [9], "one width from 1 to 8 per row"),
+    (np.array([[1]], np.uint8), [1, 1], "1 rows of bits need one width"),
 ])
 def test_what_does_not_fit_is_refused(codes, widths, words):
     with pytest.raises(KernelError, match=words):

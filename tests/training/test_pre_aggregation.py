@@ -104,7 +104,7 @@ def test_one_rank_and_several_have_the_same_losses(shared_path, tmp_path_factory
 @SEVERAL
 @pytest.mark.parametrize("model", ["gat", "gin", "sage-max"])
 def test_models_that_may_read_rows_one_by_one_are_refused(shards, model):
-    with pytest.raises(CollectiveError, match=f"pre_aggregation on can't be used with model {model}: not all its layers"):
+    with pytest.raises(CollectiveError, match=f"on can't be used with model {model}: not all its layers"):
         Session.open(COMM, shards, TrainConfig.of(model=model, hidden=8, **SUMS))
 
 

@@ -1,4 +1,4 @@
-"""The device's functions of `hpcgnn.ops`, with the names and arguments of the host's; each launches CUDA kernels.
+"""The device's functions of `hpcgnn.ops`, with the host's names and arguments; each launches CUDA kernels.
 
 Kernels are in kernels/*.cu; the first launch imports cupy, which compiles and starts them.
 """

@@ -1,7 +1,7 @@
 """Edge-parallel SpMM and maximum after HalfGNN: launches of kernels/aggregation.cu and maximum.cu.
 
-Each block folds an equal share of the entries. A row that lies in several blocks is finished by a second kernel, from
-the parts that these blocks leave in a staging buffer. See kernels/segments.cuh, and segments.py for the geometry.
+Each block folds an equal share of the entries. If a row lies in several blocks, they leave their parts in a staging
+buffer, and a second kernel finishes the row. See kernels/segments.cuh, and segments.py for the geometry.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import PAIR, SUFFIX, Segments, alignment, column_blocks
 
-LANE_BYTES = 16           # that a lane loads at once, where rows allow it
-LEAST_WIDE_LANES = 4      # of a row
+LANE_BYTES = 16           # bytes that a lane loads at once, if rows allow it
+LEAST_WIDE_LANES = 4      # least lanes per row for loads of LANE_BYTES
 
 
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
@@ -45,7 +45,7 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
     is_aligned, is_ragged = alignment(near, dense, out) >= columns, columns > PAIR and dim % PAIR == 1
-    if columns > PAIR and not is_aligned and not is_ragged:      # inside of some other memory: as slow as it is rare
+    if columns > PAIR and not is_aligned and not is_ragged:      # rows inside other memory: slow, but rare
         aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
         launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, entries)
         if aside[2] is not out:
@@ -94,10 +94,10 @@ def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool)
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
-    """Columns per lane: a pair, or 16 bytes if a row has at least four such lanes and every head a multiple of them.
+    """Columns per lane: a pair; or 16 bytes, if a row has at least four such lanes and every head whole lanes.
 
-    With fewer lanes per row a block has so many sub-warps that adding their parts of a hub's row is most of its work.
-    The choice decides in which order a row is summed, so it must not depend on addresses.
+    With fewer lanes per row, a block has so many sub-warps that most of its work is adding their parts of a hub's row.
+    The choice decides the order of a row's sum, so it must not depend on addresses.
     """
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     is_whole = dim // num_heads * itemsize % LANE_BYTES == 0 or (num_heads == 1 and dim % PAIR)

@@ -10,8 +10,8 @@ from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP, alignment, sub_warp
 
-TASK_ROWS = 1024      # a block sums the gradients of the vectors over so many rows
-ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a row's softmax, in the order of its length
+TASK_ROWS = 1024      # rows over which a block sums the gradients of the vectors
+ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # threads per row's softmax, for short to long rows
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -28,7 +28,7 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
 
 def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
                          score_gradient: torch.Tensor) -> torch.Tensor:
-    # Sums the gradient of `vectors` in float64 over blocks of rows.
+    # The gradient of `vectors` is summed in float64 over blocks of rows.
     num_vectors, num_rows, num_heads = score_gradient.shape
     dim, suffix, of_vectors = rows.shape[1], SUFFIX[rows.dtype], torch.zeros_like(vectors)
     if rows.numel() == 0 or vectors.numel() == 0:

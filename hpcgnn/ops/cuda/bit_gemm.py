@@ -1,7 +1,7 @@
 """Products of bits on a device: launches of kernels/bit_packing.cu, bit_gemm.cu and tiles.cu.
 
-Every product ends alike: `product_end` makes room for sums, values or planes and lists the kernel's last arguments.
-Tiles are made on the host, once per batch; their words cross once.
+Every product ends alike: `product_end` allocates sums, values or planes and lists the kernel's last arguments. Tiles
+are made on the host, once per batch; their words are copied to the device once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.tiles import TileList
 
 WARP = 32
-PACKING_WARPS = 8       # of a block
-PRODUCT_WARPS = 4       # of a block; each has other rows, or another share of the steps of the same rows
-END_COLUMNS = 32        # of a warp
+PACKING_WARPS = 8       # warps per block
+PRODUCT_WARPS = 4       # warps per block; each has other rows, or another share of the steps of the same rows
+END_COLUMNS = 32        # columns per warp
 STEP_WORDS = 4
-CHUNK_STEPS = 4         # that a share has whole
-FORM_ROWS = {"popcount": 8, "mma8": 8, "mma16": 16}     # of a warp
-AND_CAPABILITY = (8, 0)          # tensor cores multiply bits by AND from here on, and up to the next one,
-SOFTWARE_CAPABILITY = (10, 0)    # from where on a sequence of common instructions stands for them
-EMULATED_PROCESSORS = 132        # of the emulated device
+CHUNK_STEPS = 4         # steps in a chunk; a share has whole chunks
+FORM_ROWS = {"popcount": 8, "mma8": 8, "mma16": 16}     # rows per warp
+AND_CAPABILITY = (8, 0)          # from here on tensor cores multiply bits by AND,
+SOFTWARE_CAPABILITY = (10, 0)    # and from here on common instructions replace them
+EMULATED_PROCESSORS = 132        # multiprocessors of the emulated device
 
 _packing = partial(kernel, "bit_packing", is_exact=True)
 _product = partial(kernel, "bit_gemm", is_exact=True)
@@ -34,7 +34,7 @@ _product = partial(kernel, "bit_gemm", is_exact=True)
 
 @dataclass(frozen=True)
 class ProductEnd:
-    """Room for a product's result, and the kernel's arguments from num_rows on; a row's warps take 32 columns each."""
+    """Memory for a product's result, and the kernel's arguments from num_rows on; each warp takes 32 columns."""
 
     result: torch.Tensor | BitLines
     arguments: tuple
@@ -48,7 +48,7 @@ def form_of(capability: tuple[int, int], is_small: bool) -> str:
 
 
 def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
-    """`form`, or the device's; the emulated device runs what current chips do. KernelError for an unknown form."""
+    """`form`, or the device's; the emulated device uses the form of current chips. KernelError for an unknown form."""
     if form is None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else AND_CAPABILITY
         return form_of(capability, is_small)
@@ -80,9 +80,10 @@ def processors_of(device: torch.device) -> int:
 
 def shares_of(num_rows: int, num_column_groups: int, num_steps: int, form: str, num_processors: int,
               least_rows: int = 1) -> int:
-    """How many warps of a block divide the steps of its rows: 1, 2 or 4.
+    """Number of warps that divide the steps of the same rows in a block: 1, 2 or 4.
 
-    Shares double until each multiprocessor has two blocks; each share has a chunk of steps, a block `least_rows` rows.
+    Shares double until each multiprocessor has two blocks, while each share has a chunk of steps and each block
+    `least_rows` rows.
     """
     num_shares = 1
     while (2 * num_shares <= min(PRODUCT_WARPS, blocks_of(num_steps, CHUNK_STEPS))
@@ -121,7 +122,7 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
                   form: str | None = None, num_shares: int | None = None) -> torch.Tensor | BitLines:
-    # `form` of FORM_ROWS, by default the chip's; `num_shares` of 1, 2 and 4, by default `shares_of`.
+    # `form` is a key of FORM_ROWS, by default the chip's; `num_shares` is 1, 2 or 4, by default from `shares_of`.
     device = right.words.device
     form = checked_form(form, device, is_small=left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     end = product_end(left.num_lines, right, rescaling, codes)
@@ -149,7 +150,7 @@ def product_end(num_rows: int, right: BitLines, rescaling: Rescaling | None, cod
     elif codes is None:
         result = values = torch.empty(num_rows, num_columns, device=device)
     else:
-        # Words of padding are written too.
+        # The kernel also writes the words of padding.
         planes = torch.empty(codes.bit_width, padded(num_rows, PAD8), words_of(num_columns), dtype=torch.int32,
                              device=device)
         result, num_groups = BitLines(planes, num_rows, num_columns), planes.shape[2]
@@ -191,7 +192,7 @@ def _vector(values: torch.Tensor | None) -> torch.Tensor | None:
     return None if values is None else values.detach().contiguous()
 
 
-ROWS_A_BLOCK = 256      # a block counts their entries, one thread per row
+ROWS_A_BLOCK = 256      # rows of a block that counts entries, one thread per row
 
 _kernel = partial(kernel, "tiles", is_exact=True)
 
@@ -205,7 +206,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
                    codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    # `form` as in `multiply_bits`. A list holds no tile of zeros, so nothing has to be counted on the device.
+    # `form` as in `multiply_bits`. A list holds no tile of zeros, so the device need not count any.
     num_tile_rows, is_jumping = len(tiles.begin) - 1, jump and tiles.is_dense
     form = checked_form(form, right.words.device, is_small=tiles.num_tiles < 2 * num_tile_rows)
     end = product_end(tiles.num_rows, right, rescaling, codes)

@@ -1,4 +1,4 @@
-"""Products on a device by torch (cuBLAS), with float32 sums to the end; column sums by kernels/column_sums.cu."""
+"""Products on a device by torch (cuBLAS), summed in float32 throughout; column sums by kernels/column_sums.cu."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.segments import SUFFIX
 
 BLOCK_THREADS = 256
-MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # of column sums: blocks of rows, and rows of each but the last
-JOINED_COLUMNS = 32                       # columns a block when few sums are left of each
+MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # for column sums: blocks of rows, and rows of each but the last
+JOINED_COLUMNS = 32                       # columns per block when few sums per column are left
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
@@ -24,10 +24,10 @@ def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | N
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    # Summed and returned in float32: over all rows it may be more than float16 holds.
+    # Summed and returned in float32: a sum over all rows may overflow float16.
     if rows.dtype == torch.float32:
         return gradient.t() @ rows
-    # Products of the CPU, where kernels are emulated, and of torch before 2.8 are no wider than their factors.
+    # On the CPU, where kernels are emulated, and in torch before 2.8, products have the type of their factors.
     if not (rows.is_cuda and "dtype" in torch.ops.aten.mm.overloads()):
         return gradient.float().t() @ rows.float()
     with _float32_sums():

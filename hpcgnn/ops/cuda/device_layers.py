@@ -37,8 +37,8 @@ from hpcgnn.ops.device_layers import (
 from hpcgnn.ops.integer_rows import WEIGHT_TABLES
 from hpcgnn.ops.tiles import TILE_ROWS
 
-BLOCK_ROWS = 8        # of kernels that finish rows
-ROW_LANES = 16        # of a row there
+BLOCK_ROWS = 8        # rows per block of kernels that finish rows
+ROW_LANES = 16        # lanes per row there
 BLOCK_THREADS = BLOCK_ROWS * ROW_LANES
 
 __all__ = ["RowEnd", "act", "empty_columns", "finish_attended", "finish_neighbors", "finish_second", "finish_tiles",
@@ -50,13 +50,13 @@ _tables = [resident(np.ascontiguousarray(table)) for table in WEIGHT_TABLES]
 
 @dataclass(frozen=True)
 class RowEnd:
-    """What becomes of a layer's sums.
+    """How a layer's sums are finished.
 
-    factor : (num_rows,) float32 or None      of the layer's reduction
+    factor : (num_rows,) float32 or None      factors of the layer's reduction
     fields : (n, field_words) int32           mapped codes, the rows' own first
     own : (num_rows, dim) int32 or None       sums of the map of the row itself
-    values : (num_rows, columns) float32 or None, target : RowPlanes or None      what is written
-    scales : DeviceScales or None             of the target's codes
+    values : (num_rows, columns) float32 or None, target : RowPlanes or None      outputs
+    scales : DeviceScales or None             scales of the target's codes
     rectifies, norms : bool                   max(0, x); the layer's LayerNorm before it
     """
 
@@ -155,7 +155,7 @@ def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines) -> None:
 
 def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
     layer, heads, device = end.layer, end.layer.settings.attention, end.fields.device
-    # Rows of others have come when the last ones are attended to, and are neighbors of none before.
+    # Rows of other ranks have arrived when the last rows are attended to; earlier rows have no such neighbors.
     num_codes = len(end.fields) if stop == len(end.nodes.degree) else len(end.nodes.degree)
     scores = [torch.empty(num_codes, heads.heads, dtype=torch.int64, device=device) for _ in range(2)]
     fields = {"fields": end.fields, "bits": layer.field_bits, "field_words": layer.field_words, "dim": layer.dim,
@@ -189,7 +189,7 @@ def _map(rows: RowPlanes, weights: WeightPlanes, found: dict[str, Any]) -> None:
     form = checked_form(None, device, is_small=num_slots <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     num_groups = blocks_of(weights.num_outputs, END_COLUMNS)
     words, num_padded, num_planes, num_steps = right_arguments(weights.lines)
-    # A warp makes a word of a column of 32 slots.
+    # A warp makes one word from a column of 32 slots.
     num_shares = shares_of(num_slots, num_groups, num_steps, form, processors_of(device),
                            least_rows=WARP if "planes" in found else 1)
     num_blocks = product_blocks(num_slots, num_groups, form, num_shares)
@@ -224,5 +224,5 @@ def _average_heads(rows: torch.Tensor, step: torch.Tensor, num_heads: int, means
     means.copy_(by_head[:, 0])
     for head in range(1, num_heads):
         means += by_head[:, head]
-    # By a number of the device: torch multiplies by the inverse of one of the host, which rounds twice.
+    # Divide by a tensor on the device: by a host number, torch multiplies with the inverse, which rounds twice.
     means /= torch.full((1, 1), float(num_heads), device=means.device)

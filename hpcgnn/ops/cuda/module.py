@@ -33,7 +33,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 
-# What FOR_EACH_STORAGE of kernels/device.cuh applies a macro to.
+# Arguments to which FOR_EACH_STORAGE of kernels/device.cuh applies a macro.
 STORAGE_ARGUMENTS = (("float", "f32"), ("__nv_bfloat16", "bf16"), ("__half", "f16"))
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -96,7 +96,7 @@ def _parameters_of(kernel: str, text: str) -> tuple[Parameter, ...]:
     return tuple(Parameter(match[5], match[2], bool(match[3]), bool(match[1])) for match in matches)
 
 
-# Element types of pointers. Unsigned integers wider than a byte are held by torch as signed ones of the same bits.
+# Element types of pointers. torch holds unsigned integers wider than a byte as signed ones with the same bits.
 TENSOR_DTYPES = {
     "float": torch.float32, "double": torch.float64, "__nv_bfloat16": torch.bfloat16, "__half": torch.float16,
     "uint8_t": torch.uint8, "int8_t": torch.int8, "uint16_t": torch.int16, "int16_t": torch.int16,
@@ -109,8 +109,8 @@ SCALAR_TYPES = {
 }
 BYTE_ORDER = "<" if sys.byteorder == "little" else ">"
 _CODES = {"float": "f", "double": "d", "int": "i", "int32_t": "i", "int64_t": "q", "uint8_t": "B", "uint16_t": "H",
-          "uint32_t": "I", "uint64_t": "Q"}      # of struct
-# Of each type the least and the largest number.
+          "uint32_t": "I", "uint64_t": "Q"}      # format letters of struct
+# The least and the largest number of each type.
 _LIMITS = {kind: (np.iinfo(kind).min, np.iinfo(kind).max) if issubclass(kind, np.integer) else
            (-float(np.finfo(kind).max), float(np.finfo(kind).max)) for kind in SCALAR_TYPES.values()}
 
@@ -118,7 +118,7 @@ _LIMITS = {kind: (np.iinfo(kind).min, np.iinfo(kind).max) if issubclass(kind, np
 def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tensor | np.generic | None:
     """The argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
 
-    Raises KernelError with what was found instead, to follow the parameter's name.
+    Raises KernelError that says what was found; the caller puts the parameter's name before it.
     """
     if not parameter.is_pointer:
         return _number(parameter, argument)
@@ -128,10 +128,10 @@ def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tenso
 
 
 class ArgumentList:
-    """Parameters of one kernel: checks what is given for them, and packs it.
+    """Parameters of one kernel: checks the given arguments, and packs them.
 
-    Which types a position may hold is checked once per tuple of argument types; a tensor's own type, layout and device,
-    and a number's range, every time. `offset` says where the bytes of each parameter begin, aligned as its C type.
+    The Python types of arguments are checked once per combination; a tensor's element type, layout and device, and a
+    number's range, every time. `offset` says where the bytes of each parameter begin, aligned as its C type.
     """
 
     def __init__(self, name: str, parameters: tuple[Parameter, ...], device_type: str) -> None:
@@ -142,7 +142,7 @@ class ArgumentList:
         gaps = [f"{place - before}x" for place, before in zip(self.offset, end, strict=False)]
         self.pointers = tuple((place, TENSOR_DTYPES.get(one.type)) for place, one in enumerate(parameters)
                               if one.is_pointer)
-        # In struct's native form a float that is out of its range would become infinite.
+        # In struct's native form a float out of range would become infinite.
         self.pack = struct.Struct(BYTE_ORDER + "".join(map(str.__add__, gaps, codes))).pack
         self._known_types: set[tuple[type, ...]] = set()
         self._known_devices: set[torch.device] = set()
@@ -167,7 +167,7 @@ class ArgumentList:
 
     def point(self, values: list, places: Sequence[tuple[int, torch.dtype]], device: torch.device | None
               ) -> torch.device | None:
-        """Replace tensors at `places` by their addresses; returns their device. Unusual for what `check` refuses."""
+        """Replace tensors at `places` by addresses; return their device. Raises Unusual for what `check` refuses."""
         for place, dtype in places:
             tensor = values[place]
             if tensor is None:
@@ -256,8 +256,8 @@ FOLDER_VARIABLE = "HPCGNN_KERNEL_CACHE"
 def machine_code(source: Path, is_exact: bool, capability: int) -> Path:
     """File of a .cu file's machine code, .cubin or .ptx in `cache_folder()`, compiled now if there is none.
 
-    is_exact fuses no multiplication with an addition. A `capability`, such as 90 for 9.0, that NVRTC does not know gets
-    PTX, which the driver compiles. Ranks that compile it at once leave one whole file.
+    is_exact fuses no multiplication with an addition. If NVRTC does not know a `capability`, such as 90 for 9.0, the
+    file is PTX, which the driver compiles. Ranks that compile it at the same time leave one complete file.
 
     Raises KernelError if NVRTC refuses the source, CUDA's headers are missing, or the folder can't be written.
     """
@@ -306,7 +306,7 @@ def _headers() -> Path:
     places = find_nvidia_header_directory("cudart"), Path(cupy.cuda.get_cuda_path() or "/usr/local/cuda") / "include"
     found = next((Path(place) for place in places if place and (Path(place) / "cuda_fp16.h").is_file()), None)
     if found is None:
-        raise KernelError("CUDA's headers are not installed, which kernels include; run pip install 'hpcgnn[cuda13]', "
+        raise KernelError("CUDA's headers, which kernels include, are not installed; run pip install 'hpcgnn[cuda13]', "
                           "or set CUDA_PATH to a CUDA that has them")
     return found
 
@@ -314,7 +314,7 @@ def _headers() -> Path:
 def _write(kept: Path, code: bytes) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        # In a folder of its own, which goes whatever happens to what is written there.
+        # Written in a temporary folder, which is removed in any case.
         with tempfile.TemporaryDirectory(dir=kept.parent, prefix=kept.stem) as folder:
             unfinished = Path(folder) / kept.name
             unfinished.write_bytes(code)
@@ -332,8 +332,8 @@ def _digest_of_includes() -> str:
 
 MAX_BLOCK_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
-STATIC_SHARED_BYTES = 48 << 10    # more has to be asked for, kernel by kernel
-LATER = object()      # stands for a tensor that a bound kernel gets at each launch
+STATIC_SHARED_BYTES = 48 << 10    # more has to be requested for each kernel
+LATER = object()      # placeholder for a tensor that a bound kernel gets at each launch
 
 
 @dataclass(slots=True, eq=False)
@@ -381,7 +381,8 @@ class _Ready:
 class CupyBackend:
     """Kernels on the GPU of torch's tensors, each file compiled once per device.
 
-    cupy loads them, and its binding of the driver starts them: cupy's own start creates an object per argument.
+    cupy loads them, and its binding of the driver starts them, because cupy's own launch creates one object per
+    argument.
     """
 
     device_type = "cuda"
@@ -389,7 +390,7 @@ class CupyBackend:
     def __init__(self) -> None:
         self._modules: dict[tuple[Path, bool, int], object] = {}
         self._ready: dict[tuple[Kernel, torch.device], _Ready] = {}
-        self._is_packing = Lock()      # the driver has read the arguments when it returns
+        self._is_packing = Lock()      # locks the buffer until the driver has read the arguments
 
     def launch(self, launch: Launch) -> None:
         import cupy
@@ -403,7 +404,7 @@ class CupyBackend:
                 ready.function.max_dynamic_shared_size_bytes = launch.shared_bytes
         runtime, stream = cupy.cuda.runtime, current_stream(ready.index)
         before = runtime.getDevice()
-        runtime.setDevice(ready.index)      # also where it was before: its context is this thread's then
+        runtime.setDevice(ready.index)      # even if it was set before: this makes its context this thread's
         try:
             with self._is_packing:
                 ready.bytes[:] = launch.packed
@@ -460,14 +461,14 @@ def use_backend(backend: Backend) -> Iterator[Backend]:
 
 
 class Tape:
-    """What a block launched, to launch it again on the same tensors without checks; see `recording`."""
+    """Launches of a block, to be repeated on the same tensors without checks; see `recording`."""
 
     def __init__(self) -> None:
         self.actions: list[Callable[[], object]] = []
         self._all: Callable[[], object] | None = None
 
     def replay(self) -> None:
-        """Launch it again; a GPU makes it one graph the first time."""
+        """Launch everything again; a GPU makes it one CUDA graph the first time."""
         if self._all is None:
             self._all = _backend.captured(self.actions)
         self._all()
@@ -478,7 +479,7 @@ _tape: Tape | None = None
 
 @contextmanager
 def recording() -> Iterator[Tape]:
-    """Record what the block launches on the tape that it gets."""
+    """Record the block's launches on the tape that it gets."""
     global _tape
     before, _tape = _tape, Tape()
     try:
@@ -532,11 +533,11 @@ class Kernel:
         return grid, block
 
     def _extent(self, what: str, sizes: Sequence[int], limits: tuple[int, ...]) -> tuple[int, int, int]:
-        if len(sizes) == 1 and type(sizes[0]) is int and 0 <= sizes[0] <= limits[0]:      # as nearly all are
+        if len(sizes) == 1 and type(sizes[0]) is int and 0 <= sizes[0] <= limits[0]:      # as in nearly all calls
             return sizes[0], 1, 1
         extent = tuple([operator.index(size) for size in sizes]) + (1,) * (3 - len(sizes))
         if len(extent) != 3 or any(not 0 <= size <= limit for size, limit in zip(extent, limits, strict=True)):
-            raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}, allowed is up to {limits}")
+            raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}; at most {limits} is allowed")
         return extent
 
 
@@ -575,7 +576,7 @@ def _signatures(source: Path) -> dict[str, tuple[Parameter, ...]]:
 def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
     """The kernel `name` of kernels/`file`.cu, or of the path `file`; KernelError if there is none.
 
-    `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
+    `is_exact` compiles the file without fusing multiplications with additions; a fused pair would round only once.
     """
     source = file if isinstance(file, Path) else KERNELS / f"{file}.cu"
     if not source.is_file():

@@ -1,6 +1,6 @@
 """Row-wise operations on a device: dropout and activations by kernels/pointwise.cu, Adam and rounding by torch.
 
-Geometry depends on the numbers of rows and columns alone, so gradients have the same bits on every device.
+Geometry depends only on the numbers of rows and columns, so gradients have the same bits on every device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.ops.pointwise import Activation
 
 BLOCK_THREADS = 256
 VECTOR_BYTES = 16
-LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at least, and blocks
+LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # in a backward: least rows of a sub-warp, and most blocks
 
 _kernel = partial(kernel, "pointwise", is_exact=True)
 
@@ -67,7 +67,7 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activatio
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
     """Rows per block, in whole rounds of its sub-warps, and number of blocks.
 
-    A sub-warp sums at least LEAST_ROUNDS rows before it writes, more if there were over MAX_ROW_BLOCKS blocks.
+    A sub-warp sums at least LEAST_ROUNDS rows before it writes, and more to keep to MAX_ROW_BLOCKS blocks.
     """
     rows_together = BLOCK_THREADS // lanes
     rows_a_block = rows_together * max(LEAST_ROUNDS, -(-num_rows // (rows_together * MAX_ROW_BLOCKS)))
@@ -125,7 +125,7 @@ def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tens
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    # Rounds products that are added differently from the host; equal weights have the host's hash.
+    # Products that are added round differently from the host's; equal weights have the host's hash.
     slope = torch.addcmul(gradient, decay, weights)
     mean.lerp_(slope, factors.mean_weight)
     square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)

@@ -16,7 +16,7 @@ from hpcgnn.ops.cuda.segments import SUFFIX, lanes_a_row
 from hpcgnn.ops.quantization import NO_BAD_ROW
 
 BLOCK_THREADS = 256
-NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
+NEAREST_LANES = 16            # lanes that sum a row, as on the host
 
 
 def num_blocks(num_rows: int, lanes: int) -> int:
@@ -25,7 +25,7 @@ def num_blocks(num_rows: int, lanes: int) -> int:
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                   message: torch.Tensor, is_nearest: bool) -> int:
-    # Waits for the device.
+    # This waits for the device.
     first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
     start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad)
     position = int(first_bad)

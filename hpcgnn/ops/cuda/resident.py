@@ -1,4 +1,4 @@
-"""ResidentArray: an immutable array of a plan or a graph, with the copies that devices have of it.
+"""ResidentArray: an immutable array of a plan or a graph, with its copies on devices.
 
 A copy is made once and lives as long as its array.
 """
@@ -12,7 +12,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 
-# torch computes little on wide unsigned integers; kernels read their bits through signed ones.
+# torch has few functions for wide unsigned integers; kernels read their bits through signed ones.
 SAME_BITS = {np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64,
              np.dtype(bool): np.uint8}
 
@@ -24,7 +24,7 @@ class ResidentArray(np.ndarray):
 
 
 def resident(array: np.ndarray | torch.Tensor) -> ResidentArray | torch.Tensor:
-    """The array as a ResidentArray on the same memory; a tensor as it is."""
+    """The array as a ResidentArray on the same memory; a tensor is returned unchanged."""
     return array if isinstance(array, ResidentArray | torch.Tensor) else array.view(ResidentArray)
 
 
@@ -36,10 +36,10 @@ def make_resident(owner: object, *names: str) -> None:
 
 
 def on_device(array: np.ndarray | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The array on the device of `like`: a ResidentArray's copy, a new copy of another; on the CPU the same memory.
+    """The array on the device of `like`: a ResidentArray's kept copy, else a new copy; on the CPU the same memory.
 
-    A tensor is returned as it is. Wide unsigned integers arrive as signed ones of the same bits. Raises KernelError for
-    an array that is not contiguous.
+    A tensor is returned unchanged. Wide unsigned integers arrive as signed ones with the same bits. Raises KernelError
+    for an array that is not contiguous.
     """
     if isinstance(array, torch.Tensor):
         return array
@@ -56,6 +56,6 @@ def _copy(array: np.ndarray, device: torch.device) -> torch.Tensor:
     if not array.flags.c_contiguous:
         raise KernelError(f"only contiguous arrays are copied to a device, found strides {array.strides}")
     with warnings.catch_warnings():
-        # Read-only arrays are welcome: kernels take them by pointers to const.
+        # Read-only arrays are allowed: kernels take them by pointers to const.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(array.view(SAME_BITS.get(array.dtype, array.dtype))).to(device)

@@ -16,10 +16,10 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP
 
 BLOCK_THREADS = 256
-BLOCK_COLUMNS = 1024          # of a pass, at most; rotation.cuh has a case for each power of two up to it
-NARROW_LANES = 16             # that hold a row of narrower passes: a sum of columns needs no more
-BANKS = 32                    # of shared memory
-MOST_SCRATCH_ROWS = 1024      # kept in global memory at a time, where a row does not fit shared memory
+BLOCK_COLUMNS = 1024          # most columns of a pass; rotation.cuh has a case for each power of two up to it
+NARROW_LANES = 16             # lanes that hold a row in narrower passes: a sum of columns needs no more
+BANKS = 32                    # banks of shared memory
+MOST_SCRATCH_ROWS = 1024      # rows in global memory at a time, if a row does not fit shared memory
 FLOAT_BYTES = 4
 
 
@@ -28,9 +28,9 @@ class RotationShape:
     """How a device holds rotated rows of one number of columns.
 
     block : int              columns of a pass, a power of two
-    scale : float            of a pass, 1 / sqrt(block) in float32
+    scale : float            scale of a pass, 1 / sqrt(block) in float32
     lanes, stride : int      lanes of a warp that hold a row; floats between two adjacent rows
-    threads, shared_bytes : int      of a block; shared_bytes is 0 if rows lie in global memory
+    threads, shared_bytes : int      per block of threads; shared_bytes is 0 if rows lie in global memory
     """
 
     block: int
@@ -60,7 +60,7 @@ class RotationShape:
         return threads // lanes * stride * FLOAT_BYTES
 
     def num_blocks(self, num_rows: int) -> int:
-        """Blocks that hold `num_rows` rows, all at a time if they lie in shared memory."""
+        """Blocks that hold `num_rows` rows; all rows at a time if they lie in shared memory."""
         rows = num_rows if self.shared_bytes else min(num_rows, MOST_SCRATCH_ROWS)
         return -(-rows * self.lanes // self.threads)
 

@@ -1,6 +1,6 @@
 """Geometry of the edge-parallel kernels: equal shares of a matrix's entries per block, and the rows that blocks share.
 
-For example, with 256 items per block and a row of 300 items behind one of 100, block 0 has the first row and 156 items
+For example, with 256 items per block and a row of 100 items before one of 300, block 0 has the first row and 156 items
 of the second, which is "spilled": block 1 has the rest. Computed once per matrix and span of rows; kernels/segments.cuh
 states how kernels read it.
 """
@@ -17,24 +17,24 @@ import torch
 from hpcgnn.ops.cuda.resident import make_resident, resident
 
 WARP = 32
-LARGE = 1 << 20                    # items from which on a device has blocks enough of the larger shape
-SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps a block, items a warp: HalfGNN asks for 64 edges at least
-LANES_ROW, WARP_ROW = 16, 512      # entries of the longest rows that 8 lanes take, and a warp
-PAIR = 2                           # columns of a lane, where it has no more
-LANE_COLUMNS = 8                   # that a lane takes at a time, where a sub-warp shares a row
+LARGE = 1 << 20                    # from this number of items on, the larger shape gives a device enough blocks
+SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps per block, items per warp: HalfGNN asks for at least 64 edges
+LANES_ROW, WARP_ROW = 16, 512      # most entries of rows for 8 lanes, and of rows for one warp
+PAIR = 2                           # columns of a narrow lane
+LANE_COLUMNS = 8                   # columns that a lane takes at a time, if a sub-warp shares a row
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Items start .. stop - 1 of a span of rows, cut into blocks of equally many.
+    """Items start .. stop - 1 of a span of rows, cut into blocks with equal numbers of items.
 
     The items of a row are its implied self-loop, then its entries. A row without either has one item that adds nothing,
-    so that every row is stored by a thread that meets it.
+    so that some thread stores every row.
 
     offset : (num_rows + 1,) int64              row v of the matrix has the items offset[v] .. offset[v + 1] - 1
-    block_row : (num_blocks + 1,) int32         row of each block's first item; then the row of the last item of all
-    spilled_row, spilled_first, spilled_last : (num_spilled,) int32     rows that lie in more than one block, and the
-                                                first and the last of their blocks
+    block_row : (num_blocks + 1,) int32         row of each block's first item; then the row of the very last item
+    spilled_row, spilled_first, spilled_last : (num_spilled,) int32     rows that lie in several blocks, and their first
+                                                and last blocks
     """
 
     offset: np.ndarray
@@ -60,7 +60,7 @@ class Segments:
 
 
 class Rows(Protocol):
-    # What decides how the rows of a `SparseRows` are cut.
+    # The fields of a `SparseRows` that decide how its rows are cut.
     begin: np.ndarray
     end: np.ndarray
     num_self: int
@@ -73,19 +73,20 @@ def item_offsets(matrix: Rows) -> np.ndarray:
 
 
 def block_shape(num_items: int) -> tuple[int, int]:
-    """Warps per block and items per warp: few small blocks would leave processors idle, many would share more rows."""
+    """Warps per block and items per warp: small ones for few items, so that no processor idles; else large ones, which
+    share fewer rows."""
     return LARGE_SHAPE if num_items >= LARGE else SMALL_SHAPE
 
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
     """Segments of the rows first_row .. last_row - 1, at least one."""
-    # Cut the items at equal distances, whatever the rows.
+    # Cut the items at equal distances, regardless of rows.
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp
     first_item = np.arange(start, stop, items_a_block)
     row = (np.searchsorted(offset, np.append(first_item, stop - 1), side="right") - 1).astype(np.int32)
-    begins_inside = offset[row[1:-1]] < first_item[1:]      # the block before holds items of this row too
-    # A row that a block begins inside of is spilled: it began in an earlier block.
+    begins_inside = offset[row[1:-1]] < first_item[1:]      # the block before also holds items of this row
+    # If a block begins inside a row, the row is spilled: it began in an earlier block.
     first_block = (offset[row[1:-1][begins_inside]] - start) // items_a_block
     spilled, index = np.unique(row[1:-1][begins_inside], return_index=True)
     last_block = (offset[spilled + 1] - 1 - start) // items_a_block
@@ -96,7 +97,7 @@ def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_w
 class Geometry:
     """How a device works through one matrix: segments of each span of rows, and rows by length, computed at first use.
 
-    bound : dict      launches over this matrix with checked arguments, by what they differ in; see `Kernel.bind`
+    bound : dict      launches over this matrix with checked arguments; see `Kernel.bind`
     """
 
     def __init__(self, matrix: Rows):
@@ -114,7 +115,7 @@ class Geometry:
 
     @cached_property
     def rows_by_length(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that 8 lanes take, rows that a warp takes, and rows that a block takes: int32, ascending."""
+        """Rows for 8 lanes, rows for a warp, and rows for a block: int32, ascending."""
         kind = np.searchsorted([LANES_ROW, WARP_ROW], self._end - self._begin)
         lanes, warp, block = (resident(np.flatnonzero(kind == k).astype(np.int32)) for k in range(3))
         return lanes, warp, block
@@ -136,7 +137,7 @@ SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def alignment(*rows: torch.Tensor | None) -> int:
-    """Elements that one load may take of every given matrix, at most 16 bytes.
+    """Elements that one load may take from every given matrix, at most 16 bytes.
 
     It is the largest power of two that divides every matrix's address and number of columns.
     """
