@@ -127,6 +127,7 @@ def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run,
         assert getattr(held, array).tobytes() == getattr(free, array).tobytes(), array
 
 
+@pytest.mark.long
 def test_doctor_names_what_is_there_and_what_is_held_back():
     printed = hpcgnn("doctor", "--threads", 1).stdout
     assert "instructions: kernels avx2, torch avx2, products of bfloat16 no" in printed

@@ -210,6 +210,7 @@ def graphs(tmp_path):
              test_mask=nodes >= 30)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("graphs")
 def test_a_table_is_trained_printed_and_gone_on_with(tmp_path):
     done = reproduce(tmp_path, "sylvie", "IX", **SMALL, SEEDS="1")

@@ -53,7 +53,8 @@ def hubs(tmp_path_factory):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+@pytest.mark.parametrize("model", ["gcn", "sage", pytest.param("gat", marks=pytest.mark.long),
+                                   pytest.param("gin", marks=pytest.mark.long)])
 def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, hubs, model):
     comm = MPI.COMM_WORLD
     settings = {"model": model, "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 6, "dropout": 0.0,
