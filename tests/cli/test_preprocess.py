@@ -93,6 +93,7 @@ def test_every_partitioner_is_reached_and_reproducible(hpcgnn, tmp_path, partiti
     assert read_graph_info(tmp_path / "a").provenance.partitioner == partitioner
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize("reorder", REORDERS)
 def test_balance_and_order_are_reached_kept_and_shown(hpcgnn, tmp_path, balance, reorder):

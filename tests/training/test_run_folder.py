@@ -27,7 +27,6 @@ EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exc
                "sent_bytes_sums", "sent_bytes_control", "stale_share", "motion", "num_steps", "by_row",
                "sent_bytes_between_nodes", "shared_bytes"}
 EVALUATED = {"train_score", "val_score", "test_score", "val_loss", "sent_bytes_by_pair"}
-BY_RANK = {"compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
            "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions",
            "precision", "rows_within", "mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
