@@ -48,6 +48,7 @@ def arrays(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.long      # test_together has what processes exchange
 def test_processes_train_as_one_does_with_their_batches_together(arrays, tmp_path):
     one, two = (train_peer(StandIn("dgl"), RACE, Settings(0.02, 100, processes), 0, 2, arrays, tmp_path)
                 for processes in (1, 2))

@@ -231,6 +231,7 @@ def words_of(process: int) -> list[bytes]:
         return []
 
 
+@pytest.mark.long
 def test_a_benchmark_that_is_ended_ends_its_training(tmp_path):
     command = [sys.executable, "-m", "hpcgnn", "bench", "time-to-score", SMALL, "--epochs", "1000000"]
     with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
