@@ -1,8 +1,8 @@
 """Arrival: the received messages of one exchange, read in the epoch that sent them or a later one.
 
-`finish(rows)` waits for the messages and decodes them into halo rows, or adds them to gradients. A `ReceivedTable`
-stands between messages and rows where rows live on: it learns each message, then gives the rows. `wait` checks the age
-of rows against what the method allows.
+`finish(rows)` waits for the messages and decodes them into halo rows, or adds them to gradients. If rows are kept
+between epochs, a `ReceivedTable` stands between messages and rows: it learns each message, then gives the rows. `wait`
+checks that the rows are no older than the method allows.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Arrival:
     receive: list[Buffer]                               # uint8, one per peer, inside `received`
     received: Buffer
     transfer: Travel
-    key: CounterKey                                     # of the exchange, as this rank encoded what it sent
+    key: CounterKey                                     # key with which this rank encoded what it sent
     traffic: Traffic
     streams: Streams  # rows are decoded on the message stream; the computing stream waits, not the host
     table: ReceivedTable | None = None                  # learns what arrived and gives the rows
     before: Arrival | None = None                       # messages that the table must learn first
     after: Callable[[torch.Tensor], None] | None = None  # called with the written rows
-    # epochs that the rows are old, and may be
+    # age of the rows in epochs, and the largest allowed age
     age: int = 0
     max_age: int = 0
     is_applied: bool = False                            # whether the table has learned them
@@ -107,7 +107,7 @@ class Arrival:
 
     def poll(self) -> bool:
         """Let MPI make progress; whether all has arrived."""
-        # Both are asked, since each makes progress only when it is.
+        # Both are polled, since each makes progress only then.
         had_arrived = self.before is None or self.before.poll()
         return self.transfer.poll() and had_arrived
 
@@ -167,8 +167,8 @@ class Arrival:
             self.is_applied = True
 
     def state(self) -> State:
-        """Return what arrived, with layout and key; without the bytes where a table holds the rows."""
-        # Where a table holds the rows, the bytes are left out.
+        """Return what arrived, with layout and key; without the bytes if a table holds the rows."""
+        # If a table holds the rows, the bytes are left out.
         messages, key = self.messages, self.key
         arrived = [buffer[:0] if self.is_applied else buffer for buffer in self.receive]
         return {
@@ -204,7 +204,7 @@ def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowLi
 
 
 class PassedOn:
-    """Base of arrivals with a `finish` that changes the rows of another `arrival`; they can't be read from messages."""
+    """Base of arrivals that change another `arrival`'s rows in `finish`; these can't be read from messages."""
 
     def poll(self) -> bool:
         return self.arrival.poll()

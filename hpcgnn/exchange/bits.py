@@ -1,8 +1,8 @@
 """Bit plans: the bit width of each row of each message, as sender and receiver compute it independently.
 
 Policies in `methods/` choose one of four plans: one width for all (`UniformBits`), widths drawn per row (`DrawnBits`),
-a width per level of importance (`LeveledBits`), or solved widths per row (`SolvedBits`). `EpochPlan` adds what else
-rank 0 decides for an epoch.
+a width per level of importance (`LeveledBits`), or solved widths per row (`SolvedBits`). `EpochPlan` adds rank 0's
+other decisions for an epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
-MAX_DRAWS = 4    # per row; times 1024 layers they fit a key
+MAX_DRAWS = 4    # draws per row; with 1024 layers they fit a key
 
 
 class BitPlan(Protocol):
@@ -30,12 +30,12 @@ class BitPlan(Protocol):
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What rank 0 decided for one epoch."""
+    """Rank 0's decisions for one epoch."""
 
     bit_plan: BitPlan
     is_asynchronous: bool = False                    # read the rows of the epoch before
     is_traced: bool = False                          # keep the range of every sent row
-    # (layer, purpose) of exchanges that wait for their rows all the same
+    # (layer, purpose) of exchanges that wait for their rows even so
     fresh: frozenset[tuple[int, int]] = frozenset()
     is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
     num_steps: int = 1                               # optimizer steps; each computes some of the rows
@@ -75,7 +75,7 @@ class DrawnBits:
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         width = np.full(len(rows), self.choices[-1], np.uint8)
         is_open = np.ones(len(rows), bool)
-        # Gradients of a node come from several ranks, each at a width of its own; part 0 is forward.
+        # Gradients of a node come from several ranks, each at its own width; part 0 is forward.
         part = source + 1 if purpose == BACKWARD else 0
         # One draw per choice: each takes its share of the rows that no earlier choice took.
         for number, choice in enumerate(self.choices[:-1]):

@@ -1,8 +1,8 @@
 """Carrier: moves the messages of asynchronous epochs in small pieces while the rank computes.
 
 Messages are cut into pieces of PIECE_BYTES. The receiver answers each piece with an empty message, and the sender keeps
-only a few pieces unanswered (more while answers come fast), so that a message someone waits for finds the line nearly
-free. A thread moves the pieces where MPI lets two threads call it; otherwise whoever calls `poll`.
+only a few pieces unanswered (more while answers come fast), so that an urgent message finds the line nearly free. A
+thread moves the pieces if MPI lets two threads call it; otherwise every `poll` does.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 60 << 10                           # below the 64 KiB up to which MPI sends without asking the receiver
 LEAST_SENT, MOST_SENT = 6, 64                    # pieces that may be on their way from this rank at once
 MOST_AWAITED = 64                                # receives that are posted ahead of their pieces
-BRISK_SECONDS, SLOW_SECONDS = 0.01, 0.02        # till an answer: below, more may be on their way; above, fewer
-ANSWER_TAG = MAX_TAG                             # no exchange has it
+BRISK_SECONDS, SLOW_SECONDS = 0.01, 0.02        # until an answer: faster allows more pieces, slower fewer
+ANSWER_TAG = MAX_TAG                             # no exchange uses it
 NOTHING = np.empty(0, np.uint8)
 LEAST_PAUSE, MOST_PAUSE = 0.00025, 0.002         # seconds that the thread sleeps between two looks
-WAITING_PAUSE = 0.00005                          # of the main thread, which has nothing else to do
+WAITING_PAUSE = 0.00005                          # seconds that the waiting main thread sleeps
 PIPELINES = ("thread", "polling", "whole")
 
 
@@ -63,7 +63,7 @@ class Flight:
         self.incoming = [Message(self, number, peers[place], receive[place])
                          for number, (_, place) in enumerate(rounds) if len(receive[place])]
         self._left = [num_pieces(send[destination]) + num_pieces(receive[source]) for destination, source in rounds]
-        self._num_over = 0      # rounds at the start with no piece left
+        self._num_over = 0      # first rounds without a piece left
         self.num_left = sum(self._left)
         if self.num_left:
             traffic.depart()
@@ -74,10 +74,10 @@ class Flight:
         self.num_left -= 1
         if not self.num_left:
             self._traffic.arrive()
-            self.outgoing, self.incoming = [], []     # else they keep their memory, and this flight in a cycle
+            self.outgoing, self.incoming = [], []     # frees memory, and breaks a reference cycle
 
     def poll(self) -> bool:
-        """Let pieces of all flights move, where no thread does it; whether this flight has arrived."""
+        """Let pieces of all flights move, if no thread does it; return whether this flight has arrived."""
         started = time.perf_counter()
         self._carrier.poll()
         self._traffic.exchange_seconds += time.perf_counter() - started
@@ -106,9 +106,9 @@ class Flight:
 class _Outgoing:
     def __init__(self, comm: MPI.Comm):
         self._comm, self._first, self._num_unanswered, self.most = comm, 0, 0, LEAST_SENT
-        self._messages: deque[Message] = deque()      # bytes before `_first` of the first one have left
+        self._messages: deque[Message] = deque()      # of the first message, bytes before `_first` have left
         self._requests: list[MPI.Request] = []
-        self._posted: list[tuple[Message | None, float]] = []     # beside each request; None is an answer
+        self._posted: list[tuple[Message | None, float]] = []     # one entry per request; None is an answer
 
     @property
     def is_empty(self) -> bool:
@@ -182,7 +182,7 @@ class _Incoming:
 
 
 class Carrier:
-    """Moves the messages of one rank's asynchronous exchanges on a communicator of its own; making one is collective.
+    """Moves the messages of one rank's asynchronous exchanges on its own communicator; making one is collective.
 
     While the main thread computes, a thread moves pieces if `pipeline` is "thread" and MPI allows it; with "polling"
     only `poll` does.
@@ -219,7 +219,7 @@ class Carrier:
                 self._advance()
 
     def drive_until(self, is_over: Callable[[], bool], note: Callable[[], None]) -> None:
-        """Move pieces from this thread until `is_over`; call `note` at first and whenever some have arrived."""
+        """Move pieces in this thread until `is_over`; call `note` at first and whenever some have arrived."""
         note()
         self._is_driven = True
         try:
@@ -239,7 +239,7 @@ class Carrier:
         if meets:
             request = self._comm.Ibarrier()
             self.drive_until(request.Test, lambda: None)
-        with self._lock:      # what is being posted is posted before
+        with self._lock:      # a piece that is being posted is posted first
             self._is_giving_way = True
         try:
             yield
@@ -257,7 +257,7 @@ class Carrier:
         return self._outgoing.is_empty and self._incoming.is_empty
 
     def _stop(self) -> None:
-        with self._lock:      # else a thread that is about to sleep clears the event behind this, and sleeps for ever
+        with self._lock:      # otherwise a thread about to sleep would clear the event after this, and sleep for ever
             self._is_closed = True
             self._has_work.set()
         if self.has_thread:

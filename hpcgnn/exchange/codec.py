@@ -1,9 +1,9 @@
 """Codec: from rows of an embedding matrix to the messages of one exchange, and back.
 
 A codec belongs to one exchange plan and one bit plan. For each (layer, purpose, dim) it lays out one message per peer:
-which rows it holds and at which byte each row's codes and parameters begin. Sender and receiver compute the same
-layout, so none is sent. `encode` quantizes rows into the buffers of a `MessageArena`, `decode` writes or adds them at
-the other side. Example: 3 rows of 8 columns at 2 bits take 6 bytes of codes, plus 4 bytes of zero point and step per
+the rows in it, and the bytes at which each row's codes and parameters begin. Sender and receiver compute the same
+layout, so no layout is sent. `encode` quantizes rows into the buffers of a `MessageArena`, `decode` writes or adds them
+at the other side. Example: 3 rows of 8 columns at 2 bits take 6 bytes of codes, plus 4 bytes of zero point and step per
 row.
 """
 
@@ -38,16 +38,16 @@ from hpcgnn.widths import BIT_WIDTHS
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 NOTHING = np.empty(0, np.uint8)
-PLANS_KEPT = 4     # layouts of so many bit plans: SYLVIE's base widths return, drawn or solved widths don't
-NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
+PLANS_KEPT = 4     # bit plans with kept layouts: SYLVIE's base widths return, drawn or solved widths don't
+NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters or its values are NaN
 
 
 @dataclass(frozen=True)
 class Coding:
-    """How values are coded where no plan of widths says it."""
+    """How values are coded, apart from the plan of widths."""
 
-    full_bits: int = 32                    # 32 or 16, of rows in their storage type
-    sum_bits: int = 32                     # 8, 16 or 32, of a value in sums of gradients
+    full_bits: int = 32                    # 32 or 16, bits of values in their storage type
+    sum_bits: int = 32                     # 8, 16 or 32, bits of a value in sums of gradients
     rotated: frozenset[int] = frozenset()  # purposes with rotated codes; the others are affine
     least_rotated: int = 1                 # least number of columns for rotated codes
 
@@ -97,7 +97,7 @@ class Messages:
     receive_layouts: tuple[MessageLayout, ...]
     num_halo: int
     dim: int
-    # (destination, source) -> messages of that round alone, see `kinds.by_peer`
+    # (destination, source) -> messages of that round only, see `kinds.by_peer`
     rounds: dict[tuple[int, int], Messages] = field(default_factory=dict, repr=False)
 
     @property
@@ -202,7 +202,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
             start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
     if not _may_overflow(rows, key):
         return found
-    # The device finds out and overwrites the messages; nothing else can be wrong with them.
+    # The device detects this and overwrites the messages; nothing else can be wrong with them.
     overflows = torch.isfinite(rows).all().logical_not_()
     for buffer in buffers:
         buffer.masked_fill_(overflows, NAN_BYTE)
@@ -228,7 +228,7 @@ def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey]
 def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
     """Return the key by which `sender` rounds and rotates rows.
 
-    Gradients of one node come from several ranks, which must round independently, so their keys contain the sender.
+    Gradients of one node come from several ranks, and these must round independently, so their keys contain the sender.
     """
     return key._replace(part=sender if key.purpose == BACKWARD else 0)
 
@@ -270,7 +270,7 @@ class MessageArena:
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
-            self._receive = NOTHING     # freed, so that the new one may take its place
+            self._receive = NOTHING     # freed first, so that the new buffer may take its place
         send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
         if self.is_passing:
             self._passed_bytes = len(send)

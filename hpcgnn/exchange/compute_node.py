@@ -1,9 +1,10 @@
 """ComputeNode: ranks of one machine share one copy of each row from elsewhere, through shared memory.
 
-Several ranks of a node may read the same row of another node. One of them, the gateway, receives it as an ordinary
-message and writes it to a table that all ranks of the node read. Rows between ranks of the node go through the table
-too. Example: ranks 0 and 1 on node A both read row 9 of rank 2 on node B. Plain messages carry it twice; here it comes
-once to gateway 0, and rank 1 reads it from the table. Backward, the gateway sums the node's gradients and sends one.
+Several ranks of a node may read the same row of another node. One of them, the gateway, receives the row as an ordinary
+message and writes it to a table that all ranks of the node read. Rows between ranks of the node also go through the
+table. Example: ranks 0 and 1 on node A both read row 9 of rank 2 on node B. Plain messages carry the row twice; here it
+comes once, to gateway 0, and rank 1 reads it from the table. Backward, the gateway sends the sum of the node's
+gradients.
 
 Each owner has its own gateway, so the work spreads over the ranks. Messages between nodes form an ordinary
 ExchangePlan.
@@ -41,24 +42,24 @@ Numbers = int | np.ndarray
 
 @dataclass(frozen=True)
 class ComputeNode:
-    """What a rank shares with the others of its node.
+    """The rows that a rank shares with the other ranks of its node.
 
-    The table has one block per rank of the node: its own rows that others of the node read, then the rows with it as
-    gateway sorted by owner; both ascending in global id. On the way back the table holds the halo gradients of all
-    ranks, in order.
+    The table has one block per rank of the node: first the rank's own rows that others of the node read, then, sorted
+    by owner, the rows for which it is the gateway; both ascend in global id. In the backward pass the table holds the
+    halo gradients of all ranks, in order.
     """
 
-    comm: MPI.Comm                  # of the node
+    comm: MPI.Comm                  # communicator of the node
     plan: ExchangePlan              # messages between nodes
-    num_rows: int                   # of the table
-    # (start, stop), this rank's block: own rows, and rows with it as gateway
+    num_rows: int                   # rows of the table
+    # (start, stop) of this rank's own rows, and of the rows for which it is the gateway
     own_rows: tuple[int, int]
     received_rows: tuple[int, int]
     own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
     place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
     num_gradients: int              # halo rows of all ranks of the node
-    gradient_rows: tuple[int, int]  # (start, stop), this rank's own
-    sums: SparseRows                # (num_own + plan.num_halo, num_gradients), which gradients each row sums
+    gradient_rows: tuple[int, int]  # (start, stop) of this rank's gradients
+    sums: SparseRows                # (num_own + plan.num_halo, num_gradients), the gradients that each row sums
 
     @property
     def num_halo(self) -> int:
@@ -84,7 +85,7 @@ class ComputeNode:
                    (start, stop), table.sums(first, last))
 
     def reach(self, comm: MPI.Comm, reach: Reach) -> Reach:
-        """Collective: return the reach for messages between nodes: of a row, the least of its readers here."""
+        """Collective: return the reach for messages between nodes: the least hops among a row's readers here."""
         of_all, halo = np.concatenate(self.comm.allgather(reach.halo)), np.empty(0, np.int32)
         begin = self.sums.begin[len(self.own_index):]
         if len(begin):
@@ -262,7 +263,7 @@ class SharedFetch(PassedOn):
 
     shared: SharedRows
     own: torch.Tensor  # (num_own, dim), this rank's rows that others of the node read
-    arrival: Arrival   # of the rows with this rank as gateway
+    arrival: Arrival   # arrival of the rows for which this rank is the gateway
 
     def finish(self, rows: torch.Tensor) -> None:
         """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
@@ -271,7 +272,7 @@ class SharedFetch(PassedOn):
 
 @dataclass(frozen=True)
 class SharedGradients(SharedFetch):
-    """Gradients on their way home; `own` holds what the node's ranks add to inner rows."""
+    """Gradients on their way home; `own` holds the gradients that the node's ranks add to inner rows."""
 
     def finish(self, rows: torch.Tensor) -> None:
         self.arrival.finish(rows)
@@ -288,8 +289,8 @@ def _counted(traffic: Traffic) -> Iterator[None]:
 class SharedMemory:
     """Two halves of memory that the ranks of a node share; grown on demand.
 
-    The memory is an unnamed file: it lives while some rank has it mapped, so nothing is left behind and /dev/shm is not
-    used.
+    The memory is an unnamed file that lives while some rank has it mapped. So nothing is left behind, and /dev/shm is
+    not used.
     """
 
     def __init__(self, node: MPI.Comm):
@@ -303,7 +304,7 @@ class SharedMemory:
     def rows(self, half: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Collective in the node: return the same memory on all ranks, at the start of half 0 or 1; growth discards it.
 
-        Raises KernelError on all ranks if the system gives no memory, or ranks can't reach each other's.
+        Raises KernelError on all ranks if the system gives no memory, or ranks can't map each other's memory.
         """
         num_bytes = shape[0] * shape[1] * dtype.itemsize
         if num_bytes > self.num_bytes // HALVES:

@@ -24,7 +24,7 @@ MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 
 
 
 class RowChecks:
-    """Bring to the host which rows a device could not quantize. Made on the message stream, behind the kernels.
+    """Copies to the host which rows a device could not quantize, on the message stream, after the kernels.
 
     `found`, (num_messages,) int32 on the device, is written by `start_quantizing`.
     """
@@ -49,13 +49,13 @@ class Delivery(Protocol):
         """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
 
     def post_all(self) -> None:
-        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB."""
+        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's messages exceed 2 GiB."""
 
     def poll(self) -> bool:
-        """Make progress; whether all that was begun has arrived."""
+        """Make progress; return whether everything posted has arrived."""
 
     def wait(self) -> None:
-        """Return when all that was begun has arrived."""
+        """Return when everything posted has arrived."""
 
 
 class HostDelivery:
@@ -64,7 +64,7 @@ class HostDelivery:
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
                  tag: int):
         self._comm, self._peers, self._send, self._receive, self._tag = comm, peers, send, receive, tag
-        self._requests: list[MPI.Request] = []     # of what was begun since all had arrived
+        self._requests: list[MPI.Request] = []     # posted since everything had last arrived
 
     def post(self, destination: int, source: int) -> None:
         self._requests += [self._comm.Irecv([piece, MPI.BYTE], self._peers[source], self._tag)
@@ -88,8 +88,9 @@ class HostDelivery:
 class DirectDelivery:
     """Messages in device memory, given to MPI as pointers.
 
-    Nothing is posted before the device has passed `ready`: then it has written what is sent and read what the receive
-    buffers held. Kernels queued meanwhile run on. With `is_open` nobody polls, so the host waits for `ready` at once.
+    Nothing is posted before the device has passed `ready`: then it has written the messages to send, and no longer
+    reads the receive buffers. Kernels queued meanwhile run on. With `is_open` nobody polls, so the host waits for
+    `ready` at once.
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
@@ -152,7 +153,7 @@ class Block(tuple):
 def all_to_all(comm: MPI.Comm, peers: Sequence[int], send: Block, receive: Block) -> None:
     extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
     if extent > np.iinfo(np.int32).max:
-        raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "
+        raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB per rank; "
                           "use --set exchange=ring")
     comm.Alltoallv(*([buffer, _of_all_ranks(comm.size, peers, counts, first), MPI.BYTE]
                      for buffer, counts, first in (send, receive)))

@@ -1,15 +1,15 @@
 """HaloExchange: brings halo rows to this rank and takes their gradients home.
 
 Way of a row in `start_fetch(h, site)`, from its owner to its reader:
-1. The codec of the site (`codec.py`) lists for each peer which rows of `h` leave and in how many bits.
+1. The codec of the site (`codec.py`) lists for each peer the rows of `h` to send and their bits.
 2. The exchange kind (`kinds/`) decides what travels now and what is read: fresh, sampled, skipped or last epoch's rows.
 3. `Sender.send` quantizes the rows into one buffer per peer and posts the buffers (`ring.py`, `delivery.py`).
 4. The peer's `Arrival.finish` waits for its buffers and decodes them into its halo rows.
 
-`start_take_home` is the same with the lists swapped: gradients of halo rows leave, and the owner adds them.
+`start_take_home` is the same with the lists swapped: gradients of halo rows are sent, and the owner adds them.
 
-Evaluation sends all rows fresh in their storage type. Rows shared within a compute node and rows summed by their sender
-wrap steps 3 and 4 (`compute_node.py`, `pre_aggregation.py`).
+Evaluation sends all rows fresh in their storage type. Sharing rows in a compute node, and summing rows before they are
+sent, wrap steps 3 and 4 (`compute_node.py`, `pre_aggregation.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FLOAT_BITS = 32
 
 
 class Call(NamedTuple):
-    """One exchange of a training pass; `number` is its round where halo rows arrive peer by peer."""
+    """One exchange of a training pass; `number` is its round if halo rows arrive peer by peer."""
 
     site: ExchangeSite
     purpose: int
@@ -60,9 +60,9 @@ class Call(NamedTuple):
 class Savings:
     """Ways to send fewer rows."""
 
-    node: ComputeNode | None = None        # ranks that share the rows that come to one of them
-    outgoing: OutgoingRows | None = None   # what is sent where some rows are sums; None: inner rows
-    inputs: HaloExchange | None = None     # brings the input rows where sums are sent
+    node: ComputeNode | None = None        # ranks that share rows arriving at one of them
+    outgoing: OutgoingRows | None = None   # table of sent rows if some are sums; None: inner rows are sent
+    inputs: HaloExchange | None = None     # brings the input rows if sums are sent
 
 
 NO_SAVINGS = Savings()
@@ -75,7 +75,7 @@ class HaloExchange:
     plan : ExchangePlan                which rows go where
     bit_plan : BitPlan                 widths of training messages until the first `begin_epoch`
     wire : Wire                        how messages travel
-    coding : Coding                    bits and codes beside the bit plan
+    coding : Coding                    bits and codes apart from the bit plan
     reach : Reach or None              rows that training passes may leave out
     kind : ExchangeKind or None        None: fresh rows
     last_sent : dict                   rank -> bytes sent to it in the last training epoch
@@ -128,9 +128,8 @@ class HaloExchange:
         return self._kind.keeps_state
 
     def state(self) -> State:
-        """Collective: return what the next epoch reads of earlier ones, valid until then."""
-        # Waiting here does not count as the epoch's time.
-        # What is waited for here is no part of an epoch's seconds.
+        """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
+        # Waiting here does not count as the epoch's time. Waits here are not part of an epoch's seconds.
         seconds = self.training.exchange_seconds, self.training.blocked_seconds
         self._kind.settle()
         self.training.exchange_seconds, self.training.blocked_seconds = seconds
@@ -162,7 +161,7 @@ class HaloExchange:
         return self._plan if hops is None else self._reach.plan_within(self._plan, hops)
 
     def forget(self) -> None:
-        """Collective: finish what is on its way and keep nothing of earlier epochs."""
+        """Collective: finish messages on their way, and discard all data of earlier epochs."""
         self._kind.forget()
         self._sender.close_carrier()
         if self._shared is not None:
@@ -210,7 +209,7 @@ class HaloExchange:
         return self._kind.present(self._plan, site) if site.is_training else None
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Collective: return inner features followed by halo features, which cross once in their storage type."""
+        """Collective: return inner features followed by halo features, which are sent once, in their storage type."""
         if self._inputs is not None:
             return self._inputs.input_rows(features)
         shape = self._plan.num_inner + self.num_halo, features.shape[1]
@@ -222,11 +221,11 @@ class HaloExchange:
         else:
             own = self._shared.own_rows(rows[:self._plan.num_inner])
             self._shared.fetch(own, arrival, halo)
-            self._shared.release()      # features are wider than all rows that come later
+            self._shared.release()      # features are wider than all later rows
         return rows
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
-        """Collective: send a number per row, (plan.num_inner,) float32; return them, then the ones that arrive."""
+        """Collective: send one number per row, (plan.num_inner,) float32; return them, then the received ones."""
         found = torch.empty(self._plan.num_halo, 1)
         self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)
         return np.concatenate([values, found[:, 0].numpy()])

@@ -28,7 +28,7 @@ class RowList:
 
     index: np.ndarray     # (n,) int32, inner or halo rows, each counted from 0
     node_id: np.ndarray   # (n,) int64, global ids, ascending
-    position: np.ndarray  # (n,) int32, places in the pair's whole list, where this list holds some of its rows
+    position: np.ndarray  # (n,) int32, places of these rows in the pair's whole list
 
     def __post_init__(self):
         make_resident(self, "index", "node_id")
@@ -113,8 +113,8 @@ class ExchangePlan:
 def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
     """List the rounds of the ring in which a rank meets a peer, as (destination, source), places in ascending `peers`.
 
-    Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. If one side is no peer, the
-    rank itself stands there, with an empty message. Rank 1 of 4 with peers [0, 1, 3] sends to nobody in round 1 and
+    Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. If one side is not a peer, the
+    rank itself takes its place, with an empty message. Rank 1 of 4 with peers [0, 1, 3] sends to nobody in round 1 and
     receives from 0; in round 2 it exchanges with 3; in round 3 it sends to 0.
     """
     place = {peer: number for number, peer in enumerate(peers)}

@@ -1,11 +1,11 @@
-"""PreAggregation: where many rows of a rank go into few rows of another, the sender sums them and sends the sums.
+"""PreAggregation: if many rows of a rank go into few rows of another, the sender sums them and sends the sums.
 
 Example: rows 1, 2 and 3 of rank 0 all have edges into row 7 of rank 1. Instead of three rows, rank 0 sends their sum.
 For each pair of ranks a minimum vertex cover of the edges between them decides: an edge with its source in the cover
-reads the source's row; any other edge has its target in the cover, and the sender sums what it has for that target. A
+reads the source's row; any other edge has its target in the cover, and the sender sums its rows for that target. A
 message then has one row per member of the cover, the fewest possible. This fits reductions that are linear in rows.
 
-Messages follow an ordinary ExchangePlan; its inner rows are a table of what a rank sends, rows and sums.
+Messages follow an ordinary ExchangePlan; its inner rows are the table of a rank's sent rows and sums.
 
 Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregation.
 """
@@ -37,17 +37,17 @@ NONE = -1
 
 @dataclass(frozen=True)
 class PreAggregation:
-    """Rows that a rank sends, some of them sums, and the edges by which it reads what arrives."""
+    """Rows that a rank sends, some of them sums, and the edges from arriving rows and sums."""
 
-    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows what arrives
+    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows the arriving ones
     arcs: FarArcs              # edges into inner rows, from inner and arriving rows
     begin: np.ndarray          # (num_sent + 1,) int64, CSR: the inner rows that each row of the table sums
     source: np.ndarray
     weight: np.ndarray | None  # edge weights; 1 for single rows
     is_sum: np.ndarray         # (num_sent,) bool
-    hops: np.ndarray | None    # (num_sent,) int32, to the loss through the nearest receiver, ascending
-    reach: Reach | None        # of `plan`
-    importance: np.ndarray     # (num_sent + num_halo,) float32, of a sum, the largest of its rows
+    hops: np.ndarray | None    # (num_sent,) int32, hops to the loss through the nearest receiver, ascending
+    reach: Reach | None        # reach of `plan`
+    importance: np.ndarray     # (num_sent + num_halo,) float32; a sum counts as its most important row
 
     @property
     def num_sent(self) -> int:
@@ -59,7 +59,7 @@ class PreAggregation:
 
     @classmethod
     def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
-        """Collective: choose what is summed where, and tell the owners; every cut edge's source travels in `plan`."""
+        """Collective: choose the sums and tell the owners; the source of every cut edge travels in `plan`."""
         wanted = _wanted(part, plan)
         arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
         first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
@@ -88,7 +88,7 @@ def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
 
 def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
     # Halo rows are sorted by owner.
-    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
+    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows are sorted by owner, in the order of the peers
     peer = np.searchsorted(stops, source, "right").astype(np.int32)
     order = np.argsort(peer, kind="stable")
     return np.split(order, np.searchsorted(peer[order], np.arange(1, len(plan.peers))))
@@ -106,7 +106,7 @@ class _FromPeer:
     def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
         source = part.indices[arcs] - part.num_inner
         first = halo.index[0] if len(halo) else 0
-        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # whatever the order of the rows
+        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # in any order of the rows
         pairs = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (source - first, column)),
                                         shape=(len(halo), len(node_id)))
         is_plain, _ = minimum_vertex_cover(pairs)
@@ -153,7 +153,7 @@ def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.
         columns = arcs[rows].indices
         columns = np.unique(columns[~has_target[columns]])
         has_target[columns] = True
-        rows = row_of[columns]      # all have a match, or the matching would not be the largest
+        rows = row_of[columns]      # all have a match, since the matching is the largest
         rows = rows[~is_reached[rows]]
         is_reached[rows] = True
     return ~is_reached, has_target
@@ -234,7 +234,7 @@ class _Table:
 
 
 def _sum_ids(part: Partition, target: np.ndarray, sender: int) -> np.ndarray:
-    # Sums need ids of their own: ids key the rounding, and messages list rows by ascending id.
+    # Sums need their own ids: ids key the rounding, and messages list rows by ascending id.
     return part.num_nodes_global + target * part.num_parts + sender
 
 
@@ -254,7 +254,7 @@ def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -
 
 
 class OutgoingRows:
-    """Sums inner rows into the table that is sent, and takes the table's gradients back to inner rows.
+    """Sums inner rows into the table of sent rows, and takes the table's gradients back to inner rows.
 
     degree, (num_inner,), has in-degrees, or sums of weights, in the whole graph.
     """
@@ -268,7 +268,7 @@ class OutgoingRows:
     def of(self, h: torch.Tensor, site: ExchangeSite) -> torch.Tensor:
         """Return the first rows of the table for a pass with the first inner rows h (n, dim).
 
-        Sums are scaled as the site's reduction demands of any receiver; single rows are sent unscaled.
+        Sums are scaled as the site's reduction demands; single rows are sent unscaled.
         """
         num_rows = self.sums.num_within(site.reach)
         shape = "out", site.reduction, num_rows, len(h)
@@ -290,7 +290,7 @@ class OutgoingRows:
 
     def _matrices(self, reduction: str | None) -> tuple[SparseRows, SparseRows]:
         if reduction is None:
-            raise KernelError("rows are summed before they are sent, and this layer does not say how; use "
+            raise KernelError("rows are summed before they are sent, and this layer names no reduction; use "
                               "--set pre_aggregation=off")
         if reduction not in self._whole:
             self._whole[reduction] = self._build(reduction)

@@ -1,9 +1,9 @@
 """QuantizedSums: sums a long vector, such as all gradients, over the ranks, while its values travel as codes.
 
 Each rank owns one share of the vector. Round 1: every rank sends each owner codes of its share, and the owner sums
-them. Round 2: every owner sends codes of its sums to all. So a rank sends two codes per value, whatever the number of
-ranks, and all ranks decode the same bytes, so the sums are equal to the bit. Codes are rounded stochastically: the
-expectation is the exact sum.
+them. Round 2: every owner sends codes of its sums to all. So a rank sends two codes per value for any number of ranks,
+and all ranks decode the same bytes, so the sums are equal to the bit. Codes are rounded stochastically: the expectation
+is the exact sum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mpi4py import MPI
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
-COLUMNS = 256     # that share a zero point and a step
+COLUMNS = 256     # values that share a zero point and a step
 
 
 class QuantizedSums:
@@ -51,7 +51,7 @@ class QuantizedSums:
             if peer != rank:
                 dequantize_rows(received[peer], rows, _ids(rank, share), layout, shares[rank], True,
                                 key._replace(part=peer))
-        # Round 2: codes of the sums to everybody; the owner decodes its own codes too.
+        # Round 2: codes of the sums to all ranks; the owner decodes its own codes too.
         quantize_rows(shares[rank], rows, _ids(size + rank, share), layout, key, sent[rank])
         comm.Allgather(sent[rank], received)
         for peer in range(size):

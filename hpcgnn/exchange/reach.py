@@ -1,8 +1,8 @@
-"""Reach: how many hops each row is from the loss, over all ranks, so that training computes and sends only what counts.
+"""Reach: each row's hops to the loss, over all ranks, so that training computes and sends only rows that affect it.
 
 A pass of L aggregations needs the rows within L hops of a training node; its last layer only the training nodes.
 Example: on the path a - b - c - d with training node a, two layers need a, b and c at first and a, b after one layer; d
-is never computed. Ranks walk hop by hop against the edges and tell the owners of halo rows what they found.
+is never computed. Ranks walk hop by hop against the edges and send the hops of halo rows to their owners.
 """
 
 from __future__ import annotations

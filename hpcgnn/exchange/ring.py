@@ -1,8 +1,8 @@
 """Transfers: move the packed messages of one exchange, by rounds of a ring or by one Alltoallv.
 
 In round i every rank sends to rank + i and receives from rank - i, so each link carries one message at a time; the next
-round is posted when the last one has arrived. MPI makes progress only while it is called, so whoever computes meanwhile
-calls `poll` between blocks of rows. `time_rounds` measures the rounds, from which cost models are fitted.
+round is posted when the last one has arrived. MPI makes progress only while it is called, so code that computes
+meanwhile calls `poll` between blocks of rows. `time_rounds` measures rounds; cost models are fitted to them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hpcgnn.run.watchdog import HERE
 
 SIZES = (1 << 12, 1 << 16, 1 << 19)     # bytes
 REPETITIONS = 3
-MAX_ROUNDS = 64                         # timed; with more ranks an even selection of the rounds
+MAX_ROUNDS = 64                         # timed rounds; with more ranks, evenly selected ones
 TIMING_TAG = 32001
-MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+MAX_TAG = 32767    # largest tag that every MPI allows
 
 
 class Transfer:
@@ -88,7 +88,7 @@ class Transfer:
                 self._note_waiting()
                 self._delivery.wait()
             early = self._due - time.perf_counter()
-            if early > 0:      # a sleep of nothing would give the core away
+            if early > 0:      # even a sleep of 0 s would give the core away
                 time.sleep(early)
         self._arrive()
         HERE.note("computes")
@@ -106,7 +106,7 @@ class Transfer:
     def _arrive(self) -> None:
         self._has_arrived = True
         if isinstance(self._delivery, HostDelivery):
-            self._delivery = None      # nobody else may hold what was sent; a device's kernels may still read it
+            self._delivery = None      # frees the sent buffers, which only a device's kernels may still read
         self._traffic.arrive()
 
 
@@ -139,7 +139,7 @@ EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": Alltoallv
 
 
 class Link:
-    """Delays messages as a link of `bytes_per_second` each way would, one exchange after another. 0: no delay."""
+    """Delays messages like a link of `bytes_per_second` each way, one exchange after another. 0: no delay."""
 
     def __init__(self, bytes_per_second: float = 0.0):
         self._rate, self._is_free_at = bytes_per_second, 0.0

@@ -1,7 +1,7 @@
 """Sender: quantizes the rows of one exchange, counts their bytes and posts the messages.
 
 Every row that leaves a rank passes `Sender.send`: encode into an arena's buffers, count, hand the buffers to a transfer
-(or to the carrier, for messages that nobody waits for), and return an `Arrival` for what comes from the peers.
+(or to the carrier, if nobody waits for the messages), and return an `Arrival` for the messages of the peers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Outgoing:
     """The rows that one exchange sends."""
 
     messages: Messages
-    rows: torch.Tensor                   # (n, dim), the messages hold some of them
+    rows: torch.Tensor                   # (n, dim); the messages hold some of these rows
     key: CounterKey                      # randomness of rounding and rotation
     traffic: Traffic
-    rounds: Rounds                       # (destination, source) of each round, places in the messages' peers
-    span: tuple[int, int] | None = None  # (start, stop), halo rows of the one peer of these messages; None: all
+    rounds: Rounds                       # (destination, source) of each round, as places in the messages' peers
+    span: tuple[int, int] | None = None  # (start, stop), halo rows if the messages have one peer; None: all
 
     @property
     def is_gradient(self) -> bool:
@@ -59,7 +59,8 @@ class Wire:
     algorithm: str = "ring"           # or "alltoallv"
     transport: Transport = HOST       # memory of messages and their way to MPI
     link: Link | None = None          # imitates a slower network
-    # asynchronous messages: in pieces moved by a thread ("thread") or between blocks of rows ("polling"), or "whole"
+    # how asynchronous messages travel: in pieces, moved by a thread ("thread") or between blocks of rows ("polling"),
+    # or "whole"
     pipeline: str = "thread"
     by_peer: bool = False             # halo rows arrive peer by peer, and again in the backward pass
 
@@ -71,7 +72,7 @@ class Sender:
     """Send the messages of one rank and count them.
 
     carrier : Carrier or None                  moves asynchronous messages in pieces
-    training, evaluation, setup : Traffic      only training counts for an epoch
+    training, evaluation, setup : Traffic      only `training` enters the numbers of an epoch
     tracer : Tracer                            notes the ranges of training's rows
     """
 
@@ -88,7 +89,7 @@ class Sender:
         return self._arena.num_bytes
 
     def open_carrier(self) -> None:
-        """Collective: open a carrier where asynchronous messages travel in pieces: in host memory, around the ring."""
+        """Collective: open a carrier if asynchronous messages travel in pieces: in host memory, around the ring."""
         if (self.carrier is None and self._pipeline != "whole" and self.comm.size > 1
                 and self.transport.name == "host" and self._algorithm is Transfer):
             self.carrier = Carrier(self.comm, self._pipeline)
@@ -114,7 +115,7 @@ class Sender:
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:
         """Encode the rows of every message and post them.
 
-        arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
+        arena : MessageArena or None     memory of the messages; by default an arena that the next exchange reuses
         encoding : function              see `hpcgnn.exchange.codec.encode`
         sends : (num_peers,) bool        peers that send, this rank included; None: all
         is_open : bool                   nobody waits in this epoch: the carrier takes the messages, or all rounds are
@@ -129,7 +130,7 @@ class Sender:
             send = [buffer[:0] for buffer in send]
         if sends is not None:
             arriving = [buffer if does else buffer[:0] for does, buffer in zip(sends, receive, strict=True)]
-        # 2. Encode on the message stream, behind the kernels that computed the rows.
+        # 2. Encode on the message stream, after the kernels that computed the rows.
         started, checks, peers = time.perf_counter(), None, messages.peers
         with streams.message.after_computing():
             if does_send:

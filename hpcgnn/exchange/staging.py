@@ -16,12 +16,12 @@ from mpi4py import MPI
 from hpcgnn.exchange.delivery import Block, RowChecks, all_to_all, placed
 from hpcgnn.ops.streams import Mark, Streams
 
-PIECE_BYTES = 1 << 22    # long enough for the bandwidth of PCIe and of the network, short beside a message
-DOUBLE = 2               # pieces of a lane in pinned memory, where somebody polls
+PIECE_BYTES = 1 << 22    # long enough for full bandwidth of PCIe and network, short compared with a message
+DOUBLE = 2               # pieces of a lane in pinned memory, if somebody polls
 
 
 class Slot:
-    """Pinned memory of one piece, and what still uses it: a copy, or MPI."""
+    """Pinned memory of one piece, and its current user: a copy, or MPI."""
 
     def __init__(self) -> None:
         self._memory: torch.Tensor | None = None
@@ -41,7 +41,7 @@ class Slot:
         return self.copied is None or self.copied.query()
 
     def has_travelled(self) -> bool:
-        """Let MPI make progress; whether it is done with the slot."""
+        """Let MPI make progress; return whether MPI is done with the slot."""
         return self.request.Test()
 
 
@@ -136,7 +136,7 @@ class StagedDelivery:
     """Device messages through pinned memory.
 
     A message has two slots, or, in an exchange that nobody polls (`is_open`), one per piece, so that all are posted at
-    once. `send` and `receive` are uint8 tensors on the device, one per peer; `checks` are of the rows that are sent.
+    once. `send` and `receive` are uint8 tensors on the device, one per peer; `checks` belong to the sent rows.
     """
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
@@ -151,7 +151,7 @@ class StagedDelivery:
         incoming = _Incoming(*self._lane(self._receive, source, True))
         outgoing = _Outgoing(*self._lane(self._send, destination, False))
         if not self._is_open:
-            self._lanes.clear()     # the round before has arrived, so nothing of it is left to look after
+            self._lanes.clear()     # the round before has arrived, so its lanes are done
         self._lanes += [incoming, outgoing]
         for lane in (incoming, outgoing):
             lane.advance()
@@ -200,12 +200,12 @@ class StagedDelivery:
             copies = [copy for lane in self._lanes if (copy := lane.blocking_copy) is not None]
             requests = [request for lane in self._lanes for request in lane.requests]
             if copies:
-                copies[0].synchronize()     # MPI touches its memory next, and others may wait for that
+                copies[0].synchronize()     # MPI touches its memory next, and other ranks may wait for that
             elif requests:
                 MPI.Request.Waitany(requests)
 
     def _look_at_checks(self) -> None:
-        # Messages are copied behind the kernels that wrote the checks, so all checks are read before the last piece
+        # Messages are copied after the kernels that wrote the checks, so all checks are read before the last piece
         # leaves.
         if self._checks is not None and self._encoded.query():
             self._read_checks()

@@ -11,7 +11,8 @@ from mpi4py import MPI
 class StandInComm:
     """Counts and discards what a rank sends, and receives zeros.
 
-    Collectives leave this rank's fractions in place; whole numbers, by which ranks check each other, become 0.
+    Collectives leave this rank's floating-point numbers in place; integers, with which ranks check each other, become
+    0.
 
     num_messages, message_bytes : int          posted so far, both ways
     num_collectives, collective_bytes : int    entered so far, and this rank's numbers in them

@@ -1,4 +1,4 @@
-"""State: what exchanges keep between epochs, as a nested dict of arrays and numbers for a checkpoint."""
+"""State: data that exchanges keep between epochs, as a nested dict of arrays and numbers for a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = dict[str, Any]      # name -> np.ndarray, int, float, bool, str or State
 
 
 class Stateful(ABC):
-    """Something that outlives an epoch and goes into a checkpoint."""
+    """An object that lives longer than an epoch and goes into a checkpoint."""
 
     @property
     @abstractmethod
@@ -26,14 +26,14 @@ class Stateful(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Return all that `restore` needs; arrays may be views, valid until the next epoch."""
+        """Return everything that `restore` needs; arrays may be views, valid until the next epoch."""
 
     @abstractmethod
     def restore(self, state: State, device: torch.device) -> None:
         """Continue from this rank's `state`, with rows on `device`; KernelError or KeyError if it does not fit."""
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: wait for what is on its way, without reading it."""
+        """Collective: wait for messages on their way, without reading them."""
 
 
 def device_of(buffer: Buffer) -> torch.device:

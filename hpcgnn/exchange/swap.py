@@ -1,4 +1,4 @@
-"""Swaps: arrays between a rank and its peers, once in a while, with lengths that both sides know."""
+"""Swaps: occasional arrays between a rank and its peers, with lengths that both sides know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWAP_TAG = 32000    # no exchange has it
 
 
 def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
-    """Collective: send an array to each peer and fill one from each. Empty arrays and those to oneself cost nothing.
+    """Collective: send an array to each peer and fill one from each. Empty arrays and arrays to oneself cost nothing.
 
     `sent` and `received` are contiguous arrays, one per peer; this rank may be a peer.
     """

@@ -31,11 +31,11 @@ class Trace:
     position: tuple[np.ndarray, ...]   # (n,) int32 per peer, see `RowList`
     # (n,) float32 per peer, largest minus smallest value of each row, as the message rounds it
     row_range: tuple[np.ndarray, ...]
-    code: str = "affine"               # of the messages; see `MessageLayout`
+    code: str = "affine"               # code of the messages; see `MessageLayout`
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
-        """Read ranges from messages, one uint8 array per peer, or from their parameters alone."""
+        """Read ranges from messages, one uint8 array per peer, or from their parameters only."""
         ranges = tuple(_ranges(layout, buffer) for layout, buffer in zip(messages.send_layouts, send, strict=True))
         return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), ranges,
                    messages.send_layouts[0].code)
@@ -77,7 +77,7 @@ def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
     norm = np.zeros(LARGEST_PARAMETER_WIDTH + 1)
     for bits, in_steps in ROTATED_NORM.items():
         norm[bits] = in_steps
-    # |row| = norm * step * sqrt(dim), and the range that stands for it is |row| * sqrt(6 / dim).
+    # |row| = norm * step * sqrt(dim), and it is recorded as the range |row| * sqrt(6 / dim).
     return (np.sqrt(6) * norm[bit_width]).astype(np.float32)
 
 
@@ -93,7 +93,7 @@ class Tracer:
         self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
 
     def begin_epoch(self, is_traced: bool) -> None:
-        """Trace the next epoch, or keep what the last traced one sent."""
+        """Trace the next epoch, or keep the ranges of the last traced one."""
         self._is_traced = is_traced
         if is_traced:
             self._found, self._unread = {}, []

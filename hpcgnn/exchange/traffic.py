@@ -1,4 +1,4 @@
-"""Traffic: bytes and seconds that exchanges cost one rank, counted where they are spent."""
+"""Traffic: bytes and seconds of exchanges on one rank, counted where they are spent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def _no_rows() -> np.ndarray:
 class Traffic:
     """Counts since the last `take`.
 
-    Messages that travel at the same time count once in the seconds; messages still on their way at a `take` count on.
-    The carrier's thread may call `depart` and `arrive`.
+    Messages that travel at the same time count once in the seconds; messages still on their way at a `take` are counted
+    further after it. The carrier's thread may call `depart` and `arrive`.
     """
 
     payload_bytes: int = 0
     parameter_bytes: int = 0
     num_values: int = 0
-    exchange_seconds: float = 0.0                       # in MPI calls
-    blocked_seconds: float = 0.0                        # of these, waiting for messages or sums
+    exchange_seconds: float = 0.0                       # seconds in MPI calls
+    blocked_seconds: float = 0.0                        # part of these, waiting for messages or sums
     travel_seconds: float = 0.0                         # with some message posted and not arrived
-    hidden_seconds: float = 0.0                         # of these, not blocked
+    hidden_seconds: float = 0.0                         # part of these, not blocked
     quantize_seconds: float = 0.0                       # encoding and decoding
     staleness: int = 0                                  # age of the oldest row read, in epochs
     width_rows: np.ndarray = field(default_factory=_no_rows)  # (len(BIT_WIDTHS),) int64, rows sent at each width
@@ -77,7 +77,7 @@ class Traffic:
             self.blocked_seconds += time.perf_counter() - started
 
     def restart_clock(self) -> None:
-        """Drop the seconds of travel so far, which were not part of an epoch."""
+        """Discard the seconds of travel so far, which were not part of an epoch."""
         self._move()
         self.travel_seconds = self.hidden_seconds = 0.0
 
@@ -87,7 +87,7 @@ class Traffic:
         taken = replace(self)
         fresh = Traffic()
         for own in fields(self):
-            if not own.name.startswith("_"):      # what is on its way stays so
+            if not own.name.startswith("_"):      # messages on their way stay so
                 setattr(self, own.name, getattr(fresh, own.name))
         return taken
 
@@ -121,10 +121,10 @@ class Traffic:
 
 
 class ControlTraffic:
-    """Counts what ranks tell each other to decide on widths.
+    """Counts messages between ranks for decisions on widths.
 
-    num_swaps : int       since the last `take`; the same on all ranks
-    sent_bytes : int      that this rank handed to MPI in them
+    num_swaps : int       swaps since the last `take`; the same on all ranks
+    sent_bytes : int      bytes that this rank handed to MPI in them
     """
 
     def __init__(self) -> None:

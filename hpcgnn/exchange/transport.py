@@ -1,4 +1,4 @@
-"""Transports: where the buffers of messages live, and how they and sums over ranks reach MPI.
+"""Transports: where the buffers of messages are, and how messages and sums over ranks reach MPI.
 
 On the host MPI takes the buffers themselves. A GPU's buffers go to MPI by their pointers (cuda-aware) or through pinned
 host memory (staged). `choose_transport` asks the MPI library whether it takes device pointers, and then proves it by a
@@ -26,11 +26,11 @@ from hpcgnn.ops.quantization import Buffer
 from hpcgnn.ops.streams import HOST_STREAMS, Streams, streams_of
 
 CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
-# Variables that switch device pointers on where the library has no question: Cray MPICH, MPICH, MVAPICH2, MVAPICH.
+# Variables that switch device pointers on, for libraries that can't be asked: Cray MPICH, MPICH, MVAPICH2, MVAPICH.
 SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU", "MV2_USE_CUDA", "MVP_USE_CUDA", "MVP_ENABLE_GPU")
 PROOF_BYTES = (64, 1 << 20)                  # one below the eager limit of every MPI, one above it
 PROOF_TAG, PROOF_SECONDS = 32002, 30.0
-_unfinished: list[tuple] = []                # MPI may still write to messages that never came
+_unfinished: list[tuple] = []                # buffers of messages that never came: MPI may still write to them
 logger = logging.getLogger(__name__)
 
 
@@ -44,18 +44,18 @@ class Transport(Protocol):
     streams: Streams
 
     def empty(self, num_bytes: int) -> Buffer:
-        """Return (num_bytes,) uint8, uninitialized, beside the rows."""
+        """Return (num_bytes,) uint8, uninitialized, on the rows' device."""
 
     def new_staging(self) -> Staging | None:
         """Return memory through which an arena's messages pass, if any."""
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """Return the delivery of one exchange, behind the encoding kernels on the message stream.
+        """Return the delivery of one exchange, after the encoding kernels on the message stream.
 
         send, receive : list of uint8 buffers of an arena, one per peer, not to be touched before arrival
         tag : int                  equal on all ranks for one exchange
-        checks : RowChecks         of the rows that are sent
+        checks : RowChecks         checks of the sent rows
         is_open : bool             whether nobody polls, so that it must be posted at once
         """
 
@@ -159,8 +159,8 @@ def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transpo
 
 
 def _why_not(comm: MPI.Comm, is_demanded: bool, device: torch.device) -> str:
-    # A library that can't be asked is tried only on demand: one without support would read a device pointer as its
-    # own memory and crash.
+    # A library that can't be asked is tried only on demand: without support it would read a device pointer as host
+    # memory and crash.
     own = answer_of_mpi()
     if comm.allreduce(int(own.takes_pointers is not True), MPI.MAX):
         answers = comm.allgather(own)

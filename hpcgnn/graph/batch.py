@@ -1,7 +1,7 @@
 """Batch: the rows that one optimizer step computes, the rows they read, and the edges between them.
 
 `BatchCutter` cuts a batch out of a part and renumbers it. Example: row 1 has edges from 0, 5 and 8. In the batch of the
-rows [1, 5], row 5 is inside and becomes 1; 0 and 8 are far rows and become 2 and 3, behind the batch's own rows.
+rows [1, 5], row 5 is inside and becomes 1; 0 and 8 are far rows and become 2 and 3, after the batch's own rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hpcgnn.ops.cuda.resident import make_resident
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step computes on one rank."""
+    """The rows and edges of one step on one rank."""
 
     rows: np.ndarray     # (num_batch,) int64, inner rows to compute, ascending or in the order of `order_rows`
-    # (num_far,) int64, rows that are only read: first halo rows that other ranks compute in this step, ascending,
-    # then all others in the order of the edges
+    # (num_far,) int64, rows that are only read: first, ascending, halo rows that other ranks compute in this step, then
+    # all others in the order of the edges
     far: np.ndarray
     num_fresh: int       # number of those halo rows
     # (num_batch + 1,) int64, CSR; a column below num_batch is a place in `rows`, any other is num_batch plus a place
@@ -28,7 +28,7 @@ class Batch:
     indptr: np.ndarray
     indices: np.ndarray  # (num_arcs,) int32
     arc: np.ndarray      # (num_arcs,) int64, place of each edge in the CSR of the part
-    # see `order_rows`; None where every row is computed
+    # see `order_rows`; None if every row is computed
     num_within: list[int] | None = None
     num_back: list[int] | None = None
 
@@ -50,13 +50,13 @@ class BatchCutter:
     """Cut batches out of a part: a CSR by destination of local rows, `num_rows` of them inner and halo rows.
 
     num_within : list of int, or None           number of inner rows within k hops of the loss, which come first
-    is_shared : (num_inner,) bool, or None      rows that other ranks read too; None: no row
+    is_shared : (num_inner,) bool, or None      rows that other ranks also read; None: no row
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, num_within: list[int] | None = None,
                  is_shared: np.ndarray | None = None):
         self._indptr, self._indices, self._num_within, self._is_shared = indptr, indices, num_within, is_shared
-        self._place = np.full(num_rows, -1, np.int32)      # of each row in the batch that is being cut
+        self._place = np.full(num_rows, -1, np.int32)      # place of each row in the batch that is being cut
 
     def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
         """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend."""
@@ -86,8 +86,8 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
                num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
     """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
-    `hops`, (n,) int64, are those to the loss in the whole graph; num_hops + 1 means farther. Edges inside the batch go
-    from `source` to `target`. `is_shared` marks rows that other ranks may read in this batch.
+    `hops`, (n,) int64, count to the loss in the whole graph; num_hops + 1 means farther. Edges inside the batch go from
+    `source` to `target`. `is_shared` marks rows that other ranks may read in this batch.
 
     Returns the old row at each new place, (n,) int64; num_within: prefix k has all rows within k hops and all that
     prefix k - 1 reads; num_back: the same for rows that a gradient reaches from k hops away.
@@ -95,13 +95,13 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch
     if is_shared is not None:
         level[is_shared] = np.minimum(level, np.maximum(hops, 1))[is_shared]
-    # Walk against the edges: what a row of level `near` reads is at most one hop farther.
+    # Walk against the edges: rows that a row of level `near` reads are at most one hop farther.
     for near in range(num_hops):
         read = source[level[target] == near]
         level[read] = np.minimum(level[read], near + 1)
     hops = hops.astype(np.int16)
-    # Gradients follow only edges inside the batch. With few of them hardly any but the labeled rows has a gradient, so
-    # rows with a gradient come first; else rows near the loss do.
+    # Gradients follow only edges inside the batch. With few such edges, hardly any unlabeled row has a gradient, so
+    # rows with a gradient come first; otherwise rows near the loss come first.
     order = np.argsort(level * (num_hops + 2) + hops if few_arcs else hops * (num_hops + 2) + level, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))

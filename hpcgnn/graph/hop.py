@@ -1,4 +1,4 @@
-"""Hop and Exchange: what one aggregation of a forward pass needs, and the contract between a graph and its messages.
+"""Hop and Exchange: the data of one aggregation in a forward pass, and the contract between a graph and its messages.
 
 Path of a boundary row. A layer calls `LocalGraph.halo` (or fetches through `Hop` in a fused layer). The graph counts
 the call as an `ExchangeSite` and calls `Exchange.start_fetch`, which returns an `Arrival`. Central rows, which have no
@@ -28,18 +28,18 @@ ROWS_COUNTED = 1 << 16
 
 
 class Exchange(Protocol):
-    """What a LocalGraph asks of its messages. Collective: all ranks call in the same order."""
+    """The messages of a LocalGraph. Collective: all ranks call in the same order."""
 
     is_alone: bool                                   # whether this rank neither sends nor receives a row
     halo_spans: tuple[tuple[int, int], ...] | None   # (start, stop) of each rank's halo rows, if they arrive by peer
-    num_returning: int | None                        # halo rows, the first ones, with gradients that go home; None: all
+    num_returning: int | None                        # first halo rows, whose gradients go home; None: all
     reads_history: bool                              # whether halo rows may be constants from an earlier step
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds those of inner rows."""
+        """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds gradients of inner rows."""
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
         """Like `start_fetch`, one peer at a time."""
@@ -62,13 +62,13 @@ class Exchange(Protocol):
 class ExchangeSite:
     """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel."""
 
-    layer: int                    # exchanges before it in this forward pass
+    layer: int                    # number of exchanges before it in this forward pass
     seed: int
     epoch: int
     is_training: bool
     reach: int | None = None      # only rows within this many hops of the loss travel; None: all
     is_scaled: bool = True        # whether sampled rows are divided by their share, which keeps sums unbiased
-    reduction: str | None = None  # how receivers sum the rows, for sums that the sender adds up instead
+    reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for them
 
 
 class Arrival(Protocol):
@@ -81,20 +81,20 @@ class Arrival(Protocol):
         """Return when all have arrived."""
 
     def packed(self) -> PackedRows | None:
-        """Return the quantized rows, valid until the next exchange; None where only `finish` can bring them."""
+        """Return the quantized rows, valid until the next exchange; None if only `finish` can bring them."""
 
     def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the halo rows where they arrived, (num_halo, dim), to overwrite; None where only `finish` works."""
+        """Return the halo rows in their receive buffer, (num_halo, dim), to overwrite; None if only `finish` works."""
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Write the halo rows to `rows` (num_halo, dim), or add gradients to its first, inner rows; others stay."""
+        """Write the halo rows to `rows` (num_halo, dim), or add gradients to the first, inner rows; others stay."""
 
 
 class ArrivalInTable(Arrival, Protocol):
-    """Rows on their way into a table that also holds others."""
+    """Rows on their way into a table that also holds other rows."""
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        """Return the table, (num_rows, dim) over all rows of the whole graph; None where only `finish` works."""
+        """Return the table, (num_rows, dim) over all rows of the whole graph; None if only `finish` works."""
 
 
 class PeerArrival(Protocol):
@@ -150,13 +150,13 @@ class Hop:
     # inner rows that go in and come out
     num_in: int
     num_out: int
-    # the first of these, which a gradient reaches; it is zero in all others
+    # the first of these rows, which a gradient reaches; the gradient of all others is zero
     back_in: int
     back_out: int
-    reach: int | None                   # hops from the incoming rows to the loss; None where all rows are computed
+    reach: int | None                   # hops from the incoming rows to the loss; None if all rows are computed
     matrices: Matrices
     num_halo: int                       # halo rows that go in
-    # (start, stop) of blocks of outgoing rows: computable before halo rows arrive, and not
+    # (start, stop) of blocks of computed rows: central ones need no halo rows, marginal ones do
     central: tuple[tuple[int, int], ...]
     marginal: tuple[tuple[int, int], ...]
     by_peer: PeerMatrices | None = None
@@ -169,7 +169,7 @@ class Matrices:
 
     forward: SparseRows    # (num_out, inner and halo columns)
     near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
-    far_back: SparseRows   # (num_halo, back_out), or as many halo rows as have gradients that go home
+    far_back: SparseRows   # (num_halo, back_out), or only the halo rows with gradients that go home
 
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
@@ -179,8 +179,7 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
     num_returning : int or None           halo rows that get a gradient; None: all
     num_back : (num_in, num_out) or None  inner rows that a gradient reaches, coming in and going out; None: all
     """
-    # No row before num_out has an inner neighbor at or behind num_in, so columns can be cut there; the same for
-    # num_back.
+    # Rows before num_out have no inner neighbor from num_in on, so columns can be cut there; the same for num_back.
     back_in, back_out = num_back or (num_in, num_out)
     end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
     row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]
@@ -244,7 +243,7 @@ def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRow
 def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
     # Columns ascend within a row, so a prefix sum of (column < limit) tells where each row passes the limit.
     ends = np.empty(matrix.num_rows, np.int64)
-    for start in range(0, matrix.num_rows, ROWS_COUNTED):      # the counts of a block are 8 bytes an entry
+    for start in range(0, matrix.num_rows, ROWS_COUNTED):      # counting takes 8 bytes per entry of a block
         rows = slice(start, start + ROWS_COUNTED)
         begin, end = matrix.begin[rows], matrix.end[rows]
         first, last = begin.min(), end.max()
@@ -260,10 +259,9 @@ class FarArcs:
 
     indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
     indices: np.ndarray                    # (num_arcs,) int32
-    # (num_halo,) int32, halo row of the input that each arriving row is; NO_ROW for a sum of several, which no degree
-    # scales
+    # (num_halo,) int32, input halo row of each arriving row; NO_ROW if it is a sum of several, which needs no degree
     halo_row: np.ndarray
-    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None where all edges weigh 1
+    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None if all edges weigh 1
 
     @property
     def num_halo(self) -> int:

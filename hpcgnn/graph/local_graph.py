@@ -54,7 +54,7 @@ HopShape = tuple[bool, str, int, int, int, int]      # is_input, reduction, num_
 
 @dataclass
 class ForwardPass:
-    """Where the current forward pass stands: counters of its calls, equal on every rank."""
+    """The counters of calls in the current forward pass, equal on every rank."""
 
     seed: int = 0
     epoch: int = 0
@@ -77,12 +77,12 @@ class LocalGraph:
                                                                       type
     exchange : Exchange
     num_within : list of int, or None          num_within[k] rows, the first ones, reach the loss within k hops
-    num_back : list of int, or None            the first of these, which a gradient reaches from k hops away; None: all
+    num_back : list of int, or None            first rows that a gradient reaches from k hops away; None: all
     overlaps : bool                            whether central rows are computed while messages travel
     has_half_sums : bool                       whether a GPU sums 16-bit rows in their own type, see `SparseRows`
     edge_weight : (num_edges,) float32 or None, at least 0
     weighted_degree : (num_inner + num_halo,) float32     sums of in-neighbors' weights in the whole graph
-    far_arcs : FarArcs or None                 edges of later layers, where they differ from the input's
+    far_arcs : FarArcs or None                 edges of later layers, if they differ from the input's
     kept_degree : (num_inner + num_halo,) int32, or None     in-degrees after edges were left out
 
     Attributes
@@ -90,7 +90,7 @@ class LocalGraph:
     x : (num_inner, num_features)              input rows; `halo(x)` sends nothing
     degree : (num_inner + num_halo,)           `kept_degree`, `weighted_degree`, or else `in_degree`
     stored_bits : {2, 4, 8} or None            bits of rows that layers keep for the backward pass; None: unquantized
-    is_trial : bool                            a few rows to try a model on, without statistics
+    is_trial : bool                            the graph has a few rows to try a model on, without statistics
 
     Raises
     ------
@@ -113,8 +113,8 @@ class LocalGraph:
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._num_back = num_within if num_back is None else num_back
-        # Maps the length of a hop's rows to the prefix that a gradient reaches.
-        # Of rows that come from equally many hops away, the last.
+        # Maps the length of a hop's rows to the prefix that a gradient reaches. If lengths are equal for several hops,
+        # the last one counts.
         self._back_of = dict(zip(num_within or (), self._num_back or (), strict=True))
         self._restricted: dict[HopShape, Matrices] = {}
         self._cut: dict[HopShape, PeerMatrices] = {}
@@ -194,8 +194,7 @@ class LocalGraph:
 
     @property
     def drops_first(self) -> bool:
-        # In steps, rows of the history are read again and again, and would be masked each time; sums are of masked
-        # rows.
+        # In steps, rows of the history are read again and again, and would be masked each time; sums need masked rows.
         return self.is_alone or self.reads_history or self.sends_sums
 
     @property
@@ -209,7 +208,7 @@ class LocalGraph:
 
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
-        """(start, stop) of the halo rows of each rank, where they arrive peer by peer; else None."""
+        """(start, stop) of each rank's halo rows if they arrive peer by peer; else None."""
         return self._exchange.halo_spans
 
     @property
@@ -241,7 +240,7 @@ class LocalGraph:
 
     @property
     def node_index(self) -> torch.Tensor:
-        """(num_inner,) int64, number of each row's node in the source."""
+        """(num_inner,) int64, source number of each row's node."""
         if self._node_index is None:
             own = self.node_id[:self.num_inner].astype(np.int64)
             self._node_index = torch.from_numpy(own).to(self.x.device)
@@ -288,7 +287,7 @@ class LocalGraph:
         ----------
         h : (num_inner, dim) of the input's type
         is_scaled : bool
-            where halo rows are sampled: whether they are scaled so that sums stay unbiased; else see `halo_present`
+            if halo rows are sampled: whether they are scaled so that sums stay unbiased; else see `halo_present`
         """
         if self.is_input(h):
             return self.x_all
@@ -296,7 +295,7 @@ class LocalGraph:
             raise KernelError("this layer reads its neighbors' rows one by one, and some of them come as sums; use "
                               "--set pre_aggregation=off")
         if len(h) != self.num_inner:
-            raise KernelError(f"halo needs one row an inner node, {self.num_inner}, found {len(h)}")
+            raise KernelError(f"halo needs one row per inner node, {self.num_inner}, found {len(h)}")
         return _Halo.apply(h, self, self.next_site(is_scaled=is_scaled))
 
     def halo_present(self, h: torch.Tensor) -> np.ndarray | None:
@@ -308,7 +307,7 @@ class LocalGraph:
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which cross once."""
+        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which are sent once."""
         return self._exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
@@ -350,7 +349,7 @@ class LocalGraph:
         return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
     def dropped_to_send(self, h: torch.Tensor, probability: float) -> tuple[torch.Tensor, bool]:
-        """Return rows as a layer sends them, and whether they were dropped out here; else receivers mask them."""
+        """Return rows as a layer sends them, and whether dropout was applied here; else receivers mask them."""
         return (self.dropout(h, probability), True) if self.sends_sums else (h, False)
 
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
@@ -368,12 +367,12 @@ class LocalGraph:
                              num_back)
 
     def stored(self, activation: Activation, h: torch.Tensor) -> Activation | StoredActivation:
-        """Return the activation, with codes of `h` for the backward pass where this graph stores codes."""
+        """Return the activation, with codes of `h` for the backward pass if this graph stores codes."""
         store = self.next_store(h)
         return activation if store is None else StoredActivation(activation, store)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
-        """Count one dropout; return the key of its draws, or None where it changes nothing."""
+        """Count one dropout; return the key of its draws, or None if it changes nothing."""
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         if not current.is_training or probability == 0.0:
@@ -381,7 +380,7 @@ class LocalGraph:
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def next_draw(self) -> CounterKey:
-        """Count one draw per node that is no dropout, also outside of training; return its key."""
+        """Count one draw per node other than dropout, also outside training; return its key."""
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
@@ -407,7 +406,7 @@ class LocalGraph:
         return self._started(self._exchange.start_fetch(h, site))
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Collective: start to bring the gradients that other ranks have for this rank's rows."""
+        """Collective: start to bring home other ranks' gradients for this rank's rows."""
         return self._started(self._exchange.start_take_home(gradient, site))
 
     def _started(self, arrival: Arrival) -> Arrival:
@@ -429,14 +428,14 @@ class LocalGraph:
         self.start_fetch(h, site).finish(out)
 
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
-        """Collective: add the gradients that other ranks have for this rank's rows to `total`."""
+        """Collective: add other ranks' gradients for this rank's rows to `total`."""
         self.start_take_home(gradient, site).finish(total)
 
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
         """Count one aggregation (`is_input`: of the input) of a model with `num_hops`; return its rows and matrices."""
         left = self._pass.hops_left
-        # Without a known reach all rows are computed; else this hop goes from the prefix `left` hops away to the one
-        # nearer.
+        # Without a known reach all rows are computed; else this hop goes from the prefix `left` hops away to the prefix
+        # one hop nearer.
         if left is None:
             num_in = num_out = back_in = back_out = self.num_inner
         else:
@@ -465,7 +464,7 @@ class LocalGraph:
         return self._cut[shape]
 
     def input_aggregate(self, reduction: str, is_kept: bool = False) -> torch.Tensor:
-        """Aggregate of the constant input, (num_inner, num_features); training passes and `is_kept` keep it."""
+        """Aggregate of the constant input, (num_inner, num_features); it is kept by training passes, or if `is_kept`."""
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
             aggregate = multiply(self.matrix(reduction), self.x_all)
@@ -478,7 +477,7 @@ class LocalGraph:
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float,
                                key: CounterKey) -> torch.Tensor | None:
-        """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch has it; else None."""
+        """Return the aggregate of the masked input, (hop.num_out, num_features), if the epoch keeps it; else None."""
 
     def halo_squares(self, reduction: str) -> np.ndarray:
         return self._far_reductions.halo_squares(reduction)

@@ -23,7 +23,7 @@ class Reductions:
     """The matrix of each reduction and its transpose, made on first use, from a CSR by destination of local rows.
 
     degree : (num_rows,)               in-degrees, or sums of weights, in the whole graph, of inner and halo rows
-    num_variable : int or None         rows behind the first `num_variable` are constants without a gradient
+    num_variable : int or None         rows after the first `num_variable` are constants without a gradient
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, degree: np.ndarray,
@@ -68,7 +68,7 @@ class Reductions:
         return forward, backward
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """Per halo row, sum the squared coefficients by which inner rows add it, (num_halo,) float32."""
+        """Per halo row, sum the squared coefficients with which inner rows add it, (num_halo,) float32."""
         forward, transposed = self.matrices(reduction)
         row_scale = np.ones(self._num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
         weight = 1.0 if transposed.entry_scale is None else transposed.entry_scale.astype(np.float64)
@@ -95,10 +95,10 @@ def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray 
 
 
 def degree_factor(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
-    """Coefficient of each row, (n,) float32, by integer in-degrees or float32 sums of weights; None where all are 1.
+    """Coefficient of each row, (n,) float32, by integer in-degrees or float32 sums of weights; None if all are 1.
 
-    "mean" is 1 / in-degree, or 1 where it is 0. "gcn" is (in-degree + 1)^-1/2, which scales both ends of an edge (Kipf
-    and Welling, ICLR 2017, Eq. 2).
+    "mean" is 1 / in-degree, or 1 if the in-degree is 0. "gcn" is (in-degree + 1)^-1/2, which scales both ends of an
+    edge (Kipf and Welling, ICLR 2017, Eq. 2).
     """
     if reduction == "sum":
         return None

@@ -1,4 +1,4 @@
-"""Exchange kinds: what training exchanges do with rows: fresh, sampled, skipped, or kept from epoch to epoch."""
+"""Exchange kinds: rows of training exchanges are fresh, sampled, skipped, or kept from epoch to epoch."""
 
 from hpcgnn.exchange.kinds.fresh import Fresh
 from hpcgnn.exchange.kinds.kept import Kept

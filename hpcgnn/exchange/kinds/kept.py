@@ -1,9 +1,9 @@
-"""Kept rows: what an epoch receives outlives it and is read or corrected later.
+"""Kept rows: rows received in an epoch are kept, and read or corrected in a later one.
 
-`Kept` lets asynchronous epochs read the rows of the epoch before while their own travel. Between message and rows there
-may be a table: `PredictedRows`, where messages hold only differences from the last reconstruction, or `SmoothedRows`,
-PipeGCN's running mean. `Movement` measures how far rows move between epochs, at the sender: receivers only have
-quantized rows, and at 1 or 2 bits the rounding errors are much larger than the movement.
+With `Kept`, asynchronous epochs read the rows of the epoch before while their own rows travel. Between message and rows
+there may be a table: `PredictedRows`, if messages hold only differences from the last reconstruction, or
+`SmoothedRows`, PipeGCN's running mean. `Movement` measures how far rows move between epochs, at the sender: receivers
+only have quantized rows, and at 1 or 2 bits the rounding errors are much larger than the movement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
 
-SAMPLED_ROWS = 2048     # of one exchange of one rank
+SAMPLED_ROWS = 2048     # sampled rows per exchange and rank
 NUM_SUMS = 4
 EPOCHS_BACK = 2
 
@@ -34,8 +34,8 @@ EPOCHS_BACK = 2
 class KeptMessages(Stateful):
     """The messages and rows of one exchange, kept from epoch to epoch.
 
-    An epoch's messages stay readable while the next ones arrive: on the host their reader holds them, on a device two
-    arenas alternate. `last` holds the last epoch's.
+    An epoch's messages stay readable while the next epoch's arrive: on the host their reader holds them, on a device
+    two arenas alternate. `last` holds the last epoch's messages.
     """
 
     def __init__(self, sender: Sender, purpose: int, table: ReceivedTable | None):
@@ -80,10 +80,10 @@ class KeptMessages(Stateful):
 
 
 class Kept(RememberingKind[KeptMessages]):
-    """Send all rows; asynchronous epochs, if `is_pipelined`, read the last epoch's rows while their own travel.
+    """Send all rows; asynchronous epochs, if `is_pipelined`, read the last epoch's rows while their own rows travel.
 
-    `smoothing` is the weight of the past in a running mean of what arrives; 0: none. With `predicts`, messages hold the
-    difference from what the receiver has.
+    `smoothing` is the weight of the past in a running mean of received rows; 0: no mean. With `predicts`, messages hold
+    the difference from the receiver's rows.
     """
 
     def __init__(self, is_pipelined: bool = True, smoothing: float = 0.0, predicts: bool = False):
@@ -177,9 +177,9 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
                       sent: Reconstruction) -> torch.Tensor | None:
     """Quantize the difference between each row and the receiver's reconstruction, and correct the sender's copy.
 
-    Rounding is to nearest: what a message leaves out is part of the next difference, so errors don't add up, and they
-    fade since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
-    settles, the range of differences shrinks, and the error with it, at the same width. Returns as `encode`.
+    Rounding is to nearest: the error of a message is part of the next difference, so errors don't add up, and they
+    fade, since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
+    settles, the range of differences shrinks, and with it the error at the same width. Returns as `encode`.
     """
     known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
@@ -198,10 +198,10 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
 
 
 class Reconstruction(Stateful):
-    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in message order.
+    """The rows of an exchange as the receiver has them, (num_rows, dim) float32 in message order.
 
-    Sender and receiver each hold one and change it by the same messages with the same arithmetic, so they are equal to
-    the bit. It starts at zero, and again after a missing epoch.
+    Sender and receiver each hold one and change it by the same messages with the same arithmetic, so both are equal to
+    the bit. It starts at zero, and restarts at zero after a missing epoch.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class Reconstruction(Stateful):
 class SmoothedRows(ReceivedTable):
     """Running mean of received rows.
 
-    Reference: PipeGCN, Section 3.4, of features and of gradients alike.
+    Reference: PipeGCN, Section 3.4, for features and gradients alike.
     """
 
     def __init__(self, smoothing: float):
@@ -292,8 +292,8 @@ class Movement(Stateful):
     """Compares a sample of the sent rows with the same rows one and two epochs earlier.
 
     sums : (NUM_SUMS,) float64 tensor      over the sample: squared values, squared change over one epoch, over two, and
-                                           squared difference of these two per row, which is the variance of their
-                                           difference; 0 before two epochs have passed
+                                           squared difference of these two per row (the variance of their difference);
+                                           0 before two epochs have passed
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""ExchangeKind: what a method's training exchanges do with the rows of an epoch, and what they keep.
+"""ExchangeKind: how a method's training exchanges treat the rows of an epoch, and what they keep.
 
-`Method.exchange` makes one per rank and run. A kind of your own is a subclass with `start`.
+`Method.exchange` makes one per rank and run. To make your own kind, subclass it and define `start`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class ExchangeKind(ABC):
 
     @abstractmethod
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
-        """Collective: send the rows of one exchange; return what is read instead of or after them."""
+        """Collective: send the rows of one exchange; return the arrival that the pass reads."""
 
     def predicting(self) -> ExchangeKind:
         """Return the same kind with messages that hold differences from what receivers have.
 
         Raises ConfigError if receivers don't get every row in every epoch.
         """
-        raise ConfigError(f"exchanges of kind {type(self).__name__} can't predict rows from those of the epoch before")
+        raise ConfigError(f"exchanges of kind {type(self).__name__} can't predict rows from the epoch before")
 
     def begin_epoch(self, plan: EpochPlan) -> None:
         """Take the plan of the next training pass. Raises KernelError if the kind can't do what the plan asks for."""
@@ -51,7 +51,7 @@ class ExchangeKind(ABC):
                               "the next one")
 
     def drawn_for(self, site: ExchangeSite) -> Hashable:
-        """Return what the sample of travelling rows is keyed by; None where all travel."""
+        """Return the key of the sample of travelling rows; None if all rows travel."""
         return None
 
     def travelling(self, plan: ExchangePlan, site: ExchangeSite) -> ExchangePlan:
@@ -71,13 +71,13 @@ class ExchangeKind(ABC):
         return {}
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: wait for what is on its way, without reading it."""
+        """Collective: wait for messages on their way, without reading them."""
 
     def forget(self) -> None:    # noqa: B027, nothing to do for most
-        """Collective: finish what is on its way and keep nothing."""
+        """Collective: finish messages on their way and discard everything kept."""
 
     def state(self) -> State:
-        """Return all that is kept, once settled; valid until the next epoch."""
+        """Return everything that is kept, once settled; valid until the next epoch."""
         return {}
 
     def restore(self, sender: Sender, state: State) -> None:    # noqa: B027, nothing to do for most

@@ -1,4 +1,4 @@
-"""Skipped broadcasts: a rank sends its rows only when they have moved enough; otherwise peers read the last ones.
+"""Skipped broadcasts: a rank sends its rows only when they have moved enough; otherwise peers read the last sent rows.
 
 Reference: SANCUS, skip-broadcast with bounded staleness, here also for gradients.
 """
@@ -21,7 +21,7 @@ from hpcgnn.ops.cuda.resident import on_device
 
 
 class Broadcaster(Stateful):
-    """One exchange of one rank: what it last sent, and when each peer last sent.
+    """One exchange of one rank: the rows it last sent, and the epochs in which each peer last sent.
 
     Rows are sent if their relative change, in the 2-norm, is above `change`, or after `staleness` epochs in any case.
     Reference: SANCUS, skip-broadcast with bounded staleness.
@@ -84,7 +84,7 @@ class Broadcaster(Stateful):
 
 
 class Skipped(RememberingKind[Broadcaster]):
-    """Send rows that have moved or grown too old; read the others as they last came."""
+    """Send rows that have moved or grown too old; read other rows as they last arrived."""
 
     may_skip = True
 
