@@ -1,1 +1,1 @@
-"""Source graphs and how they are read and cleaned. Whatever a source or an option gets wrong is one DatasetError."""
+"""Source graphs and how they are read and cleaned. Every fault of a source or an option is one DatasetError."""

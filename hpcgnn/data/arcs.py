@@ -1,7 +1,7 @@
 """Sorts a list of edges into a CSR graph by buckets of rows, so that only the graph and one bucket are in memory.
 
 Each edge u -> v becomes a 64-bit number, v then u, in the bucket of row v. Buckets are then sorted one after the other;
-equal numbers are duplicates, and reverse edges go in as edges of their own.
+equal numbers are duplicates, and reverse edges are added as separate edges.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hpcgnn.errors import DatasetError
 INT32_NODES = 1 << 31
 ARCS_A_CHUNK, ARCS_A_BUCKET = 1 << 20, 1 << 20
 MAX_BUCKETS = 1 << 16     # numbers of 16 bits are sorted by counting
-MAX_GROUPS = 1 << 20      # rows are counted by groups, so that a chunk's count takes no longer than the chunk
-KEPT_BYTES = 1 << 25      # so much is sorted in memory; more goes to the scratch folder, where there is one
+MAX_GROUPS = 1 << 20      # rows are counted by groups, so that counting a chunk takes no longer than reading it
+KEPT_BYTES = 1 << 25      # most bytes that are sorted in memory; more go to the scratch folder, if there is one
 SOURCE_BITS = 32
 
 
@@ -72,7 +72,7 @@ class SortedArcs:
 
 def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, scratch: Path | None,
               task: ProgressTask) -> SortedArcs:
-    """Sort edges by destination, then source; drop duplicates and loops.
+    """Sort edges by destination, then source; remove duplicates and loops.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
         task.advance(int(given.size[bucket]))
         if with_reverse:
             keys = np.concatenate([keys, reverse.distinct(bucket)])
-            keys.sort(kind="stable")     # two sorted runs, which it merges
+            keys.sort(kind="stable")     # merges two sorted runs
             keys = _without_repeats(keys)
         row = keys >> SOURCE_BITS
         if len(keys):
@@ -110,7 +110,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
         indices[num_edges:num_edges + len(keys)] = keys & ((1 << SOURCE_BITS) - 1)
         num_edges += len(keys)
     task.advance(num_loops)
-    indices.resize(num_edges, refcheck=False)     # nobody else has it, and it shrinks where it lies
+    indices.resize(num_edges, refcheck=False)     # there is no other reference, and it shrinks in place
     return SortedArcs(np.cumsum(counts, out=counts), indices, num_loops, num_unique)
 
 

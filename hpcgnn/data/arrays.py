@@ -1,7 +1,7 @@
 """Reads .npz and .npy files that may be damaged, and arrays on disk by rows.
 
-A `RowFile` reads only the rows that are asked for. Rows that a source can give only once (a text file, a compressed
-archive) are kept in a nameless file of the scratch folder.
+A `RowFile` reads only the requested rows. Rows that a source can give only once (a text file, a compressed archive) are
+kept in an unnamed file in the scratch folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Archive:
         if key not in self:
             raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
         array = self._guarded(key, lambda: self._file[key])
-        if not isinstance(array, np.ndarray):      # numpy hands out members that are no .npy file as bytes
+        if not isinstance(array, np.ndarray):      # numpy returns members that are not .npy files as bytes
             raise DatasetError(f"{self.path}: {key} is no array; write the archive anew with numpy.savez")
         return array
 
@@ -67,7 +67,7 @@ class Archive:
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
                                "expected a vector of integers")
         if array.dtype.kind == "u":
-            # Differences of unsigned numbers never fall below zero, so a damaged array would look sound.
+            # Differences of unsigned numbers are never negative, so a damaged array would look sound.
             if array.max(initial=0) > np.iinfo(np.int64).max:
                 raise DatasetError(f"{self.path}: {key} holds {array.max()}, which is past any id or offset")
             return array.astype(np.int64)
@@ -81,9 +81,9 @@ class Archive:
         return int(array.reshape(-1)[0])
 
     def rows(self, key: str, scratch: Path | None = None) -> np.ndarray | RowFile:
-        """One member to be read in pieces: from the archive, or from a scratch file if it is compressed.
+        """One member, read in pieces: from the archive, or from a scratch file if it is compressed.
 
-        Without a scratch folder a compressed member comes as an array.
+        Without a scratch folder a compressed member is returned as an array.
         """
         if key not in self:
             return self.read(key)
@@ -168,7 +168,7 @@ BLOCK_BYTES = 1 << 25
 
 
 class Sliced:
-    """An array that is read in slices; a class of it has shape, dtype and __getitem__."""
+    """An array that is read in slices; subclasses have shape, dtype and __getitem__."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -222,7 +222,7 @@ class RowFile(Sliced):
         return rows
 
     def _gather(self, row: np.ndarray) -> np.ndarray:
-        # A mapped file would keep every page that was touched; one read a row keeps none, and takes as long.
+        # A mapped file would keep every touched page in memory; one read per row keeps none, and is as fast.
         rows = np.empty((len(row), *self.shape[1:]), self.dtype)
         memory, size, order, descriptor = _bytes_of(rows), self._row_bytes, np.argsort(row), self._file.fileno()
         for place, number in zip((order * size).tolist(), row[order].tolist(), strict=True):
@@ -262,7 +262,7 @@ def columns(table: np.ndarray | RowFile) -> tuple[np.ndarray | Column, ...]:
 
 
 def in_pieces(array: np.ndarray) -> np.ndarray | RowFile:
-    """A RowFile for an array that np.memmap has just mapped whole and in C order; other arrays unchanged.
+    """A RowFile for an array that np.memmap has just mapped completely and in C order; other arrays unchanged.
 
     A mapped page would count as memory of the process from its first use on.
     """
@@ -274,7 +274,7 @@ def in_pieces(array: np.ndarray) -> np.ndarray | RowFile:
 def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> np.ndarray | RowFile:
     """Join blocks of rows, in memory or in a file of the scratch folder.
 
-    `blocks` are (num_rows, ...) arrays, at least one, equal but for their first dimension.
+    `blocks` are (num_rows, ...) arrays, at least one, with equal shapes except in the first dimension.
     """
     if scratch is None:
         return np.concatenate(list(blocks))
@@ -290,7 +290,7 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
 
 
 def scratch_file(scratch: Path, what: str) -> BinaryIO:
-    """A nameless file to write and read. Raises DatasetError if the folder can't have one."""
+    """An unnamed file to write and read. Raises DatasetError if it can't be made in the folder."""
     with refusals(scratch, what):
         return tempfile.TemporaryFile(dir=scratch)
 

@@ -37,7 +37,7 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
     labeled = np.flatnonzero(is_labeled(labels) if unlabeled is None else is_labeled(labels) & ~unlabeled)
     order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
     train, val = options.split
-    # The cuts are int(0.6 n) and int(0.8 n) at the default fractions, free of 0.6 + 0.2's rounding.
+    # At the default fractions the cuts are int(0.6 n) and int(0.8 n), without the rounding of 0.6 + 0.2.
     cuts = [int(train * len(order)), int(round(train + val, 12) * len(order))]
     return tuple(_mask(part, len(labels)) for part in np.split(order, cuts))
 
@@ -69,7 +69,7 @@ def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | Non
                           node_name: np.ndarray | None = None, origins: Origins = NOWHERE) -> GraphDataset:
     """Join a cleaned graph with `options.make_labels` classes made from its in-degrees and a random split.
 
-    The name of the dataset says so, and with it every run and report: no such score is a benchmark.
+    The name of the dataset says so in every run and report: no such score is a benchmark.
     """
     num_classes = options.make_labels
     remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
@@ -86,11 +86,11 @@ def refuse_given_labels(source: str, options: SourceOptions) -> None:
 
 
 SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS = 12, 3, 24
-MAX_LINES, MAX_TEXT = 40, 600     # an attribute of HDF5 holds 64 KiB
+MAX_LINES, MAX_TEXT = 40, 600     # lines, and characters per line: an attribute of HDF5 holds 64 KiB
 
 
 def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> WhatWasRead:
-    """Describe what a finished graph holds and where it came from; drawn_with is the seed of a random split."""
+    """Describe the content of a finished graph and its origins; drawn_with is the seed of a random split."""
     report = dataset.cleaning
     lines = [("nodes", _nodes(dataset, origins)), ("edges", _edges(dataset)), ("weights", _weights(dataset, origins)),
              ("features", _features(dataset, origins)), ("labels", _labels(dataset, origins)),
@@ -125,7 +125,7 @@ def _weights(dataset: GraphDataset, origins: Origins) -> str:
     if weight is None:
         return origins.weights if origins.weights == NO_WEIGHTS else "none"
     span = f"from {weight.min():.4g} to {weight.max():.4g}" if len(weight) else "of no edge"
-    return f"{origins.weights or 'one an edge'}, {span}"
+    return f"{origins.weights or 'one per edge'}, {span}"
 
 
 def _features(dataset: GraphDataset, origins: Origins) -> str:
@@ -146,7 +146,7 @@ def _labels(dataset: GraphDataset, origins: Origins) -> str:
     if dataset.task == "multi-label":
         has = labels == 1
         count, lacking = has.sum(axis=0), int(np.count_nonzero(~has.any(axis=1)))
-        return (f"{dataset.num_classes:,}, several a node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
+        return (f"{dataset.num_classes:,}, several per node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
                 "none of them")
     if not dataset.is_labeled:
         return "none"
@@ -205,7 +205,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     for what, rows in (("labels", len(labels.values)), ("split masks", len(masks[0])),
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:
-            raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
+            raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one per node")
     if unlabeled is not None and any((mask & unlabeled).any() for mask in masks):
         count = sum(int((mask & unlabeled).sum()) for mask in masks)
         masks = tuple(mask & ~unlabeled for mask in masks)
@@ -232,7 +232,7 @@ def _check_columns(name: str, features: Features | None, num_classes: int) -> No
         return
     if features.ndim != 2 or features.dtype.kind not in "fiub":
         raise DatasetError(f"{name} has features of {features.dtype} and shape {features.shape}; expected a matrix of "
-                           "numbers, a row a node")
+                           "numbers, one row per node")
     if not 1 <= features.shape[1] <= MAX_FEATURES:
         raise DatasetError(f"{name} has {features.shape[1]} feature columns; expected 1 to {MAX_FEATURES}, or pass "
                            "--features structural to make some from the graph alone")

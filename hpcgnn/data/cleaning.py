@@ -1,6 +1,6 @@
 """Makes a clean CSR graph from a list of edges, with their weights, and reports what was found and done.
 
-Self-loops and duplicates go; the weights of duplicates are added.
+Self-loops and duplicates are removed; the weights of duplicates are added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     return True, ()
 
 
-BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
+BYTES_A_NODE = 24     # at least: offsets of the graph and its reverse, and a label
 
 
 class CleanGraph(NamedTuple):
@@ -66,13 +66,13 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
               scratch: Path | None = None, weight: np.ndarray | None = None) -> CleanGraph:
     """Remove self-loops and duplicates from the edges source -> target and sort them by destination.
 
-    Weights of duplicates are added; an added reverse gets its edge's weight. Weights that are all 1 are dropped.
+    Weights of duplicates are added; an added reverse gets its edge's weight. Weights that are all 1 are left out.
 
     Parameters
     ----------
     source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1; read in chunks
     symmetrize : bool                               add the reverse of every edge that lacks it
-    name : str                                      of the dataset, for messages
+    name : str                                      name of the dataset, for messages
     scratch : Path or None                          folder for edges that are sorted, see sort_arcs
     weight : (num_source_edges,) number             positive and finite; or None
     """
@@ -96,7 +96,7 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
 
 def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
                     remarks: Remarks) -> CleanGraph:
-    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
+    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may be in a file
     matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
     if weight is not None and num_unique < len(source) - num_loops:
@@ -131,7 +131,7 @@ def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
             num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
-    # Returns edges without loops, each once, as CSR of weights by destination, of ones without any; and the loops.
+    # Returns edges without loops, each once, as CSR of weights (ones if there are none) by destination; and the loops.
     source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))
@@ -155,7 +155,7 @@ def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[sc
     if is_symmetric or not symmetrize:
         return matrix, is_symmetric
     if matrix.dtype != np.int8:
-        # The difference is an exact zero where an edge is there already, and scipy drops zeros.
+        # If an edge exists already, the difference is exactly zero, and scipy drops zeros.
         reverse = reverse - reverse.multiply(matrix.astype(bool))
     both = (matrix + reverse).tocsr()
     both.sort_indices()

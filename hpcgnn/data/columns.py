@@ -1,7 +1,7 @@
 """The gate: columns of any library become ids, numbers, masks or labels here, and nowhere else.
 
 Objects in Python and files come through the same functions. A column is taken apart once, into numbers or texts and a
-mark where a value is unknown; then the role decides what it may be.
+mark for unknown values; then the role decides what it may be.
 
 | the column holds | ids | numbers (features, weights) | masks | labels |
 | --- | --- | --- | --- | --- |
@@ -39,7 +39,7 @@ from hpcgnn.data.arrays import RowFile
 from hpcgnn.errors import DatasetError
 
 Ids = np.ndarray | pa.LargeStringArray
-MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")     # cells of text files, and names of no class
+MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")     # cells of text files, and texts that name no class
 INT64 = np.iinfo(np.int64)
 TRUTHS = {"True": True, "False": False, "true": True, "false": False}
 
@@ -59,7 +59,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Words:
-    """Texts that repeat, each distinct one kept once: (n,) or (n, k) int32 codes into `word`, -1 if unknown."""
+    """Texts that repeat, each distinct text kept once: (n,) or (n, k) int32 codes into `word`, -1 if unknown."""
 
     code: np.ndarray
     word: tuple[str, ...]
@@ -138,7 +138,7 @@ def as_words(values: Any, what: str) -> Words:
 def is_mask(values: Any, num_nodes: int, what: str) -> bool:
     """Whether a column marks nodes, rather than listing their ids.
 
-    True and False mark. So do 0 and 1, of any type of numbers, where there is one for each of more than two nodes: as
+    True and False are marks. So are 0 and 1, of any type of number, if there is one for each of more than two nodes: as
     ids they would name a node twice.
     """
     column = _taken(values, what)
@@ -191,7 +191,7 @@ def as_ends(values: Any, what: str) -> tuple[Any, Any]:
 
 
 def as_features(values: Any, what: str = "features") -> np.ndarray | scipy.sparse.csr_matrix | RowFile:
-    """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR where they are sparse, or in a file.
+    """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR if they are sparse, or in a file.
     """
     if isinstance(values, RowFile):
         return values
@@ -200,13 +200,13 @@ def as_features(values: Any, what: str = "features") -> np.ndarray | scipy.spars
         return scipy.sparse.csr_matrix(matrix)
     array = values if type(values) is np.memmap and values.dtype.kind in "biuf" else as_numbers(values, what)
     if array.ndim not in (1, 2):
-        raise DatasetError(f"{what} are a {type(values).__name__} of shape {array.shape}; expected a matrix, a row a "
-                           "node, dense or SciPy's")
+        raise DatasetError(f"{what} are a {type(values).__name__} of shape {array.shape}; expected a matrix, one row "
+                           "per node, dense or SciPy's")
     return array[:, None] if array.ndim == 1 else array
 
 
 def as_sparse(values: Any) -> scipy.sparse.coo_matrix | scipy.sparse.csr_matrix | None:
-    """Return a sparse matrix of SciPy, torch (any layout, also torch_sparse's) as SciPy's; None for what is none."""
+    """Return a sparse matrix of SciPy, torch (any layout) or torch_sparse as SciPy's; None for other objects."""
     if scipy.sparse.issparse(values):
         return values
     if hasattr(values, "sparse_sizes") and hasattr(values, "coo"):            # torch_sparse.SparseTensor
@@ -306,7 +306,7 @@ def _of_tensor(values: Any, what: str) -> _Column:
 
 
 def _of_list(values: list | tuple, what: str) -> _Column:
-    # Numbers of Python keep their type: NumPy would make floats of 2^63 beside -1, and texts of 1 beside "a".
+    # Python numbers keep their type: NumPy would turn 2^63 and -1 into floats, and 1 and "a" into texts.
     if not len(values):
         return _Column((0,), np.empty(0, np.float64), unknown=None)
     types = set(map(type, values))
@@ -395,7 +395,7 @@ def _arrow_texts(items: list, what: str) -> pa.LargeStringArray:
 def _stacked(rows: list, what: str) -> _Column:
     shapes = {row.shape if isinstance(row, _Column) else None for row in rows}
     if len(shapes) > 1:
-        raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
+        raise DatasetError(f"{what} hold vectors of several lengths; expected equally many values per row")
     inner = next(iter(shapes))
     if any(row.texts is not None for row in rows):
         if not all(row.texts is not None for row in rows):
@@ -410,7 +410,7 @@ def _stacked(rows: list, what: str) -> _Column:
 
 
 def _joined(arrays: list[np.ndarray], join: Callable) -> np.ndarray:
-    # Arrays as one; signed and unsigned integers, which NumPy would make floats of, stay exact.
+    # Joins arrays; signed with unsigned integers, which NumPy would turn into floats, stay exact.
     if {array.dtype.kind for array in arrays} == {"i", "u"}:
         arrays = [array.astype(object) for array in arrays]
     return join(arrays)
@@ -474,7 +474,7 @@ def _of_dictionary(array: pa.Array | pa.ChunkedArray, what: str) -> _Column:
 def _of_lists(array: pa.Array, what: str) -> _Column:
     lengths = pc.unique(pc.list_value_length(array)).to_pylist()
     if len(lengths) > 1 or None in lengths:
-        raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
+        raise DatasetError(f"{what} hold vectors of several lengths; expected equally many values per row")
     flat = _of_arrow(array.flatten(), what)
     shape = (len(array), lengths[0] if lengths else 0)
     return _Column(shape, None if flat.numbers is None else flat.numbers.reshape(shape), flat.texts,
@@ -515,7 +515,7 @@ def _masked(column: _Column, unknown: np.ndarray) -> _Column:
 
 
 def _cell_ids(cells: Cells, what: str) -> _Column:
-    # Whole numbers as Python writes them are integers, so that 007 stays a text; one other cell makes all texts.
+    # Whole numbers as Python writes them are integers, so 007 stays a text; one other cell makes all cells texts.
     texts = pc.utf8_trim_whitespace(_one(cells.texts.cast(pa.large_string())))
     with suppress(pa.ArrowException):
         numbers = texts.cast(pa.int64())
@@ -579,7 +579,7 @@ def _words(column: _Column) -> Words:
     encoded = texts if isinstance(texts, pa.DictionaryArray) else texts.dictionary_encode()
     code = encoded.indices.fill_null(-1).to_numpy().astype(np.int32)
     word = encoded.dictionary.to_pylist()
-    # Only words that occur, each once: categories may be unused, and a null may be one of them.
+    # Only words that occur, each once: categories may be unused, and one may be null.
     place_of: dict[str, int] = {}
     place = np.full(len(word) + 1, -1, np.int32)
     for number in np.unique(code[code >= 0]).tolist():

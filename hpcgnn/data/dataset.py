@@ -1,4 +1,4 @@
-"""GraphDataset: the one in-memory form of a source graph, which every source makes and partition/ reads."""
+"""GraphDataset: the one in-memory form of a source graph; every source makes it and partition/ reads it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcgnn.data.labels import UNKNOWN_INDICATOR
 from hpcgnn.data.what_was_read import NOTHING_READ, WhatWasRead
 from hpcgnn.errors import DatasetError
 
-MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
-CHECKED_VALUES = 1 << 22      # of features at a time
-MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or a column for each
+MAX_NAME_BYTES = 128     # the name is part of a run folder's name, and file systems allow 255
+CHECKED_VALUES = 1 << 22      # feature values that are checked at a time
+MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has one row or column for each
 
 
 def is_plain_name(name: str) -> bool:
@@ -25,7 +25,7 @@ def is_plain_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What was read, and what cleaning found and did, counted in directed edges and nodes."""
+    """Counts of what was read, and of what cleaning found and did, in directed edges and nodes."""
 
     source_edges: int = 0
     duplicate_edges_removed: int = 0
@@ -49,7 +49,7 @@ class GraphDataset:
     features : (num_nodes, num_features) float32: ndarray (possibly memory-mapped), scipy CSR, or FeatureRows
     labels : (num_nodes,) int64 class ids, -1 if unknown; or (num_nodes, num_classes) uint8 indicators, 255 if unknown;
                                              or (num_nodes, num_classes) float32 targets, NaN if unknown
-    num_classes : int                        of a regression, the number of targets
+    num_classes : int                        for a regression, the number of targets
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
     edge_weight : (num_edges,) float32, positive and finite; None for equal weights
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
@@ -84,7 +84,7 @@ class GraphDataset:
 
     @property
     def task(self) -> str:
-        """What the labels ask for: "classes", "multi-label" or "regression"."""
+        """Kind of task by the labels: "classes", "multi-label" or "regression"."""
         if self.labels.dtype.kind == "f":
             return "regression"
         return "multi-label" if self.labels.ndim == 2 else "classes"
@@ -94,12 +94,12 @@ class GraphDataset:
         return self.task == "multi-label"
 
     def name_of(self, node: int) -> str:
-        """A node's number, or the id that its source gives it, for a sentence."""
+        """A node's id in the source, else its number, for a sentence."""
         return str(node) if self.node_name is None else repr(self.node_name[node:node + 1].tolist()[0])
 
     @property
     def is_labeled(self) -> bool:
-        """Whether any node has a label or is in a split; if not, a trained model can only predict."""
+        """Whether some node has a label or is in a split; if not, a trained model can only predict."""
         return bool((self.labels != -1).any() or self.val_mask.any() or self.test_mask.any())
 
     def in_degree(self) -> np.ndarray:
@@ -184,7 +184,7 @@ class GraphDataset:
     def _check_targets(self) -> None:
         if self.labels.ndim != 2 or self.labels.dtype != np.float32 or np.isinf(self.labels).any():
             raise DatasetError(f"{self.name} has targets of {self.labels.dtype} and shape {self.labels.shape}; "
-                               "expected finite float32, a row a node, NaN where unknown")
+                               "expected finite float32, one row per node, NaN where unknown")
         self._check_split_labels(~np.isnan(self.labels).all(axis=1), "NaN")
 
     def _check_class_ids(self) -> None:
@@ -198,7 +198,7 @@ class GraphDataset:
     def _check_split_labels(self, is_known: np.ndarray, unknown: str) -> None:
         used = (self.train_mask | self.val_mask | self.test_mask) & ~is_known
         if used.any():
-            raise DatasetError(f"{self.name} has a node in a split whose label is unknown ({unknown}): node "
+            raise DatasetError(f"{self.name} has a node in a split with an unknown label ({unknown}): node "
                                f"{self.name_of(int(np.argmax(used)))}; leave nodes without a label out of the splits")
 
     def _check_masks(self) -> None:

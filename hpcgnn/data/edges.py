@@ -1,7 +1,7 @@
 """`edges:FILE[,labels=FILE][,features=FILE][,splits=FILE]`: an edge list as text, and files with values per node.
 
-Nodes have the ids in the files, or are counted from 0 if row k belongs to node k. Matrix Market and KONECT files count
-from 1.
+Nodes have the ids in the files; or, if row k belongs to node k, they are counted from 0. Matrix Market and KONECT files
+count from 1.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,labels=FILE][,features=FILE][,splits=FILE][,ids=true|false][,header=true|false][,weight=none]
     [,ignore=LABEL;LABEL]".
 
-    The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids;
-    where no file has ids, row k belongs to node k; where there are no rows either, the nodes are the ends of edges.
+    The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids. If
+    no file has ids, row k belongs to node k. If there are no rows either, the nodes are the ends of edges.
     """
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, "an edges: source")
@@ -124,7 +124,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     Parameters
     ----------
     has_header : bool or None        None finds out
-    are_rows : bool                  no other file has ids, so a file that counts nodes from 1 tells how many there are
+    are_rows : bool                  no other file has ids, so a file that counts nodes from 1 states their number
     has_weights : bool               take a third column as weights
     """
     table = TextTable(path, has_header, options.progress)
@@ -136,7 +136,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if num_columns not in (2, 3) and not has_times:
         found = f"has {num_columns} columns" if num_columns else (
             f"holds comments only, such as {table.comments[0]!r}" if table.comments else "holds nothing")
-        raise DatasetError(f"{path} {found}; expected two, the source and target node of an arc, and "
+        raise DatasetError(f"{path} {found}; expected two, the source and target node of an edge, and "
                            "a third if edges have weights")
     has_weights = has_weights and num_columns > 2
     if has_weights and header and header[2].lower() not in WEIGHT_NAMES and is_number("".join(table.first[2:3])):
@@ -178,7 +178,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
 
 @dataclass(frozen=True)
 class KnownForm:
-    """What the comments of a public collection's file say about it."""
+    """Facts that the comments of a public collection's file state."""
 
     name: str
     is_symmetric: bool

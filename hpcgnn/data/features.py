@@ -17,7 +17,7 @@ from hpcgnn.data.options import ProgressTask, SilentTask, SourceOptions
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
 
-# From some rows of numbers, which are not changed, and their places to float32 rows.
+# Makes float32 rows from some rows of numbers, which stay unchanged, and their places.
 Treatment = Callable[[np.ndarray, slice | np.ndarray], np.ndarray]
 
 
@@ -40,7 +40,7 @@ def scaled_columns(mean: np.ndarray, scale: np.ndarray, values: np.ndarray, rows
 
 @dataclass(frozen=True)
 class FeatureRows(Sliced):
-    """Features as their source has them, and the treatments of rows that are read; treated rows are not kept.
+    """Features as in their source, and treatments that are applied to rows when they are read; results are not kept.
 
     source : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile; never changed
     treatments : tuple of Treatment, applied in this order
@@ -72,7 +72,7 @@ class FeatureRows(Sliced):
 
 STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24
-SEEN_VALUES = 1 << 28     # of features that are looked at: 1 GiB of float32
+SEEN_VALUES = 1 << 28     # feature values that are examined: 1 GiB of float32
 FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
 SILENT = SilentTask()
 
@@ -85,8 +85,8 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
     Parameters
     ----------
-    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None; non-finite values of sparse ones
-        are overwritten
+    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None; non-finite values of sparse
+        features are overwritten
     indptr, indices                the cleaned graph
 
     Returns
@@ -122,7 +122,7 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Sentences about columns that carry no information and rows that are zero: notes, and dubious findings.
 
-    Only the first SEEN_VALUES values are looked at. `names` are the columns' names, or empty.
+    Only the first SEEN_VALUES values are examined. `names` are the columns' names, or empty.
     """
     num_rows, num_columns = features.shape
     if scipy.sparse.issparse(features):
@@ -140,7 +140,7 @@ def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[t
         notes.append(f"{len(constant):,} of {num_columns:,} feature columns have one value for all nodes{of_seen}: "
                      f"{shown}{', ...' if len(constant) > SHOWN_COLUMNS else ''}")
     way = "ignore={} leaves it out" if len(names) == num_columns else "leave it out if it is an index"
-    return tuple(notes), tuple(f"feature {called[column]} counts the rows, which tells nothing of a node; "
+    return tuple(notes), tuple(f"feature {called[column]} counts the rows, which says nothing about a node; "
                                f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS])
 
 
@@ -245,7 +245,7 @@ def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def _as_float32(features: Features) -> Features:
-    # Returns sparse features and float32 arrays as they are, others as what makes float32 of the rows that are read.
+    # Returns sparse features and float32 arrays unchanged; others as FeatureRows, which read rows as float32.
     if scipy.sparse.issparse(features):
         return features if features.dtype == np.float32 else features.astype(np.float32)
     return features if isinstance(features, np.ndarray) and features.dtype == np.float32 else _rows_of(features)

@@ -1,6 +1,6 @@
-"""GivenGraph: a graph as a user has it, with ids, labels and splits of any form, and how it becomes a GraphDataset.
+"""GivenGraph: a user's graph, with ids, labels and splits in any form, and how it becomes a GraphDataset.
 
-All sources but public data sets end in `finish_dataset`: number the nodes, clean the edges, read labels and splits.
+All sources except public data sets end in `finish_dataset`: number the nodes, clean the edges, read labels and splits.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def masks_from_words(words: Any, num_nodes: int, name: str) -> Masks:
     try:
         found = as_words(words, f"{name}: the splits")
     except DatasetError as reason:
-        raise DatasetError(f"{reason}: expected a word a node (train, val, test), or three masks or lists of node "
+        raise DatasetError(f"{reason}: expected one word per node (train, val, test), or three masks or lists of node "
                            "ids") from None
     if found.code.shape != (num_nodes,):
-        raise DatasetError(f"{name} has splits of shape {found.code.shape} for {num_nodes} nodes; expected a word a "
-                           "node (train, val, test), or three masks or lists of node ids")
+        raise DatasetError(f"{name} has splits of shape {found.code.shape} for {num_nodes} nodes; expected one word "
+                           "per node (train, val, test), or three masks or lists of node ids")
     split = np.array([*(-1 if word.strip().lower() in NO_SPLIT else _place_of(word, name) for word in found.word), -1],
                      np.int64)[found.code]
     return tuple(split == number for number in range(3))
@@ -113,22 +113,22 @@ def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, co
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """What a user's object or files say, before anything is decided.
+    """The content of a user's object or files, before anything is decided.
 
     source, target : (num_edges,) ids of the ends of edges: columns of any library, or numbers read in slices
     weight : (num_edges,) column of numbers, or None
     node_id : (num_nodes,) column with the id of each row, or None if ends are row numbers
-    row_name : (num_nodes,) column of ids if ends are row numbers all the same, or None
-    num_nodes : int, or None if features, labels or ids tell
+    row_name : (num_nodes,) column of ids to show, although ends are row numbers; or None
+    num_nodes : int, or None if features, labels or ids give it
     features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
     labels : (num_nodes,) column, or (num_nodes, num_columns), of numbers or texts, or None
     label_names : tuple of str       names of several columns of labels
-    num_classes : int, or None if labels tell
+    num_classes : int, or None if labels give it
     splits : see read_splits, or None
-    ignore : tuple or None           labels that are unknown; None takes each but NaN for a class
+    ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
     labels_hint : str                how labels are given, for the sentence that asks for them
-    origins : Origins                where all this stood, for the screen of what was read
+    origins : Origins                where all this was, for the screen of what was read
     """
 
     name: str
@@ -187,14 +187,14 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 
 
 def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
-    # Labels of a graph that has none: a trained model answers for it, and nothing is trained on it.
+    # Labels of a graph without any: a trained model answers for it, and nothing is trained on it.
     return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
-        f"{given.name} has no labels, so it is only for the answers of a trained model; to train on it, give labels by "
+        f"{given.name} has no labels, so only a trained model can answer for it; to train on it, give labels by "
         f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
 
 
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
-    # Returns the rows of both ends of each edge, the number of nodes, and what tells a row from an id, if needed.
+    # Returns the rows of both ends of each edge, the number of nodes, and the NodeRows that find ids, if needed.
     source, target = given.source, given.target
     if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
         source, target = (as_ids(np.asarray(ends) if isinstance(ends, Sliced) else ends,
@@ -216,7 +216,7 @@ def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
         raise DatasetError(f"{given.name} has edges between texts such as {texts[:2].to_pylist()}, and rows of "
                            "labels or features without ids; give the id of each row, too")
     rows = NodeRows(ids_of_ends(source, target) if given.node_id is None else given.node_id, given.name)
-    check_weights(given.weight, source, target, given.name)      # here, where its sentence can name the ids
+    check_weights(given.weight, source, target, given.name)      # checked here, where the error can name the ids
     return rows.find(source, "an edge"), rows.find(target, "an edge"), len(rows), rows
 
 
@@ -235,6 +235,6 @@ def _known_nodes(given: GivenGraph) -> int | None:
         return given.num_nodes
     known = _num_rows(given)
     if len(set(known)) > 1:
-        raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
+        raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each per "
                            "node")
     return known[0] if known else None

@@ -47,7 +47,7 @@ def _graph(path: Path, options: SourceOptions, name: str) -> CleanGraph:
         has_weights = "data" in archive and bool((archive.read("data") != 1).any())
     graph = build_csr(RowsOfEntries(indptr, len(indices), name), indices, len(indptr) - 1, options.symmetrize, name,
                       options.progress, options.scratch)
-    # GraphSAINT's own loaders don't read them; npz:adj_full.npz,rows=sources does.
+    # GraphSAINT's own loaders don't read weights; npz:adj_full.npz,rows=sources does.
     remarks = ("values of adj_full.npz other than 1 were left out",) if has_weights else ()
     return graph.with_remarks(remarks)
 

@@ -12,7 +12,7 @@ from hpcgnn.data.arcs import ARCS_A_CHUNK, INT32_NODES, Ends, chunks
 from hpcgnn.data.columns import Ids, as_ids, texts_of
 from hpcgnn.errors import DatasetError
 
-SPARSE = 2            # ids have gaps if the largest number is more than so many times their count
+SPARSE = 2            # ids have gaps if the largest number exceeds this multiple of their count
 
 
 class NodeRows:
@@ -21,7 +21,7 @@ class NodeRows:
     Parameters
     ----------
     ids : (num_nodes,) column of ids, see as_ids
-    name : str           of the dataset, for messages
+    name : str           name of the dataset, for messages
     """
 
     def __init__(self, ids: Any, name: str) -> None:
@@ -52,12 +52,12 @@ class NodeRows:
         return _item(self.ids, row)
 
     def find(self, ids: Any, what: str) -> np.ndarray:
-        """Return the row of each id, (num_ids,) int64. Integers find a text that is the same number in decimal.
+        """Return the row of each id, (num_ids,) int64. An integer also finds a text that is the same number in decimal.
 
         Parameters
         ----------
         ids : (num_ids,) column of ids, see as_ids
-        what : str           where they stand, for messages, as in "an edge"
+        what : str           where the ids are used, for messages, as in "an edge"
         """
         ids = as_ids(ids, f"{self._name}: the ids of {what}")
         if not len(ids):

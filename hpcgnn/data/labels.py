@@ -18,8 +18,8 @@ from hpcgnn.data.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1
-UNKNOWN_INDICATOR = 255     # of a class that a node of several labels may have or not
-LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids any more
+UNKNOWN_INDICATOR = 255     # it is unknown whether a node has this label
+LARGEST_LABEL = 1 << 53     # larger floating-point numbers are no exact integers
 
 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
@@ -27,9 +27,9 @@ def class_ids(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
     if values.ndim != 1 and (values.ndim != 2 or values.shape[1] != 1):
-        raise DatasetError(f"{name} has labels of shape {values.shape}; expected one class number a node")
+        raise DatasetError(f"{name} has labels of shape {values.shape}; expected one class number per node")
     values = values.reshape(-1)
-    # As a cast would turn 2^64 - 1 into -1, which means unknown.
+    # A cast would turn 2^64 - 1 into -1, which means unknown.
     is_large = values > np.float64(LARGEST_LABEL)
     if is_large.any():
         node = int(np.argmax(is_large))
@@ -52,7 +52,7 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected 0 and 1")
     if values.ndim != 2 or values.shape[1] == 0:
-        raise DatasetError(f"{name} has labels of shape {values.shape}; expected a column a class, at least one")
+        raise DatasetError(f"{name} has labels of shape {values.shape}; expected one column per class, at least one")
     is_bad = (values != 0) & (values != 1)
     if is_bad.any():
         node, column = np.argwhere(is_bad)[0]
@@ -94,24 +94,24 @@ def num_classes_of(labels: np.ndarray) -> int:
 
 
 SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined")
-# What stands for unknown by custom: 255 of images, -100 of torch's losses, the largest number of a type.
+# Customary numbers for unknown: 255 in images, -100 in torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8
 SETS = set | frozenset | list | tuple
 COORDINATES = ("lat", "latitude", "lon", "lng", "long", "longitude", "geometry")
 COUNTED_CLASSES = 1 << 22
-FEW_NODES, SHARE_OF_NAMES, NODES_A_CLASS = 10, 0.5, 4     # from so many nodes on, so many classes are no classes
-FAR = 5.0      # deviations of targets from 0, from which a training begins far from its end
+FEW_NODES, SHARE_OF_NAMES, NODES_A_CLASS = 10, 0.5, 4     # limits beyond which labels are names rather than classes
+FAR = 5.0      # a mean of targets this many deviations from 0 makes training long
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels as a GraphDataset has them.
+    """Labels in the form of a GraphDataset.
 
     values : (num_nodes,) int64, (num_nodes, num_classes) uint8, or (num_nodes, num_classes) float32
     class_names : tuple of str      empty if classes are numbers
     remarks : tuple of str          what was decided, for the cleaning report
-    dubious : tuple of str          what may be meant otherwise, with the option that says so
+    dubious : tuple of str          sentences on what may be meant otherwise, with the option for it
     unlabeled : (num_nodes,) bool   nodes with ignored or unknown labels, which leave given splits; or None
     """
 
@@ -129,16 +129,17 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 
     Texts name classes, numbered in alphabetical order. Whole numbers are classes: 0 to C - 1 as they are; others, such
     as 1 to C or codes of five digits, are numbered in ascending order and become the names. -1 and NaN are unknown, and
-    so is a customary number (255, -100, ...) beside classes without a gap. Several columns of 0 and 1, or texts such as
-    "art;music", are several labels per node. Any number with a fraction makes all labels targets of a regression.
+    so is a customary number (255, -100, ...) if the other classes have no gap. Several columns of 0 and 1, or texts
+    such as "art;music", are several labels per node. Any number with a fraction makes all labels targets of a
+    regression.
 
     Parameters
     ----------
     values : (num_nodes,) column of any library, or (num_nodes, num_columns), of numbers or texts
     task : {"auto", "classes", "multi-label", "regression"}
-    num_classes : int               if the source states it; its numbers are then kept
-    column_names : tuple of str     of several columns of 0 and 1
-    ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
+    num_classes : int               if the source states it; label numbers are then kept
+    column_names : tuple of str     names of several columns of 0 and 1
+    ignore : tuple or None          labels that mean "unknown", numbers or texts; None: only NaN does
     """
     sets = _of_sets(values, ignore)
     if sets is not None and task in ("auto", "multi-label"):
@@ -146,10 +147,10 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     values = as_labels(values, f"{name}: the labels")
     shape = values.code.shape if isinstance(values, Words) else values.shape
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise DatasetError(f"{name} has labels of shape {shape}; expected a number, a text or a row of numbers a node")
+        raise DatasetError(f"{name} has labels of shape {shape}; expected a number, a text or a row per node")
     if isinstance(values, Words):
         if len(shape) == 2 and shape[1] > 1:
-            raise DatasetError(f"{name} has texts of shape {shape} for labels; expected one class a node, or columns "
+            raise DatasetError(f"{name} has texts of shape {shape} for labels; expected one class per node, or columns "
                                "of 0 and 1")
         values = Words(values.code.reshape(-1), values.word)
     elif len(shape) == 2 and shape[1] == 1:
@@ -165,7 +166,7 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 
 
 def _of_sets(values: Any, ignore: tuple | None) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    # Returns rows of 0 and 1, and the names of their columns, of sets or lists of classes per node; None for other
+    # From sets or lists of classes per node, returns rows of 0 and 1 and the names of their columns; None for other
     # forms. A node without a set has a row of NaN.
     items = values.tolist() if str(getattr(values, "dtype", "")) == "object" else values
     if not isinstance(items, list | tuple) or not all(
@@ -190,7 +191,7 @@ def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: in
     if task == "auto":
         task, dubious = _find_task(values)
         if task == "regression" and origins.place:
-            raise DatasetError(f"{name} would learn the numbers of {origins.labels or 'y'}, beside {origins.place}: "
+            raise DatasetError(f"{name} would learn the numbers of {origins.labels or 'y'}, next to {origins.place}: "
                                f"these look like coordinates; name the labels by {_way(origins)}, or pass --task "
                                "regression (task=\"regression\") if they are what to learn")
     if task == "regression":
@@ -231,7 +232,7 @@ def _code_of(words: Words, word: str) -> int:
 
 
 def place_beside(column: str, held: Mapping[str, Any]) -> str:
-    """The other coordinate, if a column of labels called y stands beside x or a latitude; else nothing.
+    """The other coordinate, if a column of labels called y goes with x or a latitude; else nothing.
 
     `held` maps names to the first node's value; an x that is a vector is no coordinate.
     """
@@ -259,7 +260,7 @@ def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
 
 
 def _joins_names(words: Words) -> bool:
-    # Whether texts join names of several classes, as "art;music" beside "music" does, so that a name recurs.
+    # Whether texts join names of several classes: with "art;music" and "music", a name recurs.
     parts = [part for text in words.word for part in set(_parts(text))]
     return len(parts) > len(words.word) - sum(word in MISSING_TEXTS for word in words.word) and (
         len(set(parts)) < len(parts))
@@ -271,7 +272,7 @@ def _parts(text: str) -> list[str]:
 
 def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)      # of columns without a known target
+        warnings.simplefilter("ignore", RuntimeWarning)      # for columns without a known target
         mean, deviation = np.nanmean(targets, axis=0), np.nanstd(targets, axis=0)
     far = np.flatnonzero(np.abs(mean) > FAR * np.maximum(deviation, np.finfo(np.float32).tiny))
     if not far.size:
@@ -297,15 +298,15 @@ def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:
 
 def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
                 column_names: tuple[str, ...]) -> Labels:
-    # Rows of 0, 1, and UNKNOWN_INDICATOR for NaN; a row of nothing but NaN is a node without a label.
+    # Rows of 0, 1, and UNKNOWN_INDICATOR for NaN; a row of NaN only is a node without a label.
     remarks = ()
     if isinstance(values, Words):
         column_names = tuple(sorted({part for text in values.word for part in _parts(text)}))
-        rows = np.full((len(values.word) + 1, len(column_names)), np.nan, np.float32)     # the last: of no word
+        rows = np.full((len(values.word) + 1, len(column_names)), np.nan, np.float32)     # the last row: no word
         for row, text in zip(rows, values.word, strict=False):
             row[:] = np.nan if text in MISSING_TEXTS else [part in _parts(text) for part in column_names]
         values = rows[values.code]
-        remarks = ("labels such as 'a;b' were taken as several labels a node; --task classes says otherwise",)
+        remarks = ("labels such as 'a;b' were taken as several labels per node; --task classes says otherwise",)
     values = values if values.ndim == 2 else values[:, None]
     is_unknown = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     rows = indicator_rows(np.where(is_unknown, 0, values), name)
@@ -313,7 +314,7 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
     num_empty = int(np.count_nonzero(~rows.any(axis=1) & ~is_unknown.any(axis=1)))
     num_partly = int(np.count_nonzero(is_unknown.any(axis=1) & ~unlabeled))
     rows[is_unknown] = UNKNOWN_INDICATOR
-    dubious = (f"{num_empty:,} nodes have a row of zeros, which says that no class holds: they are trained on and "
+    dubious = (f"{num_empty:,} nodes have a row of zeros, which means none of the classes: they are trained on and "
                "scored; write NaN where a label is unknown",) if num_empty else ()
     remarks += (f"{num_partly:,} nodes have labels that are unknown, which the loss and scores leave out",
                 ) if num_partly else ()
@@ -333,7 +334,7 @@ def _named_classes(values: Words, name: str, num_classes: int | None, takes_all:
     names = sorted(word for word, number in zip(values.word, count_of.tolist(), strict=True)
                    if number and word not in MISSING_TEXTS)
     class_of = {word: number for number, word in enumerate(names)}
-    # The last: of nodes without a word.
+    # The last code stands for nodes without a word.
     by_code = np.array([*(class_of.get(word, UNKNOWN) for word in values.word), UNKNOWN], np.int64)
     found = by_code[values.code]
     count = np.bincount(found[found >= 0], minlength=len(names))
@@ -381,8 +382,8 @@ def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, ta
         return Labels(ids, len(codes), dubious=dubious, unlabeled=unlabeled)
     remarks, num_gaps = (), int(codes[-1] - codes[0]) + 1 - len(codes)
     if num_gaps:
-        dubious += (f"labels are numbers from {codes[0]} to {codes[-1]}, of which {num_gaps:,} have no node; the "
-                    f"{len(codes):,} that have some are the classes, by their numbers",)
+        dubious += (f"labels are numbers from {codes[0]} to {codes[-1]}; {num_gaps:,} of these have no node, and the "
+                    f"{len(codes):,} others are the classes, by their numbers",)
     else:
         remarks = (f"labels begin at {codes[0]}; classes are called by their numbers",)
     numbered = np.full(len(ids), UNKNOWN, np.int64)

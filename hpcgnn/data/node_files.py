@@ -28,7 +28,7 @@ from hpcgnn.errors import DatasetError
 ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 VALUE_NAMES = ("label", "labels", "class", "y", "target", "split", "role", "set")
 BLOCK_ROWS = 1 << 16
-FEATURES = np.float32    # the type of numbers in a file of features, and of no other
+FEATURES = np.float32    # type of numbers in files of features only
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class NodeFile:
     values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
     skipped : tuple of str           lines and columns that were left out
     columns : tuple of str           names of the columns of values, if a header has them
-    dubious : tuple of str           what may be meant otherwise
+    dubious : tuple of str           sentences on what may be meant otherwise
     """
 
     path: Path
@@ -60,8 +60,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
 
     Parameters
     ----------
-    dtype : type              of numbers: np.float64 or np.float32
-    has_ids, has_header : bool or None      None finds out
+    dtype : type              type of numbers: np.float64 or np.float32
+    has_ids, has_header : bool or None      None: found from the content
     """
     if path.suffix == ".npy":
         matrix = _matrix(load_array(path), path)
@@ -69,8 +69,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     table = TextTable(path, has_header, options.progress)
     scratch = options.scratch if dtype is FEATURES else None
     if not table.num_columns and table.comments:
-        raise DatasetError(f"{path} holds comments only, such as {table.comments[0]!r}; expected a row a node, or a "
-                           "line of column names before values that begin with # or %")
+        raise DatasetError(f"{path} holds comments only, such as {table.comments[0]!r}; expected one row per node, or "
+                           "a line of column names before values that begin with # or %")
     if table.num_columns < 2:
         has_ids = False
     elif has_ids is None and _shows_ids(table):
@@ -109,7 +109,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
 
 
 def _shows_ids(table: TextTable) -> bool:
-    # Whether a header calls the first column an id, or its only other one something of nodes, or a row has texts.
+    # Whether a header calls the first column an id, or names the only other column as a fact about nodes, or a row has
+    # texts.
     is_text = [not is_like_number(cell) for cell in table.first]
     if table.header is None:
         return any(is_text)
@@ -138,7 +139,7 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
     """A file's values in the order of the nodes; missing for nodes that it does not name."""
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
-    NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
+    NodeRows(file.ids, str(file.path))           # raises an error if the file names an id twice
     row = np.full(len(rows), -1)
     row[place] = np.arange(len(place))
     if is_complete and (row < 0).any():
@@ -156,7 +157,7 @@ def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | C
 def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:
     matrix = matrix[:, None] if matrix.ndim == 1 and matrix.dtype.kind != "U" else matrix
     if matrix.shape[:1] == (0,):
-        raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers a node")
+        raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers per node")
     if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim not in (1, 2):
         raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "
                            "numbers a node")

@@ -1,6 +1,6 @@
 """`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz.
 
-A SciPy matrix has its labels and features in files beside it, and `rows=` must say whether rows are sources or
+Labels and features of a SciPy matrix are in separate files, and `rows=` must say whether rows are sources or
 destinations. docs/own-data.md has the layout. Archives are read without pickle.
 """
 
@@ -47,7 +47,7 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
         raise DatasetError(f"npz:{path} has rows={rows}; expected sources or destinations")
     if rows is None and matrix.shape[0] == matrix.shape[1] and (matrix != matrix.T).nnz:
         raise DatasetError(f"{path} holds a SciPy matrix A that is not symmetric, and does not say what A[u, v] is; "
-                           "append ,rows=sources if it is the arc u -> v, as SciPy's and NetworkX' own functions take "
+                           "append ,rows=sources if it is the edge u -> v, as SciPy's and NetworkX' own functions take "
                            "it, or ,rows=destinations if it is v -> u")
     if settings.get("weight", NOTHING) != NOTHING:
         raise DatasetError(f"npz:{path} has weight={settings['weight']}; the values of a matrix are its weights: leave "
@@ -60,13 +60,13 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
     remarks = tuple(remark for file in files.values() for remark in file.remarks)
     remarks += (f"rows of the matrix were taken as {rows}",) if rows else ()
     origins = replace(given.origins, **{key: file.path.name for key, file in files.items()})
-    return replace(given, remarks=remarks, origins=origins, labels_hint=",labels=FILE, one row a node")
+    return replace(given, remarks=remarks, origins=origins, labels_hint=",labels=FILE, one row per node")
 
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
 FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
-SETTINGS = ("label", "weight", "split", "ignore")     # of an archive of arrays
+SETTINGS = ("label", "weight", "split", "ignore")     # for an archive of arrays
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
@@ -79,7 +79,7 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
         else:
             unknown = next((key for key in settings if key not in SETTINGS), None)
             if unknown:
-                raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= says nothing of it; "
+                raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= has no effect; "
                                    "leave it out")
             given = _given(archive, path, Choices.of(settings), options)
         return finish_dataset(given, options)
@@ -137,7 +137,7 @@ def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
     if values.shape[:1] != (num_nodes,) or values.ndim > 2:
         raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
-        raise DatasetError(f"{name} is {values.dtype} and holds more than 0 and 1; expected bool, one value a node")
+        raise DatasetError(f"{name} is {values.dtype} and holds more than 0 and 1; expected bool, one value per node")
     return values.astype(bool)
 
 

@@ -1,7 +1,7 @@
 """given_graph: recognizes the kind of a user's object by its attributes, without importing its library.
 
-Graphs of NetworkX, SciPy and plain NumPy arrays are read here, PyTorch Geometric's and DGL's in pyg.py, tables in
-tables.py.
+This file reads graphs of NetworkX, SciPy and plain NumPy arrays; pyg.py reads PyTorch Geometric's and DGL's, tables.py
+reads tables.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
         if takes(data):
             unused = [what for what in refused if _is_given(choices, what)]
             if unused:
-                raise DatasetError(f"{unused[0]}= says nothing of {kind}; leave it out")
+                raise DatasetError(f"{unused[0]}= has no effect on {kind}; leave it out")
             return take(data, choices, name)
     raise DatasetError(f"a graph can't be made of a {type(data).__module__}.{type(data).__name__}; pass {EXPECTED}")
 
@@ -83,7 +83,7 @@ def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
     source, target = (row, column) if choices.rows == "sources" else (column, row)
     weight = None if choices.edge_weight is False else value
     if choices.edge_weight is not None and choices.edge_weight is not False:
-        raise DatasetError(f"{name} is a matrix, whose values are the weights; leave edge_weight out, or pass "
+        raise DatasetError(f"{name} is a matrix, and its values are the weights; leave edge_weight out, or pass "
                            "edge_weight=False for none")
     given = _arrays(choices, name)
     return GivenGraph(name, source, target, weight, row_name=given.pop("node_id"), num_nodes=matrix.shape[0],
@@ -113,7 +113,7 @@ def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
 def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a NetworkX graph, its nodes in their order; edges of an undirected one hold both ways.
 
-    Attributes of nodes and edges are found by the names that are given, or by usual ones.
+    Attributes of nodes and edges are found by the given names, or by usual ones.
     """
     ids = list(graph.nodes())
     odd = next((node for node in ids if not isinstance(node, PLAIN_NODES) and np.ndim(node)), None)
@@ -201,7 +201,7 @@ def _has(*names: str) -> Callable[[Any], bool]:
 
 
 OF_TABLES, OF_MATRICES = ("nodes", "source", "target"), ("rows",)
-# Tells an object, choices that say nothing of it, what it is called, and what takes it apart.
+# A test for the object, choices that do not apply to it, its name in errors, and the function that takes it apart.
 KINDS: tuple[tuple[Callable[[Any], bool], tuple[str, ...], str, Callable[[Any, Choices, str], GivenGraph]], ...] = (
     (_is_matrix, OF_TABLES, "a matrix", graph_of_matrix),
     (_has("ndata", "edata"), (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),

@@ -93,7 +93,7 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
         num_nodes = _num_nodes(archive)
         edges = archive.rows("edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2:
-            raise DatasetError(f"{archive.path}: edge_index has shape {edges.shape}; expected (2, number of arcs)")
+            raise DatasetError(f"{archive.path}: edge_index has shape {edges.shape}; expected (2, number of edges)")
         ends = [edges.row(0), edges.row(1)] if isinstance(edges, RowFile) else edges
         graph = build_csr(*ends, num_nodes, options.symmetrize or entry.is_undirected, name, options.progress,
                           options.scratch)
@@ -110,18 +110,18 @@ def _num_nodes(archive: Archive) -> int:
         return int(archive.integers("num_nodes_list").sum())
     features = archive.rows("node_feat")
     if features.ndim != 2:
-        raise DatasetError(f"{archive.path}: node_feat has shape {features.shape}; expected a row a node")
+        raise DatasetError(f"{archive.path}: node_feat has shape {features.shape}; expected one row per node")
     return len(features)
 
 
 def _one_column(labels: np.ndarray, path: Path) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] != 1 and labels.size:
-        raise DatasetError(f"{path} has {labels.shape[1]} columns; expected one number a node")
+        raise DatasetError(f"{path} has {labels.shape[1]} columns; expected one number per node")
     return labels
 
 
 def _find_folder(name: str, entry: OgbEntry, root: Path) -> Path:
-    # Folder of the dataset; PyTorch Geometric's and DGL's loaders may have left a suffix on it.
+    # Folder of the dataset; PyTorch Geometric's and DGL's loaders may have added a suffix.
     plain = name.replace("-", "_")
     candidates = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl"]
     marker = "data.npz" if entry.is_binary else "edge.csv.gz"
@@ -145,7 +145,7 @@ def _download(ogb_url, url: str, archive: str, folder: Path) -> Path:
         ogb_url.extract_zip(str(packed), str(folder.parent))
         packed.unlink()
         shutil.move(folder.parent / archive, folder)
-    except Exception as error:  # The package raises whatever the network, the archive or the disk did.
+    except Exception as error:  # The package raises any error of the network, the archive or the disk.
         raise DatasetError(f"{url} can't be downloaded to {folder.parent} ({error}); "
                            "download and unpack it by hand") from None
     return folder

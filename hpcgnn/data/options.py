@@ -17,7 +17,7 @@ from hpcgnn.errors import DatasetError
 
 
 def check_file(path: Path) -> None:
-    """Raise DatasetError if a path is no file, such as a pipe that a reader could wait at for ever.
+    """Raise DatasetError if a path is not a file, such as a pipe on which a reader could wait for ever.
 
     A missing or unreadable path passes: opening it says why.
     """
@@ -32,7 +32,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def reading(path: Path, expected: str, fault: str) -> Iterator[None]:
-    """Raise DatasetError for whatever a library raises while it reads a file; `fault` is the sentence around it."""
+    """Turn any error of a library that reads a file into a DatasetError; `fault` is the sentence around it."""
     check_file(path)
     try:
         yield
@@ -48,7 +48,7 @@ def reading(path: Path, expected: str, fault: str) -> Iterator[None]:
 def check_memory(name: str, what: str, num_bytes: int) -> None:
     """Raise DatasetError if arrays of this many bytes do not fit into memory.
 
-    The system promises more memory than there is, and kills the process that uses it.
+    The system promises more memory than it has, and kills the process that uses it.
     """
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if num_bytes > available:
@@ -82,7 +82,7 @@ def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dic
 
 
 def choice_of(text: str | None) -> str | bool | None:
-    """What a setting chooses: False for "none", None if it is not given."""
+    """The choice of a setting: False for "none", None if it is not given."""
     return False if text == NOTHING else text
 
 
@@ -115,7 +115,7 @@ class ProgressTask(Protocol):
     """A long step under way."""
 
     def advance(self, amount: float) -> None:
-        """Report that `amount` more of the total is done."""
+        """Report that another `amount` of the total is done."""
 
 
 class SilentTask:
@@ -137,10 +137,10 @@ Progress = Callable[[str, "float | None"], ProgressTask]
 class SourceOptions:
     """How to read a source; `hpcgnn.preprocess` describes each option. The others:
 
-    feature_kind : {"auto", "given", "structural"}   the source's own features, or some made from the graph; auto makes
+    feature_kind : {"auto", "given", "structural"}   the source's features, or features made from the graph; auto makes
                                                      them if the source has none
-    is_public : bool            a public dataset by its name, not a file or object of the user
-    scratch : Path or None      folder for nameless files of features and edges; None keeps them in memory
+    is_public : bool            the source is a public dataset by its name, not a user's file or object
+    scratch : Path or None      folder for unnamed files of features and edges; None keeps them in memory
     """
 
     seed: int = 0

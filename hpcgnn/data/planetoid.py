@@ -1,8 +1,8 @@
 """`planetoid:DIR/NAME`: the raw files ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index} of Cora, CiteSeer and PubMed.
 
-The files are Python 2 pickles. A restricted reader builds arrays, CSR matrices and plain containers and refuses all
-else: it imports nothing that a pickle names, and checks every array. The public split is used: the first rows train,
-the next 500 validate, test.index tests.
+The files are Python 2 pickles. A restricted reader builds only arrays, CSR matrices and plain containers: it imports
+nothing that a pickle names, and checks every array. The public split is used: the first rows train, the next 500
+validate, test.index tests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CSR_MODULES = ("scipy.sparse.csr", "scipy.sparse._csr")
 
 
 class PickledType:
-    """A pickled NumPy dtype of numbers. NumPy's own `__setstate__` trusts its input, so it never sees it."""
+    """A pickled NumPy dtype of numbers. NumPy's own `__setstate__` trusts its input, so it is never called."""
 
     def __init__(self, code: str, *flags: object) -> None:
         if not NUMBER_TYPE.fullmatch(code):
@@ -61,7 +61,7 @@ class PickledCsr:
 
 
 def _decode(kind: PickledType, data: str | bytes) -> np.ndarray:
-    # Python 2's byte strings come as text of code points below 256.
+    # Python 2's byte strings are read as text with code points below 256.
     return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, kind.dtype).copy()
 
 
@@ -93,7 +93,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Resolves the names in ALLOWED and no others."""
+    """Resolves only the names in ALLOWED."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -139,7 +139,7 @@ class RawFiles:
     """Contents of the raw files.
 
     allx, tx : scipy CSR               features of the nodes 0..len(allx) - 1, and of the test nodes in test_id's order
-    ally, ty : (rows, num_classes)     one-hot labels of the same
+    ally, ty : (rows, num_classes)     one-hot labels of the same nodes
     num_train : int                    rows of y
     neighbors : dict                   node -> list of nodes
     test_id : (num_test,) int64
@@ -155,7 +155,7 @@ class RawFiles:
 
 
 def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load DIR/NAME or DIR/ind.NAME, or DIR where it holds the files of one dataset only.
+    """Load DIR/NAME or DIR/ind.NAME, or DIR if it holds the files of one dataset only.
 
     Every edge carries messages both ways, as in all uses of these files. Test ids that test.index leaves out
     (15 of CiteSeer's) get zero features and no label.

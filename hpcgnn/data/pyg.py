@@ -1,8 +1,8 @@
 """Graphs of PyTorch Geometric and DGL, without importing them: one, several joined as one, or `pyg:FILE`.
 
-PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; edges count the nodes of
-their own graph. Two graphs of 3 and 2 nodes become one of 5: edge 0 -> 1 of the second one is 3 -> 4. `pyg:FILE` holds
-tensors saved as a dict; pickles of objects are never loaded.
+PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; edges number the nodes
+within their own graph. Two graphs with 3 and 2 nodes become one with 5: edge 0 -> 1 of the second becomes 3 -> 4.
+`pyg:FILE` holds tensors saved as a dict; pickles of objects are never loaded.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FEATURE_NAMES = ("x", "feat", "features", "attr")
 def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a PyG `Data`, of a dict with its keys, or of several of them, which become one.
 
-    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
-    train_mask, val_mask and test_mask are read where they are.
+    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight (or edge_attr with one column), train_mask,
+    val_mask and test_mask are read if present.
     """
     named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
                   if isinstance(choice, str))
@@ -194,7 +194,7 @@ def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
     starts = {key: as_numbers(where, f"{name}: the slices of {key!r}") for key, where in slices.items() if key in held}
     counts = {len(where) - 1 for where in starts.values() if where.ndim == 1}
     if len(counts) != 1 or any(where.ndim != 1 for where in starts.values()):
-        raise DatasetError(f"{name} is a file of several graphs whose slices don't say where each begins; {WAY_OUT}")
+        raise DatasetError(f"{name} is a file of several graphs, and its slices don't say where each begins; {WAY_OUT}")
     num_graphs = counts.pop()
     if num_graphs == 1:
         held = {key: value[0] if key in starts and isinstance(value, list) else value for key, value in held.items()}
@@ -215,12 +215,12 @@ def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
 
 
 def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str) -> tuple[Held, tuple[str, ...]]:
-    """Return several graphs as one, by the keys of a PyG Data, and what to say of it.
+    """Return several graphs as one, by the keys of a PyG Data, and remarks.
 
     Parameters
     ----------
     edges_of : callable(held, name) -> (source, target, weight or None)
-    named : tuple of str       attributes that are read beside the usual ones
+    named : tuple of str       attributes that are read besides the usual ones
     """
     if not graphs:
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
@@ -272,14 +272,14 @@ def _column(key: str, values: list[Any], expected: list[int], name: str) -> Any:
         raise DatasetError(f"{name} has {rows[place]} values of {key!r} for {expected[place]} {kind} of graph "
                            f"{place}{of_graphs}; expected one for each of the {kind}")
     if len({part.shape[1:] for part in parts}) > 1:
-        raise DatasetError(f"{name} has graphs whose {key!r} differ in width; expected as many columns in each")
+        raise DatasetError(f"{name} has graphs with {key!r} of different widths; expected equally many columns in each")
     return scipy.sparse.vstack(parts).tocsr() if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
 def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: str) -> None:
     """Raise DatasetError for the tensors of several graphs that have lost their slices, as `dataset._data` has.
 
-    Their edges count the nodes of their own graph, so they lead to the first rows of x only, in no order of the whole.
+    Their edges number the nodes within each graph, so they lead only to the first rows of x.
     """
     counted = held.get("_num_nodes")
     is_several = "batch" not in held and np.ndim(counted) == 1 and len(counted) > 1
@@ -318,7 +318,7 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
         except UnpicklingError:
             raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, "
                                f"so it is not; {FILE_WAY_OUT}") from None
-    # PyG's datasets save the tensors, and where each of several graphs begins.
+    # PyG's datasets save the tensors and the begin of each graph.
     if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
     choices = Choices.of(settings, features=False if options.feature_kind == "structural" else choice_of(
@@ -327,7 +327,7 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 class _Class:
-    """Stands for PyG's Data, which its datasets name beside the tensors, so that nothing of PyG is imported."""
+    """Stands for PyG's Data, which its saved datasets name next to the tensors, so that PyG is not imported."""
 
 
 def _known_classes(torch: Any) -> AbstractContextManager:

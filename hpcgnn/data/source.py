@@ -31,9 +31,9 @@ LOADERS = {
     "pyg": load_pyg,
 }
 
-# Sources of the user's own making: labels may be missing or of any kind. The others say what theirs are.
+# Users' own sources: labels may be missing or of any kind. For other sources the kind of labels is known.
 OWN = ("npz", "edges", "csv", "parquet", "pyg")
-# Sources that are what their name says. A file of the user's own may have any name.
+# Public sources, identified by their name. A user's own file may have any name.
 PUBLIC = ("planetoid", "ogb", "graphsaint")
 
 
@@ -47,8 +47,8 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError          an unknown kind, a source that is missing or malformed, a graph that fails `check`, or is too
-                          large for this machine
+    DatasetError          an unknown kind, a missing or malformed source, or a graph that fails `check` or is too large
+                          for this machine
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in LOADERS:
@@ -59,7 +59,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     if kind not in OWN:
         refuse_given_labels(spec, options)
         if options.task != "auto":
-            raise DatasetError(f"{spec} says itself what its labels are; leave out --task")
+            raise DatasetError(f"{spec} itself defines what its labels are; leave out --task")
     try:
         return LOADERS[kind](rest, options)
     except OSError as reason:

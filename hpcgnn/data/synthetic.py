@@ -1,7 +1,7 @@
 """`synthetic:SETTINGS`: a degree-corrected stochastic block model with power-law degrees, planted labels and features.
 
-Edges are pairs of nodes drawn in proportion to their weights, no pair twice. They are drawn in chunks, so tens of
-millions take little more memory than the graph.
+Edges are pairs of nodes drawn in proportion to their weights, no pair twice. They are drawn in chunks, so drawing tens
+of millions takes little more memory than the graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BlockModel:
     mean_degree : float      neighbors per node; the graph has round(nodes * mean_degree / 2) undirected edges
     classes, features : int
     homophily : float        share of the edges that join two nodes of the same class
-    exponent : float         of the power law of the degrees, P(degree) ~ degree**-exponent, above 2
+    exponent : float         exponent of the power law of the degrees, P(degree) ~ degree**-exponent, above 2
     signal : float           distance of a class's mean feature row from the origin, in standard deviations of the noise
     multi_label : bool       indicator rows: the node's class, often a companion class, seldom others
     seed : int
@@ -65,7 +65,7 @@ class BlockModel:
 
 
 def parse_block_model(text: str, seed: int) -> BlockModel:
-    """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none."""
+    """Read "nodes=1000,homophily=0.7"; `seed` is used if the text names none."""
     kinds = {field.name: type(field.default) for field in fields(BlockModel)}
     settings = split_settings(text, tuple(kinds), "synthetic:")
     values = {key: convert_setting(key, value, kinds[key], "synthetic:") for key, value in settings.items()}
@@ -75,9 +75,9 @@ def parse_block_model(text: str, seed: int) -> BlockModel:
 CHUNK_PAIRS = 1 << 23
 MIN_DRAW = 1024
 MAX_BARREN_ROUNDS = 20
-# Fullest share of all possible pairs that is still drawn quickly.
+# Largest share of all possible pairs that can still be drawn quickly.
 MAX_FILL = 0.5
-# Least copies of a node among the stubs: below it, rounding would distort the weights.
+# Least copies of a node among the stubs: with fewer, rounding would distort the weights.
 MIN_COPIES = 4
 
 
@@ -138,7 +138,7 @@ def _check_room(wanted: int, room: int, where: str) -> None:
 def _make_stubs(model: BlockModel, block: np.ndarray, rng: np.random.Generator) -> Stubs:
     weight = (1 - rng.random(model.nodes)) ** (-1 / (model.exponent - 1))
     weight *= model.mean_degree / weight.mean()
-    # A hub can't have more neighbors in its class than the class has nodes, so the tail is cut where it would.
+    # A hub can't have more neighbors in its class than the class has nodes, so the tail is cut there.
     weight = np.minimum(weight, max(model.mean_degree, 0.5 * model.nodes / model.classes / max(model.homophily, 0.5)))
     copies = (weight * max(1.0, MIN_COPIES / weight.min()) + rng.random(model.nodes)).astype(np.int64)
     order = np.argsort(block, kind="stable").astype(np.int32 if model.nodes < 1 << 31 else np.int64)
@@ -185,7 +185,7 @@ def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.rando
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    # Distinct values, ascending; np.unique hashes 64-bit integers, which is several times slower than sorting them.
+    # Distinct values, ascending; np.unique hashes 64-bit integers, several times slower than sorting.
     values.sort()
     is_first = np.ones(len(values), dtype=bool)
     np.not_equal(values[1:], values[:-1], out=is_first[1:])

@@ -26,8 +26,8 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
     """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,id=COLUMN][,label=COLUMN]
     [,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
 
-    Columns that go by a usual name need not be named; weight=none and split=none leave out one that does. All columns
-    of the nodes that are not used otherwise are features.
+    Columns with a usual name need not be named; weight=none and split=none leave out such a column. All columns of the
+    nodes that are not used otherwise are features.
     """
     read = read_csv_table if kind == "csv" else read_parquet_table
     file, _, settings_text = rest.partition(",")
@@ -45,7 +45,7 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
                          features=_features(settings.get("features"), options))
     if ";" in (label := settings.get("label", "")):
         choices = replace(choices, labels=label.split(";"))
-    if nodes is not None and settings.get("split") in nodes:      # a column that is called by a number
+    if nodes is not None and settings.get("split") in nodes:      # a column with a number as its name
         choices = replace(choices, splits=settings["split"])
     given = graph_of_tables(edges, choices, name_of(path))
     return finish_dataset(replace(given, remarks=remarks + given.remarks, origins=replace(
@@ -93,7 +93,7 @@ class TextColumns(dict):
 
 
 def _counts(column: np.ndarray | pa.Array) -> bool:
-    # Whether a column is 0, 1, 2 and so on, or the same from 1, or rises as the index of some rows of a table does.
+    # Whether a column may be an index: 0, 1, 2 and so on, the same from 1, or rising like the index of selected rows.
     return isinstance(column, np.ndarray) and bool((np.diff(column) > 0).all()) and bool((column[:1] >= 0).all())
 
 
@@ -125,7 +125,7 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
     remarks = ()
     if len(files) > 1:
         remarks = (f"{path.name} stands for {len(files)} files, {files[0].name} to {files[-1].name}",)
-    # The index of a pandas DataFrame that was kept as a column.
+    # A pandas DataFrame's index, stored as a column.
     index = [name for name in table.column_names if name.startswith("__index_level_")]
     return columns_of(table.drop_columns(index), str(path)), remarks, ()
 
@@ -135,7 +135,7 @@ def _column(name: str | None, table: Table | None) -> str | int | None:
         return name
     places = getattr(table, "places", tuple(table))
     if name in ("0", places[0]) and getattr(table, "index", None) is not None:
-        table[UNNAMED] = table.index     # the first column, which was left out, is asked for
+        table[UNNAMED] = table.index     # the omitted first column is requested
         return UNNAMED
     if not name.isdecimal():
         return name

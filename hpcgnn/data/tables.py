@@ -1,4 +1,4 @@
-"""Tables of edges and nodes from any library, and what a user may say about where things are in an object."""
+"""Tables of edges and nodes from any library, and a user's choices of where things are in an object."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ROWS = ("sources", "destinations")
 class Choices:
     """Where in an object things are, or the things themselves as arrays; `hpcgnn.preprocess` describes each option.
 
-    `features`, `labels`, `splits`, `edge_weight` and `node_ids` may be False, which leaves them out. So may `ignore`,
-    which takes each label but NaN for a class.
+    `features`, `labels`, `splits`, `edge_weight` and `node_ids` may be False, which leaves them out. With `ignore`
+    False, every label except NaN is a class.
     """
 
     name: str | None = None
@@ -40,11 +40,11 @@ class Choices:
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
-            raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the arc u -> v) or destinations")
+            raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the edge u -> v) or destinations")
 
     @classmethod
     def of(cls, settings: dict[str, str], **more: Any) -> Choices:
-        """What the settings label=, weight=, id=, split= and ignore= of a source choose."""
+        """Choices from the settings label=, weight=, id=, split= and ignore= of a source."""
         ignore, split = settings.get("ignore"), settings.get("split")
         found = {name: choice_of(settings.get(key)) for name, key in (
             ("labels", "label"), ("edge_weight", "weight"), ("node_ids", "id"))}
@@ -54,7 +54,7 @@ class Choices:
 
     @property
     def split_column(self) -> int | None:
-        """Which of several splits the masks hold; None if nobody chose one."""
+        """Number of the chosen split if masks hold several; None if none was chosen."""
         return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
 
     @property
@@ -63,7 +63,7 @@ class Choices:
         return self.splits is None or self.split_column is not None
 
     def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
-        """The held columns that are left out, and the labels; None if each label but NaN is a class."""
+        """The held columns and the labels to ignore; None for the labels if every label except NaN is a class."""
         if self.ignore is None:
             return set(), ()
         if self.ignore is False or self.ignore == "none":
@@ -87,7 +87,7 @@ def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
 
 
 def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
-    """Return the name that is held, whatever its case, of the first of usual names that is; None for none."""
+    """Return the held name that matches the first possible usual name, in any case of letters; None if none does."""
     by_lower = {str(name).lower(): name for name in reversed(list(held))}
     return next((by_lower[name] for name in names if name in by_lower), None)
 
@@ -139,12 +139,12 @@ def columns_of(data: Any, what: str) -> Table:
         raise DatasetError(f"{what} have the column {odd!r}, a {type(table[odd]).__name__}; expected an array or a "
                            "list")
     if len({len(values) for values in table.values()}) > 1:
-        raise DatasetError(f"{what} have columns of unequal length; expected a value a row in each")
+        raise DatasetError(f"{what} have columns of unequal length; expected one value per row in each")
     return table
 
 
 def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes."""
+    """Return the graph of a table of edges and, if choices.nodes is one, a table of nodes."""
     index = index_columns(edges)
     named = {column: values for column, values in edges.items() if column not in index}
     source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
@@ -162,7 +162,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     left_out, ignored = choices.ignored([*nodes, *edges])
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
     if ids is None:
-        raise DatasetError(f"{name} has a table of nodes whose ids are in none of {', '.join(ID_NAMES)}; name their "
+        raise DatasetError(f"{name} has a table of nodes without ids in any of {', '.join(ID_NAMES)}; name their "
                            f"column, one of {', '.join(nodes)}, as node_ids=COLUMN (id=COLUMN in a command); an index "
                            "becomes a column by nodes.reset_index()")
     labels, label_columns = _labels(nodes, choices.labels)
@@ -227,7 +227,7 @@ def _weights(column: str | None, choice: Any) -> str:
 
 
 def given_arrays(choices: Choices) -> dict[str, Any]:
-    """What was given as arrays beside an object that holds edges only, for GivenGraph."""
+    """Arrays given in addition to an object that holds only edges, for GivenGraph."""
     given = {what: getattr(choices, what) for what in ("node_ids", "features", "labels", "splits")}
     found = {what: None if value is None or value is False else value for what, value in given.items()}
     if found["features"] is not None:
@@ -236,7 +236,7 @@ def given_arrays(choices: Choices) -> dict[str, Any]:
 
 
 def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[Any, str | None]:
-    """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself."""
+    """Return the column that a choice names, or that has a usual name, and its name; an array is returned as it is."""
     if choice is None:
         choice = first_of(usual, table)
     if choice is None or choice is False:

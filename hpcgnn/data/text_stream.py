@@ -1,6 +1,6 @@
 """Text files as clean lines: unpacked, in UTF-8, ended by line feeds and without comments, a block of lines at a time.
 
-A file is told by its content, never by its name: gzip, bzip2, xz, zstd, LZ4 or zip; UTF-8, or UTF-16 with a byte order
+A file is recognized by its content, not its name: gzip, bzip2, xz, zstd, LZ4 or zip; UTF-8, or UTF-16 with a byte order
 mark. A folder or a pattern such as `edges/*.csv` stands for its files by name, part-9 before part-10.
 """
 
@@ -24,14 +24,14 @@ import numpy as np
 from hpcgnn.data.options import ProgressTask, SilentTask, check_file
 from hpcgnn.errors import DatasetError
 
-BLOCK_BYTES = 1 << 22      # the reader keeps some of them ahead
+BLOCK_BYTES = 1 << 22      # the reader holds some blocks ahead
 MAX_LINE_BYTES = 1 << 26
 MAGIC_BYTES = 512
 BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
         (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 PACKINGS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0", "zstd": b"\x28\xb5\x2f\xfd",
             "lz4": b"\x04\x22\x4d\x18", "zip": b"PK"}
-# Files that hold no text, or pack it in a way that is not read; bytes that no text has follow these.
+# First bytes of files that hold no text, or pack it in an unsupported way.
 OTHERS = {b"PAR1": "a Parquet file; read it by parquet:", b"ARROW1": "an Arrow file; write it as Parquet or CSV",
           b"FEA1": "a Feather file; write it as Parquet or CSV", b"ORC": "an ORC file; write it as Parquet or CSV",
           b"\x89HDF": "an HDF5 file; write its arrays as .npz",
@@ -45,7 +45,7 @@ FORMS = ((re.compile(rb"\s*<(\?xml|!doctype|html)", re.IGNORECASE), "XML or a we
          (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS; fetch the file itself by git lfs pull"))
 TAR_AT, TAR = 257, b"ustar"
 MARKS, KEPT_COMMENTS = b"#%", 8
-EXCEL = re.compile(rb'"?sep=.?"?[ \t]*\n', re.IGNORECASE)      # says how columns are separated; rows tell
+EXCEL = re.compile(rb'"?sep=.?"?[ \t]*\n', re.IGNORECASE)      # names the separator; rows show it anyway
 MATRIX_MARKET = b"%%matrixmarket"
 EMPTY_LINES = re.compile(rb"[ \t\n]*\n")
 BLANK_RUN = re.compile(rb'("[^"]*")|([ \t]*\n[ \t]*|[ \t]+)')
@@ -53,14 +53,14 @@ BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
 
 
 def parts_of(path: Path, kinds: str) -> list[Path]:
-    """The files that a path stands for, sorted by name.
+    """The files of a path, sorted by name.
 
     Hidden files, and files that begin with _ or end with .crc, are skipped: Spark and Dask write them beside the data.
 
     Parameters
     ----------
     path : Path            a file, a folder, or a pattern with *, ? or [
-    kinds : str            what is expected, for a sentence
+    kinds : str            expected kinds of files, for a sentence
     """
     if not path.exists() and any(mark in str(path) for mark in "*?["):
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
@@ -114,7 +114,7 @@ class TextStream:
     Attributes
     ----------
     num_comments : int             comment lines skipped so far
-    comments : list of str         the first of them
+    comments : list of str         the first comment lines
     head : list of bytes           lines before the data that begin with # or % and a letter: comments, or data
     """
 
@@ -216,7 +216,7 @@ class TextStream:
             block = rest + block
             end = b""
             if b"\r" in block:
-                # A carriage return at the end may be the first half of a line's end.
+                # A carriage return at the end may be the first half of a line end.
                 block, end = (block[:-1], b"\r") if block.endswith(b"\r") else (block, b"")
                 block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             cut = block.rfind(b"\n") + 1
@@ -224,8 +224,8 @@ class TextStream:
                 yield block[:cut]
             rest = block[cut:] + end
             if len(rest) > MAX_LINE_BYTES:
-                raise DatasetError(f"{self.path} has a line of more than {MAX_LINE_BYTES >> 20} MiB; expected a row a "
-                                   "line")
+                raise DatasetError(f"{self.path} has a line of more than {MAX_LINE_BYTES >> 20} MiB; expected one row "
+                                   "per line")
         if rest.strip():
             yield rest.rstrip(b"\r") + b"\n"
 
@@ -280,7 +280,7 @@ class TextStream:
 
 
 class _Raising:
-    """A stream of a library with an exception of its own, which becomes an OSError."""
+    """A stream of a library with its own exception, which becomes an OSError."""
 
     def __init__(self, stream: BinaryIO, error: type[Exception]) -> None:
         self._stream, self._error = stream, error

@@ -1,7 +1,7 @@
 """TextTable: rows of a text file, or of several alike, as columns of texts, a block of rows at a time.
 
-The first lines tell how columns are separated and whether the first names them. What a column holds is decided over all
-rows, by what it is for: ids are whole numbers only if every one is written as Python would write it, so that 007 and
+The first lines show how columns are separated and whether the first line names them. All rows, and the column's
+purpose, decide its type: ids are whole numbers only if every one is written as Python would write it, so that 007 and
 1e3 stay texts and no id passes through a floating-point number.
 """
 
@@ -36,7 +36,7 @@ from hpcgnn.data.text_stream import (
 )
 from hpcgnn.errors import DatasetError
 
-# First cells of columns that no node is called like.
+# First cells that name a column; no node is called like this.
 HEADER_WORDS = frozenset((
     "id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index", "source", "target", "src", "dst",
     "from", "to", "source_id", "target_id", "weight", "label", "labels", "class", "split", "role", "feature", "y"))
@@ -50,7 +50,7 @@ TRUTHS = ("true", "false", "yes", "no")
 
 
 class CellError(DatasetError):
-    """A cell that its column's type can't hold: `column` is its place in the file, `text` what it holds, if known."""
+    """A cell that does not fit its column's type: `column` is its place in the file, `text` its content, if known."""
 
     def __init__(self, column: int, message: str, text: str = "") -> None:
         super().__init__(message)
@@ -59,11 +59,11 @@ class CellError(DatasetError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file is laid out, as its first lines show.
+    """The layout of a file, from its first lines.
 
     separator : str                one character; a blank stands for any run of blanks
     header : tuple of str or None  names of the columns, None if the first line is data
-    num_columns : int              cells per row, also a last one that is empty in all rows
+    num_columns : int              cells per row, including a last one that is empty in all rows
     has_tail : bool                each row ends in a separator
     size : tuple of int or None    rows, columns and entries that a Matrix Market file states before its entries
     """
@@ -82,15 +82,15 @@ class TextTable:
     Parameters
     ----------
     path : Path                    a file, a folder or a pattern; each file has the header of the first
-    has_header : bool or None      None: a first line of texts is a header if it stands above a column of numbers, or
+    has_header : bool or None      None: a first line of texts is a header if a column of numbers follows, or if it
                                    holds a usual name such as id, source or label
 
     Attributes
     ----------
     num_columns : int              0 for a file without rows or header
-    file : Path                    the file that is read now, or was read last
+    file : Path                    the file being read, or read last
     first : tuple of str           cells of the first row of data
-    size : tuple of int or None    of a Matrix Market file
+    size : tuple of int or None    stated by a Matrix Market file
     comments : list of str         the first skipped lines
     keys : tuple of str            columns in the names of folders, as in year=2020/part-0.csv
     """
@@ -114,7 +114,7 @@ class TextTable:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was decided about the first line and about several files."""
+        """Remarks on the decisions about the first line and about several files."""
         name = self.path.name
         if self.header is None:
             said = [f"{name} has no header"]
@@ -161,7 +161,7 @@ class TextTable:
             self._num_comments[file] = rows.stream.num_comments
 
     def cell_error(self, place: int, text: str) -> CellError:
-        """An error of a cell that is no number."""
+        """The error for a cell that is not a number."""
         name = repr(self.header[place]) if self.header else str(place)
         hint = ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(text) else ""
         return CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {name}; expected numbers, or leave "
@@ -234,7 +234,7 @@ class _FileRows:
             raise _no_utf8(self.file, error.object[error.start:error.start + 1]) from None
 
     def _data_in_head(self, rows: list[list[str]], separator: str) -> list[bytes]:
-        # Returns lines such as `#ml,u7` before the data that are data themselves; count the others as comments.
+        # Returns lines before the data that are data themselves, such as `#ml,u7`; counts the others as comments.
         head, self.stream.head = self.stream.head, []
         if not head:
             return []
@@ -262,7 +262,7 @@ class _FileRows:
         try:
             reader = arrow_csv.open_csv(
                 pa.PythonFile(_Readable(self._clean()), "r"),
-                # One thread counts rows for sentences.
+                # One thread, so that rows can be counted for error messages.
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, block_size=min(block_bytes, (1 << 31) - 1), skip_rows_after_names=0,
                     column_names=[str(place) for place in range(layout.num_columns)]),
@@ -308,7 +308,7 @@ class _FileRows:
                                 "expected as many throughout")
         if "straddl" in text:
             return DatasetError(f"{self.file} has a row of more than {text_stream.MAX_LINE_BYTES >> 20} MiB, or a "
-                                "quotation mark that is never closed; expected a row a line")
+                                "quotation mark that is never closed; expected one row per line")
         return DatasetError(f"{self.file} can't be read as a table ({text.splitlines()[0]})")
 
 
@@ -343,7 +343,7 @@ def _end_of_row(lines: bytes) -> int:
 
 
 def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
-    # Returns the rows of a sample and what separates their cells: the first mark that all rows have as often.
+    # Returns the rows of a sample and their separator: the first mark that all rows have equally often.
     lines = [line for line in text.split("\n") if line.strip()][:SAMPLE_ROWS]
     if not lines:
         return [], ","
@@ -385,7 +385,7 @@ def _fitted(header: tuple[str, ...], num_columns: int, has_tail: bool, file: Pat
     if len(header) == num_columns + 1 and not header[-1]:
         return header[:-1]
     if len(header) == num_columns - 1:
-        return (*header, "") if has_tail else ("", *header)     # R leaves the column of row names without one
+        return (*header, "") if has_tail else ("", *header)     # R gives the column of row names no header
     raise DatasetError(f"{file} has {num_columns} columns in row 2 and {len(header)} in the first; expected as many "
                        "throughout")
 
@@ -394,7 +394,7 @@ def _is_header(rows: list[list[str]]) -> bool:
     first, body = rows[0], rows[1:]
     names = [cell.strip().lower() for cell in first]
     if not names[0] and len(names) > 1 and names[1:] == [str(place) for place in range(len(names) - 1)]:
-        return True     # as pandas writes columns without names, beside its index
+        return True     # pandas writes this for columns without names, after its index
     if any(map(is_number, first)):
         return bool(set(names) & HEADER_WORDS) and bool(body) and all(
             len(row) == len(first) and is_number(row[place]) for row in body
@@ -407,7 +407,7 @@ def _is_header(rows: list[list[str]]) -> bool:
 
 
 def is_like_number(cell: str) -> bool:
-    """Whether a cell is a number, also one with commas in it, a truth or missing: none of them is a name."""
+    """Whether a cell is a number (perhaps with commas), a truth value or missing; none of these is a name."""
     return is_number(cell) or cell in MISSING_TEXTS or cell.lower() in TRUTHS or bool(COMMAS.fullmatch(cell))
 
 
@@ -435,7 +435,7 @@ def _strings(texts: list[str]) -> Any:
 def numbers_of(column: pa.Array, has_truths: bool = False) -> np.ndarray | None:
     """A column of texts as float64, NaN if missing ('', NaN, NA, None, null); None if one is no number.
 
-    `has_truths`: true and false, yes and no count as 1 and 0 if all cells are such.
+    `has_truths`: true and false, yes and no count as 1 and 0 if all cells are truth values.
     """
     with suppress(pa.ArrowInvalid):
         return numpy_of(pc.cast(column, pa.float64()))
@@ -488,7 +488,7 @@ def read_columns(table: TextTable, purposes: list[str | None]) -> list[np.ndarra
     num_bytes = 0
     for columns in table.blocks(wanted):
         for place, column, kept in zip(wanted, columns, blocks, strict=True):
-            # Whole numbers can become the same texts again, should a later block hold a text.
+            # If a later block holds a text, whole numbers can become the same texts again.
             whole = whole_numbers_of(column) if purposes[place] == INTEGER else None
             kept.append(pc.utf8_trim_whitespace(column) if whole is None else whole)
             num_bytes += kept[-1].nbytes
@@ -539,6 +539,6 @@ def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, firs
 
 
 def numpy_of(column: pa.Array) -> np.ndarray:
-    """Numbers without unknown ones as a NumPy array; Arrow's own conversion would import pandas."""
+    """A column of numbers, all known, as a NumPy array; Arrow's own conversion would import pandas."""
     dtype = np.int64 if column.type == pa.int64() else np.float64
     return np.frombuffer(column.buffers()[1] or b"", dtype)[column.offset:column.offset + len(column)]

@@ -1,7 +1,7 @@
 """WhatWasRead: how the columns of a source were understood, and what is dubious, as `preprocess` prints it.
 
-A reader notes in `Origins` where ids, weights, features, labels and splits stood and what it did not use; `describe`
-counts the rest.
+A reader notes in `Origins` where ids, weights, features, labels and splits were and what it did not use; `describe`
+adds the counts.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class Origins:
-    """Where a source holds what was read, in words such as "column field of papers.csv"; empty if there is nothing to
-    say.
+    """Where a source holds the data that was read, in words such as "column field of papers.csv"; empty if unknown.
 
-    feature_names : tuple of str       of the columns of features, in order
+    feature_names : tuple of str       names of the columns of features, in order
     skipped : tuple of str             lines or rows left out and why, as "3 lines of a.csv that start with #"
     unused : tuple of str              columns, attributes and arrays that were not used
-    others : tuple of str              other columns or attributes of nodes, which may be the labels meant
+    others : tuple of str              other columns or attributes of nodes; the intended labels may be among them
     way : str                          how to name other labels
-    place : str                        a column of coordinates beside labels called y, if nobody named the labels
-    dubious : tuple of str             sentences about what may be meant otherwise, with the option that says so
+    place : str                        a column of coordinates next to labels called y, if the labels were not named
+    dubious : tuple of str             sentences on what may be meant otherwise, with the option for it
     """
 
     ids: str = ""
@@ -49,7 +48,7 @@ NO_WEIGHTS = "none, as asked"
 
 @dataclass(frozen=True)
 class WhatWasRead:
-    """What a source was taken for, as lines of (topic, text); as a text, the screen that `hpcgnn preprocess` prints."""
+    """How a source was understood, as lines of (topic, text); as text, the screen that `hpcgnn preprocess` prints."""
 
     lines: tuple[Line, ...] = ()
 
@@ -59,7 +58,7 @@ class WhatWasRead:
 
     @property
     def dubious(self) -> tuple[str, ...]:
-        """What may be meant otherwise, a sentence each."""
+        """Sentences on what may be meant otherwise."""
         return self.of(DUBIOUS)
 
     def __str__(self) -> str:

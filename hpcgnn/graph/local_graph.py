@@ -307,7 +307,7 @@ class LocalGraph:
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which are sent once."""
+        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, sent once."""
         return self._exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
@@ -464,7 +464,7 @@ class LocalGraph:
         return self._cut[shape]
 
     def input_aggregate(self, reduction: str, is_kept: bool = False) -> torch.Tensor:
-        """Aggregate of the constant input, (num_inner, num_features); it is kept by training passes, or if `is_kept`."""
+        """Aggregate of the constant input, (num_inner, num_features); kept by training passes or if `is_kept`."""
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
             aggregate = multiply(self.matrix(reduction), self.x_all)

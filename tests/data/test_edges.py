@@ -79,7 +79,7 @@ def test_features_are_made_from_the_graph_only_when_asked(files):
     ("web.tsv", "0\t1\n2\tx\n", "expected whole numbers only"),
     ("labels.csv", "\n".join(["-2"] * 30), "label -2"),
     ("labels.csv", "\n".join(["0,2"] * 30), "multi-label value 2"),
-    ("labels.csv", "", "expected a number or a row of numbers a node"),
+    ("labels.csv", "", "expected a number or a row of numbers per node"),
 ])
 def test_malformed_files_are_refused(files, file, text, match):
     (files / file).write_text(text)

@@ -203,7 +203,7 @@ def test_columns_that_tell_nothing_of_a_node_are_said(kind):
     matrix[:, 4] = np.where(np.arange(rows) < 1200, 2, 3)     # constant at first
     notes, dubious = look_at_features(matrix, tuple("abcde"))
     assert notes == ("1 of 5 feature columns have one value for all nodes: d",)
-    assert dubious == ("feature b counts the rows, which tells nothing of a node; ignore=b leaves it out",)
+    assert dubious == ("feature b counts the rows, which says nothing about a node; ignore=b leaves it out",)
     matrix[-1, 1] = 3
     matrix[3] = 0
     assert look_at_features(matrix) == (("1 nodes have features of zeros only",), ())

@@ -91,8 +91,8 @@ def test_lists_name_nodes_by_their_ids():
 
 @pytest.mark.parametrize("splits, complaint", [
     (["train", "hold-out"], "a split called 'hold-out'; expected train, val"),
-    (["train"], "expected a word a node"),
-    ([1, 2], "expected a word a node"),
+    (["train"], "expected one word per node"),
+    ([1, 2], "expected one word per node"),
     (([0], [1], [7]), "node 7 in its test split, which does not exist"),
     ({"train": [0], "holdout": [1]}, "a split called 'holdout'"),
     ({"test": [0]}, "without training nodes"),

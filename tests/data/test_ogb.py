@@ -148,7 +148,7 @@ def test_missing_features_need_structural_ones(arxiv):
     ("raw/num-node-list.csv.gz", [12], "which does not exist; node ids run from 0 to 11"),
     ("raw/num-node-list.csv.gz", [31], "30 labels for 31 nodes"),
     ("raw/node-label.csv.gz", [40] * 30, r"label 40; labels must lie in 0\.\.39"),
-    ("raw/node-label.csv.gz", [[0, 1]] * 30, "2 columns; expected one number a node"),
+    ("raw/node-label.csv.gz", [[0, 1]] * 30, "2 columns; expected one number per node"),
     ("raw/node-feat.csv.gz", [[float("nan")] * 5] * 30, "NaN or infinite, first at node 0"),
     ("raw/node-feat.csv.gz", [[1.0] * 5] * 29, "29 feature rows for 30 nodes"),
     ("split/time/train.csv.gz", [30], "node 30 in its training split"),

@@ -263,7 +263,7 @@ def test_parquet_tables_come_back(shards, known, tmp_path):
 
 
 @pytest.mark.parametrize("spec, complaint", [
-    ("csv:{0}/web.csv,source=a,target=b,nodes={0}/n.csv,label=topic", "ids are in none of .*id=COLUMN"),
+    ("csv:{0}/web.csv,source=a,target=b,nodes={0}/n.csv,label=topic", "without ids in any of .*id=COLUMN"),
     ("csv:{0}/web.csv,source=a,target=b,nodes={0}/n.csv,id=who,label=subject", "no column 'subject'; they have who"),
     ("csv:{0}/web.csv,nodes={0}/n.csv,id=who,label=topic", "the edges have columns a, b, strength, and none goes by"),
     ("csv:{0}/web.csv,edges=x", "no setting 'edges=x'"),
@@ -296,5 +296,5 @@ def test_pyg_tensors_come_back_and_pickles_are_not_loaded(shards, plain, tmp_pat
 
 
 def test_a_task_is_not_asked_of_a_source_that_says_it_itself():
-    with pytest.raises(DatasetError, match="says itself what its labels are; leave out --task"):
+    with pytest.raises(DatasetError, match="itself defines what its labels are; leave out --task"):
         load_source("synthetic:nodes=100", SourceOptions(task="regression"))

@@ -154,7 +154,7 @@ def test_a_matrix_whose_columns_point_outside_is_refused(folder, features):
     ("graph", {0: 5}, "no map from nodes to lists of nodes"),
     ("graph", {0: [12]}, "edge to node 12, which does not exist"),
     ("ty", np.zeros((5, 3), dtype=np.int32), "disagree"),
-    ("ally", np.zeros((9, 3), dtype=np.int32), "label is unknown"),
+    ("ally", np.zeros((9, 3), dtype=np.int32), "unknown label"),
     ("y", np.zeros((0, 3), dtype=np.int32), "no training node"),
 ])
 def test_files_that_disagree_are_refused(folder, part, content, match):

@@ -139,7 +139,7 @@ def test_a_line_without_end_is_refused_before_memory_is_filled(tmp_path, monkeyp
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"1 " * (1 << 20))
-    with pytest.raises(DatasetError, match=r"bomb\.csv\.gz has a line of more than 1 MiB; expected a row a line"):
+    with pytest.raises(DatasetError, match=r"bomb\.csv\.gz has a line of more than 1 MiB; expected one row per line"):
         load_source(f"edges:{path}", SourceOptions(make_labels=2))
 
 

@@ -173,7 +173,7 @@ def test_an_unknown_reduction_and_missing_rows_are_refused(dataset, owner):
     graph, _ = graph_of(dataset, owner, 0)
     with pytest.raises(KernelError, match="'median'"):
         graph.aggregate(graph.x_all, "median")
-    with pytest.raises(KernelError, match="one row an inner node"):
+    with pytest.raises(KernelError, match="one row per inner node"):
         graph.halo(torch.zeros(graph.num_inner + 1, 2))
     with pytest.raises(KernelError, match=f"{graph.num_rows} rows"):
         graph.aggregate(torch.zeros(graph.num_inner, 2), "sum")

@@ -125,7 +125,7 @@ def lose(graphs, place, key):
     (lambda: lose(several_graphs(), 1, "y"), "graphs with 'y', and graph 1 has none"),
     (lambda: [Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))] * 2, "whole graphs"),
     (lambda: [*several_graphs(), 3], "a int at place 3 of a list of graphs"),
-    (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)], "in width"),
+    (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)], "different widths"),
 ])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_graphs_that_can_not_be_joined_are_refused(made, data, complaint):
@@ -401,8 +401,8 @@ def refused(plain, known):
         "another split word": ((edges, {"nodes": {**nodes, "split": ["holdout"] * 14}}), "split called 'holdout'"),
         "several types": ((hetero, {}), "nodes of several types"),
         "no graph": ((3.5, {}), "a graph can't be made of a builtins.float"),
-        "rows of a table": ((edges, {"nodes": nodes, "rows": "destinations"}), "rows= says nothing of a table"),
-        "nodes beside a Data": ((data_of(plain), {"nodes": nodes}), "nodes= says nothing of a PyG Data"),
+        "rows of a table": ((edges, {"nodes": nodes, "rows": "destinations"}), "rows= has no effect on a table"),
+        "nodes beside a Data": ((data_of(plain), {"nodes": nodes}), "nodes= has no effect on a PyG Data"),
         "a mask of another length": ((data_of(plain), {"splits": [np.ones(3, bool)] * 3}), "mask of shape"),
         "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}),
                        "has 10 splits, the columns of its training mask, and none is chosen; choose one from 0 to 9"),
@@ -433,7 +433,7 @@ def test_a_graph_without_labels_is_kept_for_answers_and_says_so(made, plain):
     info = read_graph_info(folder)
     assert (info.num_train, info.num_val, info.num_test, info.num_classes) == (0, 0, 0, 1)
     (sentence,) = [line for line in info.cleaning.read.dubious if "no labels" in line]
-    assert "only for the answers of a trained model" in sentence and "data.y, labels=KEY or labels=ARRAY" in sentence
+    assert "only a trained model can answer for it" in sentence and "data.y, labels=KEY or labels=ARRAY" in sentence
 
 
 @pytest.mark.parametrize("options, complaint", [({}, "no folder"), ({"out": "x", "parts": 0}, "parts is 0"),
