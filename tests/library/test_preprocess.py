@@ -125,7 +125,8 @@ def lose(graphs, place, key):
     (lambda: lose(several_graphs(), 1, "y"), "graphs with 'y', and graph 1 has none"),
     (lambda: [Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))] * 2, "whole graphs"),
     (lambda: [*several_graphs(), 3], "a int at place 3 of a list of graphs"),
-    (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)], "different widths"),
+    (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)],
+     "of different widths"),
 ])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_graphs_that_can_not_be_joined_are_refused(made, data, complaint):
