@@ -7,10 +7,11 @@ import io
 import os
 import re
 import subprocess
-import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+
+from fork_server import served
 
 STOPPED = 75
 
@@ -41,8 +42,8 @@ def call(*arguments) -> Ended:
 
 
 def run(*arguments, seconds: float = 300.0) -> Ended:
-    """Run `hpcgnn ARGUMENTS` in a process of its own, on one rank."""
-    done = subprocess.run([sys.executable, "-m", "hpcgnn", *map(str, arguments)], capture_output=True, text=True,
+    """Run `hpcgnn ARGUMENTS` on one rank, in a fork of a process that has torch loaded."""
+    done = subprocess.run(served(["-m", "hpcgnn", *arguments]), capture_output=True, text=True,
                           timeout=seconds, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from campaigns.runner import (
     state_file,
     table,
 )
+from fork_server import FOLDER
 
 CAMPAIGNS = ("kill", "corrupt", "reseal", "io", "memory", "adversarial", "soak", "sanitize")
 LONGEST_FIRST = ("kill", "soak", "sanitize")    # cases of one are long, one runs to its end, one builds
@@ -85,7 +87,10 @@ def main(arguments: list[str]) -> int:
     """Run, print the table, and return 1 if a case failed."""
     given = parse(arguments)
     try:
-        results = run_all(given, arguments) if given.name == "all" else [run_one(given)]
+        with tempfile.TemporaryDirectory(prefix="hpcgnn-fork-") as servers:
+            # Commands that a campaign starts from are forks of a process that has torch loaded.
+            os.environ.setdefault(FOLDER, servers)
+            results = run_all(given, arguments) if given.name == "all" else [run_one(given)]
     except Stopped:
         print(f"{given.name}: stopped; the same command with --resume goes on", flush=True)
         return 130
