@@ -116,7 +116,9 @@ def pytest_pycollect_makeitem(obj):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc):
-    """Make no case for other numbers of ranks than there are."""
+    """Make no case for other numbers of ranks than there are, but where a covering chooses among them."""
+    if metafunc.definition.get_closest_marker("covering"):
+        return
     parametrize = metafunc.parametrize
     metafunc.parametrize = lambda names, values, *rest, **named: parametrize(
         names, [MPI.COMM_WORLD.size] if names == "_nprocs" else values, *rest, **named)

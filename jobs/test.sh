@@ -67,13 +67,13 @@ names_tests() {
 heading "ruff"
 python -m ruff check . || failed=1
 
-# run_all_parallel ARGUMENTS...: under each MPI, one number of ranks after another.
+# run_all_parallel ARGUMENTS...: under each MPI, each number of ranks. Ranks wait for each other for half of their time,
+# in which they leave their cores to others: two runs are under way at once, the longest ones first.
 run_all_parallel() {
-    local entry mpi counts named room rooms ranks
+    local entry mpi counts named room rooms ranks number=0
     for entry in "${mpis[@]}"; do
         IFS=: read -r mpi counts named <<<"$entry"
-        # 2 ranks have the most tests: they come last, when the serial tests soon leave them the cores.
-        counts=${counts:-4,3,2} rooms=()
+        counts=${counts:-3,2,4} rooms=()
         # A test that is asked for by its place is run, whatever its folder.
         if ! names_tests "$@"; then
             for room in ${named//,/ }; do
@@ -82,9 +82,13 @@ run_all_parallel() {
         fi
         [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
         for ranks in ${counts//,/ }; do
-            run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}"
+            ((number < 2)) || wait -n || true
+            number=$((number + 1))
+            run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}" >"$results.run-$number" &
         done
     done
+    wait
+    cat "$results".run-*
 }
 
 read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"

@@ -1,12 +1,13 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
-`@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple; `--exhaustive` runs all
-cases. Tests that define a format stay unmarked. `@pytest.mark.long` is for tests that take long and have a short one
+`@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
+every value, as many of each number of ranks; `--exhaustive` runs all cases. Tests that define a format stay unmarked. `@pytest.mark.long` is for tests that take long and have a short one
 beside them that meets the same faults; they run with `--all`, and where their file is named. No fixture belongs here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import combinations
 
@@ -38,12 +39,18 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[in
     for case in cases:
         together = combinations(enumerate(case), min(strength, len(case)))
         masks.append(sum(1 << bits.setdefault(values, len(bits)) for values in together))
-    # Greedy: each time the case that covers the most of what is missing, the first one among equals.
-    chosen, missing = [], (1 << len(bits)) - 1
+    # Greedy: each time the case that covers the most of what is missing, the first one among equals. Single values are
+    # spread: among equals comes the case whose values were chosen the least often.
+    chosen, missing, times = [], (1 << len(bits)) - 1, Counter()
+
+    def worth(index):
+        return (masks[index] & missing).bit_count(), -sum(map(times.__getitem__, enumerate(cases[index])))
+
     while missing:
-        best = max(range(len(cases)), key=lambda index: (masks[index] & missing).bit_count())
+        best = max(range(len(cases)), key=worth)
         chosen.append(best)
         missing &= ~masks[best]
+        times.update(enumerate(cases[best]) if strength == 1 else ())
     return sorted(chosen)
 
 

@@ -72,9 +72,9 @@ HPCGNN_ROOT=$SCRATCH_ROOT MPI4PY_MPIABI=own
 
 
 @pytest.mark.parametrize("mpis, arguments, expected", [
-    ("", [], ["own 4: -m parallel[4]", "own 3: -m parallel[3]", "own 2: -m parallel[2]"]),
+    ("", [], ["own 3: -m parallel[3]", "own 2: -m parallel[2]", "own 4: -m parallel[4]"]),
     ("openmpi mpich:3", ["-k", "codec"],
-     [*(f"openmpi {n}: -m parallel[{n}] -k codec" for n in (4, 3, 2)), "mpich 3: -m parallel[3] -k codec"]),
+     [*(f"openmpi {n}: -m parallel[{n}] -k codec" for n in (3, 2, 4)), "mpich 3: -m parallel[3] -k codec"]),
     ("mpich:2,4:exchange,faults", [],
      [f"mpich {n}: -m parallel[{n}] tests/exchange tests/faults" for n in (2, 4)]),
     ("mpich:3:exchange", ["tests/test_launch.py::test_x"], ["mpich 3: -m parallel[3] tests/test_launch.py::test_x"]),

@@ -27,6 +27,7 @@ def write_in_order(num_parts: int, folder: Path, reorder: str) -> Path:
     return folder
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("reorder", ["metis", "degree", "rcm", "condense-edge"])
 @pytest.mark.parametrize("method", [{"method": "vanilla"}, {"method": "uniform", "bits": 8}])

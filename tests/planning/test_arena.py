@@ -15,6 +15,7 @@ from hpcgnn.training.job import Job, train
 GRAPH = "synthetic:nodes=24000,mean_degree=6,classes=70,features=96"     # no tensor of rows is torch's own
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model, method", [("sage", "vanilla"), ("gcn", "vanilla"), ("sage", "uniform:8"),
                                            ("gcn", "uniform:1"), ("sage", "pipegcn")])

@@ -105,6 +105,7 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
     assert in_steps == pytest.approx([whole.loss] * 2, rel=1e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 4])
 @pytest.mark.parametrize("model, history, steps", [("sage", "stored", "8"), ("gat", "stored", "8"),
                                                    ("gcnii", "bf16", "8"), ("sage", "8", "8"), ("gat", "4", "8"),
@@ -125,6 +126,7 @@ def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypat
     assert losses(metrics)[-1] < (0.8 if history == "stored" else 0.95) * losses(metrics)[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("bits", [1, 8, 32])
 def test_bytes_do_not_grow_with_the_number_of_steps(shared_path, monkeypatch, bits):

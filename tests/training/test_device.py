@@ -41,7 +41,7 @@ def stand_in(request, monkeypatch):
     return device
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("settings", METHODS, ids=json.dumps)
 def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, monkeypatch, stand_in, settings):

@@ -36,6 +36,7 @@ def sent(metrics):
     return {line["sent_bytes_payload"] + line["sent_bytes_parameters"] for line in metrics}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("name", FIXED)
 def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):

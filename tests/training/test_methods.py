@@ -51,8 +51,9 @@ def odd_parts(kind, num_ranks):
     return dataset, owner
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("kind", ["alone", "untrained", "one node"])
+@pytest.mark.parametrize("kind", ["one node", "alone", "untrained"])
 def test_every_method_trains_where_a_part_is_odd(shared_path, kind):
     dataset, owner = odd_parts(kind, COMM.size)
     shards = on_rank_zero(COMM, lambda: write(dataset, owner, COMM.size, shared_path / "shards"))
@@ -74,7 +75,7 @@ def test_vanilla_is_the_first_method_and_all_have_a_bound():
     assert next(iter(METHODS)) == "vanilla" and METHODS.keys() == NEAR.keys()
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 3])
 def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
     """Differences to what was sent before, rounded, leave losses as near to vanilla's as rows that are rounded."""
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
@@ -87,6 +88,7 @@ def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
         assert (summary["method_state_bytes"] > 0) == (COMM.size > 1), method
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", [
     {"method": "sancus", "skip_change": 0.0}, {"method": "bns", "share": 1.0}, {"method": "uniform", "bits": 32},
@@ -98,6 +100,7 @@ def test_methods_that_leave_nothing_out_equal_vanilla_bit_for_bit(shared_path, s
     assert without_seconds(found) == without_seconds(expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", [{}, {"method": "uniform", "bits": 8}], ids=["vanilla", "uniform 8"])
 def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypatch, settings):
@@ -140,6 +143,7 @@ def test_metrics_say_what_every_epoch_was_run_with(shared_path):
             assert pairs.sum() == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method", ["sylvie", "joint"])
 @pytest.mark.parametrize("model, code, first", [("gat", "affine", 8), ("gat", "auto", 1), ("sage", "affine", 1)])

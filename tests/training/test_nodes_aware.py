@@ -26,6 +26,7 @@ def train_both(shards, path, **settings):
             for name, choice in (("shared", SHARED), ("apart", APART))]
 
 
+@pytest.mark.covering(1)
 @CROSSING
 @pytest.mark.parametrize("settings", [
     {"model": "gcn"}, {"model": "sage", "layers": 3}, {"model": "sage-max"}, {"model": "gat", "layers": 2},
@@ -52,6 +53,7 @@ def test_only_rows_that_cross_between_nodes_are_sent_and_each_once(shared_path, 
     assert not apart["shares_rows"] and apart["shared_bytes_per_epoch"] == 0
 
 
+@pytest.mark.covering(1)
 @CROSSING
 @pytest.mark.parametrize("method", [
     {"method": "uniform", "bits": 1}, {"method": "pipegcn"}, {"method": "sylvie"},
@@ -73,7 +75,8 @@ def test_all_ranks_of_one_node_send_nothing(shared_path, shards):
     np.testing.assert_allclose(losses(metrics), losses(apart), rtol=1e-6)
 
 
-@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.covering(1)
+@pytest.mark.parallel([3, 1, 2, 4])
 @pytest.mark.parametrize("settings, may", [
     ({}, True), ({"steps": "2"}, False), ({"method": "bns"}, False), ({"nodes_aware": "off"}, False),
 ], ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "")

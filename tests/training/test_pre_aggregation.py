@@ -43,6 +43,7 @@ def assert_alike(of_sums, of_rows, rtol=1e-6):
         assert 0 < mine["sent_bytes_payload"] < other["sent_bytes_payload"]
 
 
+@pytest.mark.covering(1)
 @SEVERAL
 @pytest.mark.parametrize("settings", [
     {"model": "gcn"}, {"model": "sage", "layers": 3}, {"model": "gcnii", "layers": 4}, {"model": "appnp", "layers": 3},
@@ -56,6 +57,7 @@ def test_losses_are_those_of_ranks_that_send_rows(shared_path, shards, settings)
     assert abs(of_sums[-1]["val_score"] - of_rows[-1]["val_score"]) < 0.05
 
 
+@pytest.mark.covering(1)
 @SEVERAL
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_weights_of_arcs_are_in_the_sums(shared_path, weighted, model):
@@ -63,6 +65,7 @@ def test_weights_of_arcs_are_in_the_sums(shared_path, weighted, model):
     assert_alike(of_sums, of_rows)
 
 
+@pytest.mark.covering(1)
 @SEVERAL
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_rows_of_sixteen_bits_are_summed_with_one_rounding(shared_path, shards, precision):
@@ -70,6 +73,7 @@ def test_rows_of_sixteen_bits_are_summed_with_one_rounding(shared_path, shards, 
     assert_alike(of_sums, of_rows, 0.02)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([3, 4])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_ranks_of_a_node_share_what_comes(shared_path, shards, model):
@@ -80,6 +84,7 @@ def test_ranks_of_a_node_share_what_comes(shared_path, shards, model):
     assert of_sums[-1]["shared_bytes"] > 0
 
 
+@pytest.mark.covering(1)
 @SEVERAL
 @pytest.mark.parametrize("method", [
     {"method": "uniform", "bits": 4}, {"method": "pipegcn"}, {"method": "sylvie"}, {"method": "bns", "share": 0.5},
@@ -92,7 +97,7 @@ def test_every_method_learns_from_sums(shared_path, shards, method):
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 3])
 def test_one_rank_and_several_have_the_same_losses(shared_path, tmp_path_factory, shards):
     alone = COMM.Split(COMM.rank)
     whole = COMM.bcast(write_once(alone, easy_graph(), shared_path / "whole") if COMM.rank == 0 else None)
@@ -101,6 +106,7 @@ def test_one_rank_and_several_have_the_same_losses(shared_path, tmp_path_factory
     np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5)
 
 
+@pytest.mark.covering(1)
 @SEVERAL
 @pytest.mark.parametrize("model", ["gat", "gin", "sage-max"])
 def test_models_that_may_read_rows_one_by_one_are_refused(shards, model):

@@ -31,6 +31,7 @@ def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
                    labels=labels.astype(base.labels.dtype), num_classes=2, **masks).check()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_the_loss_follows_that_of_float32(shared_path, model):
@@ -52,6 +53,7 @@ def hubs(tmp_path_factory):
     return write_once(comm, hub_graph(), folder / "shards")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model", ["gcn", "sage", pytest.param("gat", marks=pytest.mark.long),
                                    pytest.param("gin", marks=pytest.mark.long)])
@@ -79,6 +81,7 @@ def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, precision):
     assert narrow[0]["mean_bits"] == summary["bits"] == 16
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("bits", [1, 8])
 def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
@@ -89,6 +92,7 @@ def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("bits", [2, 8, 16])
 def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shared_path, bits):

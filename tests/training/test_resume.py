@@ -53,6 +53,7 @@ def stop_and_resume(comm, shards, out, folder_type, **settings):
     return stopped_after, train(comm, shards, out, resumed=resumed, **settings)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("epoch", [1, 4, 9, 13])
 def test_a_stopped_run_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, epoch):
@@ -113,6 +114,7 @@ def test_the_end_of_a_job_is_read_where_it_lies_ahead(monkeypatch, text, seconds
     assert seconds_to_the_end_of_the_job() == (None if seconds is None else pytest.approx(seconds, abs=60))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("seed, epoch", [(1, 3), (0, 5)])
 def test_a_run_over_seeds_resumes_in_the_seed_where_it_stopped(shared_path, seed, epoch):
@@ -158,6 +160,7 @@ def test_a_complete_run_that_is_resumed_with_more_epochs_goes_on(shared_path):
     assert without_seconds(metrics) == without_seconds(expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_another_number_of_ranks_continues_to_the_same_score(shared_path, model):

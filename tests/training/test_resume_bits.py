@@ -27,21 +27,21 @@ METHOD_SETTINGS = {
 }
 VARIANTS = {
     "plain": ({}, METHODS),
-    "predict": ({"predict": "previous"}, METHODS),
+    "predict": ({"predict": "previous"}, ["vanilla", "sylvie", "adaqp"]),
     "smoothing": ({"smoothing": 0.6}, ["pipegcn"]),
-    "integers": ({"quantize": "uniform"}, METHODS),
-    "degree-aware": ({"quantize": "degree-aware"}, ["vanilla", "joint"]),
-    "degree-quant": ({"quantize": "degree-quant"}, ["vanilla", "pipegcn"]),
-    "fp16": ({"precision": "fp16"}, ["vanilla", "adaqp"]),
+    "integers": ({"quantize": "uniform"}, ["sylvie", "sancus"]),
+    "degree-aware": ({"quantize": "degree-aware"}, ["joint"]),
+    "degree-quant": ({"quantize": "degree-quant"}, ["pipegcn"]),
+    "fp16": ({"precision": "fp16"}, ["adaqp"]),
     "bf16": ({"precision": "bf16"}, ["pipegcn"]),
     "alltoallv": ({"exchange": "alltoallv"}, ["sancus"]),
     "rematerialize": ({"rematerialize": True}, ["adaqp"]),
     "all rows": ({"epoch_rows": "all"}, ["joint"]),
-    "steps": ({"steps": "2"}, ["vanilla", "uniform"]),
+    "steps": ({"steps": "2"}, ["vanilla"]),
     "fewer steps": ({"steps": "auto", "precision": "bf16"}, ["random"]),
-    "rotated": ({"code": "rotated"}, ["uniform", "sancus", "sylvie", "adaqp"]),
-    "shared rows": ({"nodes_aware": "on", "ranks_per_node": 2}, ["pipegcn", "adaqp"]),
-    "sums of rows": ({"pre_aggregation": "on"}, ["vanilla", "pipegcn", "adaqp"]),
+    "rotated": ({"code": "rotated"}, ["sylvie", "adaqp"]),
+    "shared rows": ({"nodes_aware": "on", "ranks_per_node": 2}, ["adaqp"]),
+    "sums of rows": ({"pre_aggregation": "on"}, ["adaqp"]),
     "rotated differences": ({"code": "rotated", "predict": "previous"}, ["sylvie"]),
 }
 WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
@@ -139,8 +139,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(shared_
         assert "async" in {record["mode"] for record in metrics[epoch:]}
 
 
-@pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.covering(1)
+@pytest.mark.parallel([2, 3, 1])
 @pytest.mark.parametrize("method, variant", WITH_STATE)
 @pytest.mark.parametrize("stop", [1, 6])
 def test_a_stopped_run_ends_as_one_that_was_never_stopped_or_saved(shared_path, shards, method, variant, stop):
