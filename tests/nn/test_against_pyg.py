@@ -42,7 +42,7 @@ def label(shape):
     return f"{shape.model}-{shape.in_dim}-{shape.hidden_dim}-{shape.out_dim}-{shape.norm}-{shape.jump}"
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("shape", [shape for name in MODELS for shape in shapes_of(name)], ids=label)

@@ -95,7 +95,7 @@ def assert_alike(comm, dataset, shape, bit_plan=None, num_hops=None, new_kind=Fr
     return usual, traffic
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("reaches", [False, True], ids=["all", "reachable"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -108,6 +108,7 @@ def test_losses_and_gradients_are_those_of_all_halo_rows_at_once(model, dropout,
         assert traffic.sent_by_peer == usual.sent_by_peer
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("model", RERUN)
 def test_layers_that_run_again_fetch_their_halo_rows_twice(model):
@@ -140,7 +141,7 @@ def test_layers_that_run_again_keep_no_halo_rows(model):
     assert saved[False] >= graph.num_rows > graph.num_inner >= saved[True]
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([3, 4])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("model", SUMMED)
@@ -163,6 +164,7 @@ def test_no_more_than_one_peers_rows_are_in_a_table(monkeypatch, model, dropout)
     assert exchange._sender._arena.num_bytes < 2 * 4 * (one_peer + graph.num_inner) * max(IN, HIDDEN) + 256
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("model", MODELS)
 def test_eight_bit_messages_draw_alike(model):

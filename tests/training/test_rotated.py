@@ -23,6 +23,7 @@ def shards(shared_path):
     return write_once(COMM, easy_graph(), shared_path / "shards")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 4])
 @pytest.mark.parametrize("method", METHODS)
 def test_runs_repeat_to_the_bit_by_every_method(shared_path, shards, method):
@@ -32,6 +33,7 @@ def test_runs_repeat_to_the_bit_by_every_method(shared_path, shards, method):
     assert losses(runs[0])[-1] < 0.9 * losses(runs[0])[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 4])
 @pytest.mark.parametrize("bits, near", [(1, 0.3), (2, 0.1), (4, 0.03), (8, 0.005)])
 def test_losses_stay_near_those_of_rows_as_they_are(shared_path, shards, bits, near):
@@ -42,7 +44,7 @@ def test_losses_stay_near_those_of_rows_as_they_are(shared_path, shards, bits, n
         np.testing.assert_allclose(found, expected, rtol=near, err_msg=code)
 
 
-@pytest.mark.parallel([2, 4])
+@pytest.mark.parallel([2])
 def test_each_direction_saves_two_bytes_a_row(shared_path, shards):
     sent = {}
     for code in ("affine", "rotated", "rotated-forward", "rotated-backward"):
