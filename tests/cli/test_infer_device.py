@@ -64,6 +64,7 @@ def run(hpcgnn, path, shards, out, *options):
     return printed, on_rank_zero(MPI.COMM_WORLD, lambda: read_predictions(out))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
 @pytest.mark.parametrize("options", [(), ("--clusters", 6, "--batch-size", 2)], ids=["whole", "batches"])

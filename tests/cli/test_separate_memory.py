@@ -38,6 +38,7 @@ def run(hpcgnn, *arguments):
     return printed, {name for name, _, _ in device.backend.launches}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("kind, options", [("gcn", ()), ("gat", ()), ("sage", ("--clusters", 6, "--batch-size", 2)),
                                            ("gin", ("--clusters", 6, "--aggregation", "gather"))])
@@ -52,6 +53,7 @@ def test_integers_answer(hpcgnn, graph, shards, shared_path, kind, options):
     assert "device: cuda" in printed and MPI.COMM_WORLD.allreduce(has_mapped, MPI.LOR)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("settings", [("--model", "gin"), ("--model", "sage", "--steps", "rows:2"),
                                       ("--model", "gat", "--set", "heads=2", "--quantize", "degree-aware")])
