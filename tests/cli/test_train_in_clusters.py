@@ -50,6 +50,7 @@ def answered(hpcgnn, model, shards, *flags):
     return re.findall(r"([\d.]+) %", line), printed
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model, scheme", [("gcn", "degree-steps"), ("sage", "uniform"), ("gin", "degree-aware"),
                                            ("gat", "degree-quant")])

@@ -64,6 +64,7 @@ def exchanged(epochs, epoch, bit_plan, is_asynchronous=False):
     return [found.numpy() for found in epochs.there_and_back(rows, rows)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("algorithm", ["ring", "alltoallv"])
 def test_rows_read_equal_the_oracle_at_every_width(cut, shape, algorithm):

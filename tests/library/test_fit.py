@@ -127,6 +127,7 @@ class Stop(hpcgnn.Callback):
             signal.raise_signal(signal.SIGUSR1)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("name, optimizer", [
     ("cosine", None), ("plateau", None), ("warm-up", lambda it: torch.optim.SGD(it, lr=0.3, momentum=0.9)),
@@ -396,6 +397,7 @@ STATES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
           "device": lambda: default_of(torch.set_default_device, "meta", None)}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("state", STATES)
 def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(graph, shared_path, state):
