@@ -1,8 +1,9 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
 `@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
-every value, as many of each number of ranks; `--exhaustive` runs all cases. Tests that define a format stay unmarked. `@pytest.mark.long` is for tests that take long and have a short one
-beside them that meets the same faults; they run with `--all`, and where their file is named. No fixture belongs here.
+every value, spread over the numbers of ranks; `--exhaustive` runs all cases. Tests that define a format stay unmarked.
+`@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
+with `--all`, and where their file is named. No fixture belongs here.
 """
 
 from __future__ import annotations
