@@ -86,6 +86,7 @@ def gradients_of_a_step(dataset, model, is_batch, num_steps):
     return loss.item(), {name: parameter.grad for name, parameter in plain.named_parameters()}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants(shared_path, monkeypatch, name):
@@ -107,6 +108,7 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
                 assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), place
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("name, has_norm, steps", [("sage", True, "8"), ("gcn", False, "8"), ("gatv2", False, "rows:8"),
                                                    ("pna", False, "8"), ("own", True, "rows:8"), ("gcn", "table", "8")])
@@ -119,12 +121,12 @@ def test_ranks_have_the_losses_of_one(shared_path, monkeypatch, name, has_norm, 
 
     def trained(comm, folder, out):
         return losses(hpcgnn.fit(made(name, dropout=0.4, **more), hpcgnn.open(folder, comm), out=out,
-                                 epochs=20, eval_every=5, lr=0.003, steps=steps, timeout=120.0).metrics)
+                                 epochs=6, eval_every=3, lr=0.003, steps=steps, timeout=120.0).metrics)
 
     found = trained(COMM, shards, shared_path / "run")
     expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert found[-1] < 0.9 * found[0]
+    assert found[-1] < found[0]
 
 
 @pytest.mark.parallel([1, 2])
