@@ -46,6 +46,7 @@ def test_gradients_that_are_not_finite_are_left_for_the_check(value):
     torch.testing.assert_close(gradients.flat, before, equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_no_step_of_a_training_is_longer(shared_path, monkeypatch, precision):

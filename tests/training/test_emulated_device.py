@@ -35,6 +35,7 @@ def train_on_emulated_kernels(monkeypatch, comm, shards, out, **settings):
     return metrics, backend
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model, bits, code", [*((model, 32, "affine") for model in MODELS), ("gcn", 2, "affine"),
                                                ("gat", 2, "affine"), ("gcn", 2, "rotated"), ("gat", 1, "rotated")])

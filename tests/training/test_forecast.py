@@ -52,6 +52,7 @@ def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
     assert summary["peak_rss_bytes"] <= 1.5 * max(memory.process for memory in found.memory)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel(2)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_bytes_that_a_method_decides_lie_between_the_bounds(shared_path, name, monkeypatch):

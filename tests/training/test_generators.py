@@ -40,6 +40,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_resumed_run_draws_as_one_that_was_never_stopped(shared_path, kind):

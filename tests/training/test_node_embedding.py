@@ -110,6 +110,7 @@ def plain_losses(model, optimizer, clip: float = 0.0) -> list[float]:
     return found
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("kind, clip, make", [
     (Plain, 0.0, None), (OnGraph, 0.05, None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 
@@ -11,13 +10,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from training_setup import (
-    assert_same_bits,
     easy_graph,
     losses,
     on_rank_zero,
     random_owner,
     train,
-    without_seconds,
     write,
     write_once,
 )
@@ -42,31 +39,6 @@ def stopping_folder(epoch, number=signal.SIGTERM, seed=0):
                 os.kill(os.getpid(), number)
 
     return StoppingFolder
-
-
-def stop_and_resume(comm, shards, out, folder_type, **settings):
-    """Collective: train until the signal, then go on from the checkpoint."""
-    with pytest.raises(Interrupted, match=r"with --resume goes on$"):
-        train(comm, shards, out, folder_type, **settings)
-    resumed = on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5"))
-    stopped_after = resumed.progress.epoch
-    return stopped_after, train(comm, shards, out, resumed=resumed, **settings)
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2, 3, 4])
-@pytest.mark.parametrize("epoch", [1, 4, 9, 13])
-def test_a_stopped_run_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, epoch):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
-    expected_summary, expected, _ = train(comm, shards, shared_path / "whole", **SETTINGS)
-    stopped_after, (summary, metrics, _) = stop_and_resume(comm, shards, shared_path / "stopped",
-                                                           stopping_folder(epoch), **SETTINGS)
-    assert stopped_after == epoch + 1
-    assert without_seconds(metrics) == without_seconds(expected)
-    assert summary["results"] == expected_summary["results"]
-    on_rank_zero(comm, lambda: assert_same_bits(shared_path / "stopped/checkpoint.h5",
-                                                shared_path / "whole/checkpoint.h5"))
 
 
 @pytest.mark.parallel([2])
@@ -112,52 +84,6 @@ def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, monkeypat
 def test_the_end_of_a_job_is_read_where_it_lies_ahead(monkeypatch, text, seconds):
     monkeypatch.setenv("SLURM_JOB_END_TIME", text if isinstance(text, str) else str(round(time.time() + text)))
     assert seconds_to_the_end_of_the_job() == (None if seconds is None else pytest.approx(seconds, abs=60))
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parallel([2])
-@pytest.mark.parametrize("seed, epoch", [(1, 3), (0, 5)])
-def test_a_run_over_seeds_resumes_in_the_seed_where_it_stopped(shared_path, seed, epoch):
-    comm = MPI.COMM_WORLD
-    settings = {"epochs": 6, "repeat": 3}
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
-    expected_summary, expected, _ = train(comm, shards, shared_path / "whole", **settings)
-    _, (summary, metrics, _) = stop_and_resume(comm, shards, shared_path / "stopped",
-                                               stopping_folder(epoch, seed=seed), **settings)
-    assert without_seconds(metrics) == without_seconds(expected)
-    assert summary["results"] == expected_summary["results"]
-
-
-@pytest.mark.parallel([2])
-def test_lines_behind_the_last_checkpoint_are_trained_again(shared_path):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
-    _, expected, _ = train(comm, shards, shared_path / "whole", **SETTINGS)
-
-    class CopiedFolder(RunFolder):
-        def append_metrics(self, record):
-            super().append_metrics(record)
-            if record["epoch"] == 8:
-                shutil.copytree(self.path, out)
-
-    out = shared_path / "killed"
-    train(comm, shards, shared_path / "again", CopiedFolder, **SETTINGS)
-    comm.barrier()
-    resumed = on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5"))
-    assert resumed.progress.epoch == 5
-    _, metrics, _ = train(comm, shards, out, resumed=resumed, **SETTINGS)
-    assert without_seconds(metrics) == without_seconds(expected)
-
-
-@pytest.mark.parallel([2])
-def test_a_complete_run_that_is_resumed_with_more_epochs_goes_on(shared_path):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
-    _, expected, _ = train(comm, shards, shared_path / "whole", epochs=12, eval_every=3)
-    train(comm, shards, shared_path / "run", epochs=6, eval_every=3)
-    resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5"))
-    _, metrics, _ = train(comm, shards, shared_path / "run", resumed=resumed, epochs=12, eval_every=3)
-    assert without_seconds(metrics) == without_seconds(expected)
 
 
 @pytest.mark.covering(1)

@@ -140,7 +140,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(shared_
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parallel([2, 3, 1])
+@pytest.mark.parallel([2, 3, 4, 1])
 @pytest.mark.parametrize("method, variant", WITH_STATE)
 @pytest.mark.parametrize("stop", [1, 6])
 def test_a_stopped_run_ends_as_one_that_was_never_stopped_or_saved(shared_path, shards, method, variant, stop):

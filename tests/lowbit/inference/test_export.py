@@ -25,6 +25,7 @@ def logits_of(run, shards, **settings):
     return floats[np.argsort(session.graph.node_id[:len(floats)])], found[np.argsort(integers.part.inner_id)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("scheme", ["uniform", "degree-steps", "degree-aware", "layer-aware"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
