@@ -126,7 +126,7 @@ def test_ranks_have_the_losses_of_one(shared_path, monkeypatch, name, has_norm, 
     found = trained(COMM, shards, shared_path / "run")
     expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert found[-1] < found[0]
+    assert (np.diff(found) != 0).all()      # weights move
 
 
 @pytest.mark.parallel([1, 2])
