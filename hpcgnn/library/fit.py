@@ -1,4 +1,4 @@
-"""fit: what `hpcgnn train` does, from Python, for a model of the program's own."""
+"""fit: `hpcgnn train` from Python, for a program's own model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcgnn.training.recipe import MakeOptimizer, Recipe
 from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import own_score
 
-# What a model that is made already has, and settings can't change.
+# Settings that a finished model fixes.
 OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "norm", "model", "model_args")
 Rows = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -39,34 +39,34 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
 
     This is `hpcgnn train` from Python, with its methods, precision, checkpoints, resume, early stop, metrics and
     signals. The given module itself is trained, and so are the weights of a loss that is a module. Afterwards they have
-    their values at the best validation score; `on_end` sees those of the last epoch.
+    their values at the best validation score; `on_end` sees the values of the last epoch.
 
     Parameters
     ----------
     model : nn.Module, function or str
-        a module with `forward(graph, x)`; one of PyTorch Geometric, which is distributed, see `hpcgnn.distribute`; a
+        a module with `forward(graph, x)`; a PyTorch Geometric model, which is distributed, see `hpcgnn.distribute`; a
         function without arguments that makes either; or a name as `--model` takes it. All ranks begin with rank 0's
         weights
-    out : path                       run folder; by default one named after the run
+    out : path                       run folder; by default named after the run
     resume : bool                    continue from the run folder's checkpoint, if there is one
     overwrite, other_graph           as the flags of `hpcgnn train`
     preset : str                     a paper's settings for the dataset, from the registry, as `--preset`
     loss : function or str
-        of (outputs, labels) of n rows; gives one value per row, (n,), or a number, as torch's losses do; it is
-        applied to the rows of all ranks, see `hpcgnn.training.own_loss`. Or the name of one.
+        takes (outputs, labels) of n rows and gives one value per row, (n,), or a number, as torch's losses do; it is
+        applied to the rows of all ranks, see `hpcgnn.training.own_loss`. Or the name of a loss.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
-    score : function or str          of (outputs, labels) of a split's rows on all ranks, a number; or a name
+    score : function or str          takes (outputs, labels) of a split's rows on all ranks, gives a number; or a name
     prefers_low : bool               a lower value of your own score is better
-    optimizer : function             from parameters to a torch optimizer, such as torch.optim.AdamW; by default Adam
+    optimizer : function             makes a torch optimizer from parameters, such as torch.optim.AdamW; by default Adam
                                      with `lr` and `weight_decay`
-    schedule : function or str       from an optimizer to a torch schedule of its learning rate, which moves after every
-                                     epoch; or the name of one, see `--set schedule`
+    schedule : function or str       makes a torch schedule of the learning rate from an optimizer; it steps after every
+                                     epoch. Or the name of a schedule, see `--set schedule`
     callbacks : sequence of Callback
     settings                         by name, as `hpcgnn train --help-all` lists them: method, epochs, lr, bits, ..
 
     Raises
     ------
-    CollectiveError      what is asked for can't be done
+    CollectiveError      the request can't be fulfilled
     ConfigError          `graph` is not from `hpcgnn.open`
     Interrupted          a signal asked to stop; the same call with resume=True continues
 
@@ -99,13 +99,13 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Within the block, compute with gradients, in float32 and on the host; torch's generators are put back behind it.
+    """Within the block, compute with gradients, in float32 and on the host; torch's generators are restored after it.
 
     The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device, and
     draws on from its own seed: a training seeds torch, and without this a search would draw the same after each.
     """
     dtype = torch.get_default_dtype()
-    # A context of a device passes every operation through Python, so it is entered only where it changes something.
+    # A context of a device passes every operation through Python, so it is entered only if it changes something.
     on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad(), on_host:
@@ -129,13 +129,13 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
     if optimizer is not None:
         _refuse("an optimizer is given", named, ("lr", "weight_decay", "weight_decay_layers", "quantize_lr"))
         if named.get("quantize", "none") != "none":
-            raise ConfigError("quantize trains steps and widths at rates of their own, which an optimizer that is "
-                              "given does not know; leave one out")
+            raise ConfigError("quantize trains steps and widths at rates of their own, and a given optimizer "
+                              "does not have them; leave one out")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigError(f"callbacks must be hpcgnn.Callback's, found a {type(callback).__name__}")
     if prefers_low and not callable(score):
-        raise ConfigError("prefers_low is of a score of one's own; leave it out")
+        raise ConfigError("prefers_low is for a score of your own; leave it out")
     for name, given in (("loss", loss), ("score", score)):
         if given is not None:
             named[name] = OWN if callable(given) else given
@@ -156,7 +156,7 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
 
 def _check_fits(model: Any, graph: Graph) -> None:
     """Refuse a PyTorch Geometric model that can't be distributed or was made for another graph, and any model made
-    inside `torch.inference_mode`, which no gradient can reach.
+    inside `torch.inference_mode`, since gradients can't reach its weights.
     """
     if isinstance(model, nn.Module) and any(weights.is_inference() for weights in model.parameters()):
         raise ConfigError(f"the weights of {type(model).__name__} were made inside torch.inference_mode, so they can't "
@@ -170,7 +170,7 @@ def _check_fits(model: Any, graph: Graph) -> None:
 def _refuse(reason: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
     found = [name for name in names if name in settings]
     if found:
-        raise ConfigError(f"{found[0]} has no effect where {reason}; leave it out")
+        raise ConfigError(f"{found[0]} has no effect if {reason}; leave it out")
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:

@@ -56,13 +56,13 @@ class Graph:
 
     @cached_property
     def node_index(self) -> np.ndarray:
-        """Return (n,) int64, the numbers in the source of this rank's nodes, ascending; read when it is first asked
-        for. ShardError as of `hpcgnn.shards.reader.read_inner_id`.
+        """Source numbers of this rank's nodes, (n,) int64, ascending; read at first use. ShardError as in
+        `hpcgnn.shards.reader.read_inner_id`.
         """
         return np.sort(read_inner_id(self.shards, self.comm.rank, self.comm.size, self.info))
 
     def __repr__(self) -> str:
-        return (f"Graph({self.name}: {self.num_nodes} nodes, {self.num_edges} arcs, {self.num_features} features, "
+        return (f"Graph({self.name}: {self.num_nodes} nodes, {self.num_edges} edges, {self.num_features} features, "
                 f"{self.num_classes} classes; part {self.comm.rank} of {self.comm.size})")
 
 
@@ -78,7 +78,7 @@ def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
 
     Raises
     ------
-    CollectiveError      no shards, or for another number of ranks; the same on all ranks
+    CollectiveError      shards are missing, or for another number of ranks; the same error on all ranks
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What `hpcgnn.preprocess` and `hpcgnn preprocess` may be told, and the work that both then do.
+"""Options of `hpcgnn.preprocess` and `hpcgnn preprocess`, and the work that both do.
 
 This file imports neither MPI nor torch: the command runs in one process without them.
 """
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
 class PreprocessOptions(Choices, SourceOptions, Making):
     """All options: where things lie in an object, how a source is read, and how the graph is cut and stored.
 
-    `features` may also be "structural". Raises DatasetError or ConfigError for an option that can't be.
+    `features` may also be "structural". Raises DatasetError or ConfigError for an impossible option.
     """
 
     feature_kind: str = "auto"
@@ -79,7 +79,7 @@ class PreprocessOptions(Choices, SourceOptions, Making):
             part.__post_init__(self)
 
     def with_measured_run(self) -> PreprocessOptions:
-        """The same with what the ranks of a run took, if parts are balanced by a run.
+        """The same with the seconds of a run's ranks, if parts are balanced by a run.
 
         Raises ConfigError for a run without its ranks' seconds.
         """
@@ -87,7 +87,7 @@ class PreprocessOptions(Choices, SourceOptions, Making):
         return replace(self, measured=Measured(*read_measured(Path(folder)))) if kind == MEASURED else self
 
     def as_settings(self) -> dict[str, Any]:
-        """What shards keep of these options, as numbers, texts, lists and None."""
+        """The options that shards keep, as numbers, texts, lists and None."""
         kept = {name: getattr(self, name) for name in KEPT} | {
             "partitioner": self.cut_by, "balance": self.what_is_balanced, "features": self.feature_kind}
         return {name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
@@ -101,8 +101,8 @@ def preprocess_graph(data: Any, out: str | Path | None, options: PreprocessOptio
     Parameters
     ----------
     data                      see `hpcgnn.preprocess`; only rank 0 reads it
-    show : function           of the source and the graph, called on rank 0 before the cut, which takes long
-    least_memory : str        how the caller names the partitioner that takes the least memory
+    show : function           takes the source and the graph; called on rank 0 before the cut, which takes long
+    least_memory : str        the caller's name for the partitioner that takes the least memory
     """
     if crew.rank:
         options = replace(options, progress=silent)

@@ -55,7 +55,7 @@ class Ranks(Crew):
         return together(self.comm, waiting)
 
     def _wait(self) -> None:
-        # Others may work for minutes, and a rank that waits in MPI would take a core from them.
+        # Other ranks may work for minutes, and a rank that waits in MPI would occupy one of their cores.
         request = self.comm.Ibarrier()
         while not request.Test():
             time.sleep(POLL_SECONDS)
@@ -71,51 +71,51 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
                progress: Progress = silent, **options: Unpack[Options]) -> GraphInfo:
     """Collective: clean a graph, cut it into parts and write them as shards, which `hpcgnn.open` opens.
 
-    Under several ranks the first one reads, cleans and cuts the graph, and all write its parts, in a folder that they
-    all see. An arc u -> v carries messages from u to v.
+    Under several ranks, rank 0 reads, cleans and cuts the graph, and all ranks write its parts, in a folder that they
+    all see. An edge u -> v carries messages from u to v.
 
     Parameters
     ----------
     data : PyG Data, DGL or NetworkX graph, SciPy sparse matrix, table of edges, (2, E) or (E, 2) array, or str
-        Edges of an undirected NetworkX graph hold both ways. A text is a source as the command takes it, such as
+        Edges of an undirected NetworkX graph hold both ways. A text is a source of the command, such as
         "npz:FILE"
     parts : int                  one for each rank of the training
     out : path                   folder of the shards
-    features, labels, splits : array with a row a node, or the name of a column or attribute, or a list of such names
-        None takes what goes by a usual name, such as x, y, label, train_mask, and False leaves it out;
+    features, labels, splits : array with one row per node, or the name of a column or attribute, or a list of names
+        None takes data with a usual name, such as x, y, label, train_mask, and False leaves it out;
         features="structural" makes features from the graph alone. Splits may also be three masks, three lists of node
         ids, or the number of one of several splits, the columns of masks of shape (num_nodes, num_splits)
     edge_weight : array, or name of a column or attribute of edges; False leaves weights out
-        Weights are positive. Those of duplicate edges are added
+        Weights are positive. Weights of duplicate edges are added
     node_ids : array with the id of each row of features and labels, or the name of that column
         Texts or integers; predictions come back under them
-    nodes : table of nodes       beside a table of edges, one row per node
+    nodes : table of nodes       with a table of edges; one row per node
     source, target : str or int  columns of a table of edges, by name or place
-    rows : {"sources", "destinations"}      whether A[u, v] of a matrix is the arc u -> v or v -> u
-    ignore : label or column, or list of them      labels that are unknown, columns that are no features; "none" takes
-        each label for a class, also -1
-    name : str                   of the dataset
+    rows : {"sources", "destinations"}      whether A[u, v] of a matrix is the edge u -> v or v -> u
+    ignore : label or column, or list of them      labels that mean "unknown", columns that are not features; with
+        "none" each label is a class, also -1
+    name : str                   name of the dataset
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes texts and whole numbers for
         classes, and numbers with a fraction for targets of a regression
-    symmetrize : bool            add the reverse of every arc that lacks it
-    seed : int                   of the partitioner, of random splits, and of a synthetic graph that names none
+    symmetrize : bool            add the reverse of every edge that lacks it
+    seed : int                   seed of the partitioner, of random splits, and of a synthetic graph that names none
     partitioner : name of a partitioner, or array or file with the part of each node; owner is the same as an array or a
-        file. A file holds a part a line, in the order of nodes or behind their ids
-    balance : str                what parts have equally much of: "nodes", "edges", "both", "training:LAYERS" or
+        file. A file has one line per node: its part, in the order of nodes, or id,part
+    balance : str                quantity that all parts share equally: "nodes", "edges", "both", "training:LAYERS" or
         "run:FOLDER"; by default both, or nodes if the partitioner takes no weights
     reorder : {"nested", "none", "metis", "degree", "rcm", "condense-edge"}      order of rows inside a part
     cluster_rows : int           nodes of a cluster for training in steps; 0 stores no clusters
     feature_format : {"float32", "float16", "package"}      how features are stored
     feature_bits : int           1 to 8, the widest row of features that are stored as packages
     non_finite : {"error", "zero"}       what to do with NaN and infinite features
-    normalize_features : {"auto", "none", "row", "standard"}      rows to unit sum, or columns standardized on training
-        nodes; auto is what is usual for a public dataset, and none for other data
-    split : (float, float)       shares of the labeled nodes for training and validation where the source has no split;
+    normalize_features : {"auto", "none", "row", "standard"}      scale rows to unit sum, or standardize columns on
+        training nodes; auto is what is usual for a public dataset, and none for other data
+    split : (float, float)       shares of the labeled nodes for training and validation if the source has no split;
         the rest is test
     make_labels : int            classes made from in-degrees, for a graph without labels
     root : path                  folder of OGB datasets
     overwrite : bool             replace the shards that the folder holds
-    comm : MPI communicator      all ranks where it is not given
+    comm : MPI communicator      by default all ranks
     progress : callable(description, total) -> object with advance(amount)
 
     Returns
@@ -125,9 +125,9 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     Raises
     ------
     DatasetError                 a graph that is malformed or lacks labels
-    ConfigError                  an option that can't be, or no folder to write to
+    ConfigError                  an impossible option, or no folder to write to
     ShardError                   the folder holds shards and overwrite is off, or can't be written
-    CollectiveError              one of these, under several ranks, on all of them
+    CollectiveError              one of these errors under several ranks; raised on all of them
     TypeError                    an option that does not exist
 
     Examples
@@ -147,6 +147,6 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
 
 
 def _tell(source: str, dataset: GraphDataset) -> None:
-    for topic in ("unused", "dubious"):      # what a program's author would want to know before training
+    for topic in ("unused", "dubious"):      # of interest to a program's author before training
         for text in dataset.cleaning.read.of(topic):
             tell(f"hpcgnn: {topic} in {dataset.name}: {text}")

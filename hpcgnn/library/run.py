@@ -1,4 +1,4 @@
-"""Run: what a finished training gives to a program; and open_run, which opens a run folder's best model."""
+"""Run: a finished training as a program gets it; and open_run, which opens a run folder's best model."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
 
     Parameters
     ----------
-    path : path                                           of a run folder
-    graph : Graph, or path                                of `hpcgnn.open`, or the folder of shards that it takes
+    path : path                                           the run folder
+    graph : Graph, or path                                from `hpcgnn.open`, or a folder of shards
     model : nn.Module, a function that makes one, None    as it was given to `hpcgnn.fit`; a model chosen by name is
                                                           made from the run's settings
     other_graph : bool                                    answer for a graph that the run was not trained on
 
     Raises
     ------
-    CollectiveError      no checkpoint, a damaged one, or one of another graph or model; the same on all ranks
+    CollectiveError      a checkpoint that is missing, damaged or of another graph or model; the same error on all ranks
 
     Examples
     --------
@@ -56,11 +56,11 @@ class Run:
 
     Attributes
     ----------
-    model : nn.Module           with the best weights: `forward(graph, x)` on a LocalGraph. It is the given module, or
-                                wraps it, if it is one of PyTorch Geometric's
-    summary : dict              of summary.json
+    model : nn.Module           the model with the best weights: `forward(graph, x)` on a LocalGraph. It is the given
+                                module, or wraps it, if that is a PyTorch Geometric model
+    summary : dict              content of summary.json
     path : Path                 the run folder
-    session : Session           the graph's part of this rank, and its exchange
+    session : Session           this rank's part of the graph, and its exchange
     """
 
     graph: Graph
@@ -101,13 +101,13 @@ class Run:
 
         Parameters
         ----------
-        gather : bool          rank 0 gets the answers for all nodes, in the order of the source, and the others None;
-                               without it, each rank gets those of its own nodes
+        gather : bool          rank 0 gets the answers for all nodes, in the order of the source, and other ranks None;
+                               without it, each rank gets the answers for its own nodes
         embeddings : bool      include the rows that the last layer reads
 
         Raises
         ------
-        CollectiveError        an answer is not finite; embeddings of a model whose last layer can't be found
+        CollectiveError        an answer is not finite; embeddings of a model if its last layer can't be found
 
         Examples
         --------
@@ -128,7 +128,7 @@ class Run:
         CollectiveError      the file can't be written
         """
         tables = Tables(self.graph.comm, self.model)
-        # A distributed model's weights are the plain model's.
+        # A distributed model's weights are saved under the plain model's names.
         weights = tables.whole({"model": self.model.state_dict()}, Path(path).parent)["model"]
         together(self.graph.comm, lambda: _save(weights, Path(path)) if self.graph.comm.rank == 0 else None)
 

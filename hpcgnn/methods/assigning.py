@@ -1,7 +1,7 @@
 """Assigners choose the widths of all groups: all ranks together (`SharedAssigner`), or rank 0 (`GatheredAssigner`).
 
-With HiGHS, layers and directions are solved in parallel threads, and the greedy solver answers where HiGHS does not
-finish in time.
+With HiGHS, layers and directions are solved in parallel threads, and the greedy solver answers if HiGHS does not finish
+in time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SharedAssigner:
 
 
 class GatheredAssigner:
-    """Rank 0 chooses for all ranks, from what each tells about its groups."""
+    """Rank 0 chooses for all ranks, from the data that each sends about its groups."""
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, widths: tuple[int, ...], lam: float, solver: str,
                  seconds: float):
@@ -99,7 +99,7 @@ class GatheredAssigner:
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank tells about the messages that it sends in one exchange."""
+    """Data of one rank about the messages that it sends in one exchange."""
 
     # of the messages, the same on all ranks
     dim: int
@@ -108,7 +108,7 @@ class Told:
     num_rows: tuple[np.ndarray, ...]  # (num_groups,) int64 per peer
 
     def problem(self, distance: np.ndarray, links: LinkModel, widths: tuple[int, ...]) -> Problem:
-        """Return the problem of these messages alone, with one pair per peer; `distance` is each peer's ring round."""
+        """Return the problem of these messages only, with one pair per peer; `distance` is each peer's ring round."""
         rows = np.array([counts.sum() for counts in self.num_rows], np.float64)
         return Problem(
             group_pair=np.repeat(np.arange(len(self.beta)), [len(beta) for beta in self.beta]),
@@ -145,10 +145,10 @@ class RankReductions:
     def before(self, values: np.ndarray) -> np.ndarray:
         found = np.zeros(values.shape)
         self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)
-        return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's undefined
+        return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's result undefined
 
     def _reduced(self, values: np.ndarray, operation: MPI.Op) -> np.ndarray:
-        found = np.array(values, np.float64)     # NumPy counts nothing in integers, whatever the weights
+        found = np.array(values, np.float64)     # np.bincount without entries returns integers, even with float weights
         self._comm.Allreduce(MPI.IN_PLACE, found, operation)
         return found
 
@@ -156,8 +156,8 @@ class RankReductions:
 def assign(problems: list[Problem], lam: float, solver: str, time_limit: float | None) -> list[Assignment]:
     """Solve every problem in parallel threads by "highs" or "greedy"; `lam` in [0, 1] weighs variance against time.
 
-    `time_limit`, in seconds, bounds highs over all problems; None limits nodes instead, so that no answer depends on a
-    clock. If highs does not finish, greedy answers, and the assignment says why. Reference: AdaQP, section 3.3.
+    `time_limit`, in seconds, bounds highs over all problems; None limits nodes instead, so that answers do not depend
+    on a clock. If highs does not finish, greedy answers, and the assignment says why. Reference: AdaQP, section 3.3.
     """
     if solver == "greedy" or not problems:
         return [solve_greedy(problem, lam) for problem in problems]

@@ -2,7 +2,7 @@
 
 AdaQP's bi-objective: given the seconds Z that the longest message of a ring round may take, each pair widens its
 messages independently of all others. The cost is convex in Z, so ranks find the best Z by halving an interval, with one
-sum over the ranks per halving and no gather. Budgets work alike, with the price of a bit in place of Z.
+sum over the ranks per halving and no gather. Budgets work in the same way, with the price of a bit in place of Z.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from hpcgnn.methods.greedy import ROUNDING, Steps, build_steps, check_budget, choice_of, fill, spend
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, inverse_span, scaled
 
-MAX_ROUNDS = 64       # with seconds of their own; more share them
+MAX_ROUNDS = 64       # rounds with their own seconds; further rounds share them
 NUM_HALVINGS = 40
-NUM_NEAR = 8          # candidates on each side of the best seconds of a round in which steps could be cut
+NUM_NEAR = 8          # candidates on each side of the best seconds for divisible steps
 NUM_BUDGET_HALVINGS = 48
 NUM_SWEEPS = 8
 
 
 def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reductions: Reductions) -> Assignment:
-    """Collective: return near-optimal widths of this rank's messages; objective, terms and bound are of all ranks.
+    """Collective: return near-optimal widths of this rank's messages; objective, terms and bound cover all ranks.
 
     `problem` has the messages that this rank sends, `pair_round` from 0. `num_messages`, (num_rounds,) float64, is the
     most that one rank sends in each round, the same on all ranks.
 
-    Reference: AdaQP, Eq. (12). Deviation: a round counts as often as a rank sends messages in it, which is once where
-    there are no more than MAX_ROUNDS; see `round_of`.
+    Reference: AdaQP, Eq. (12). Deviation: a round counts as often as a rank sends messages in it: once if there are at
+    most MAX_ROUNDS rounds; see `round_of`.
     """
     started = time.perf_counter()
     common = Common.find(problem, num_messages, reductions)
@@ -43,7 +43,7 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
         #    a sum over the ranks. All ranks halve equally often and decide alike.
         best, bound = _cut_anywhere(steps, common, weight, rate, reductions)
         # 2. Whole steps end near it: try the NUM_NEAR ends on each side.
-        # 3. Fill what is left of each and take the cheapest.
+        # 3. Fill the time left in each and take the cheapest.
         taken = _cheapest(problem, steps, _ends_near(steps, best, common, reductions), common, weight, rate, reductions)
         choice = choice_of(steps, taken, problem.num_groups)
     longest = reductions.max(problem.longest(problem.pair_seconds(choice), len(num_messages)))
@@ -57,7 +57,7 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
 
 @dataclass(frozen=True)
 class Common:
-    """What all ranks know of the problem they share."""
+    """Facts that all ranks know about their shared problem."""
 
     num_messages: np.ndarray  # (num_rounds,) float64, most messages that one rank sends in a round
     # (num_rounds,) float64, seconds of the longest message at all-smallest and all-largest widths
@@ -99,7 +99,7 @@ def _cut_anywhere(steps: Steps, common: Common, weight: float, rate: float,
 
 def _ends_near(steps: Steps, best: np.ndarray, common: Common, reductions: Reductions) -> np.ndarray:
     ends = [np.unique(steps.end[steps.ring_round == number]) for number in range(len(best))]
-    # A pair's last step ends where its widest message does, but for the rounding of two sums.
+    # A pair's last step ends with its widest message, except for the rounding of two sums.
     candidates, below, above = [common.least], best * ROUNDING, best * ROUNDING
     for _ in range(NUM_NEAR):
         lower = [_place(of_round, np.searchsorted(of_round, limit) - 1)

@@ -1,4 +1,4 @@
-"""What methods that choose widths share: the widths to choose from, the test of the loss, the solver."""
+"""Shared by methods that choose widths: the widths to choose from, the test of the loss, the solver."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from hpcgnn.methods.cost_model import LinkModel
     from hpcgnn.methods.solving import Solver
 
-PERCENTILES = "85,95,99"      # SYLVIE's
+PERCENTILES = "85,95,99"      # as in SYLVIE
 ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
                      "go on; use --set exchange=ring")
 
 
 @dataclass(frozen=True)
 class Pipelined(Method):
-    """Epochs compute with the halo rows of the epoch before, while their own travel."""
+    """Epochs compute with the halo rows of the epoch before, while their own rows travel."""
 
     clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
 
@@ -35,7 +35,7 @@ class Pipelined(Method):
 class ChoosesWidths(Method):
     """Chooses among several widths."""
 
-    automatic: ClassVar[str]      # the widths where the user names none
+    automatic: ClassVar[str]      # the widths if the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice.",
                           flag="none")
 
@@ -52,7 +52,7 @@ class ChoosesWidths(Method):
 
 @dataclass(frozen=True)
 class Reproducible(ChoosesWidths):
-    """Decides by measured seconds, unless told otherwise."""
+    """Decides by measured seconds, unless `deterministic` is set."""
 
     deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
                                   flag="none")
@@ -60,22 +60,22 @@ class Reproducible(ChoosesWidths):
 
 @dataclass(frozen=True)
 class FollowsLoss(Pipelined):
-    """Widens messages where the loss slows, and lets rows be an epoch old where they move little."""
+    """Widens messages if the loss slows, and lets rows be an epoch old if they move little."""
 
     automatic_asynchrony: ClassVar[str] = "measured"
     automatic_test: ClassVar[str] = "relative"
     tries_widths: ClassVar[bool] = True     # see DescentTest
     asynchrony: str = setting(
-        "auto", "Epochs that use halo rows of the epoch before: none (never), all (always), those before which the "
-        "loss was not slowing (descent, SYLVIE's rule), or, layer by layer and for rows and gradients apart, those "
-        "whose rows move little (measured); auto is the method's own choice.",
+        "auto", "Which epochs use halo rows of the epoch before: none (never), all (always), those that follow a loss "
+        "that was not slowing (descent, SYLVIE's rule), or, decided per layer and apart for rows and gradients, those "
+        "with rows that move little (measured); auto is the method's own choice.",
         ("auto", "measured", "descent", "always", "never"), flag="none")
-    most_motion: float = setting(0.05, "Share of itself that a row may move in an epoch and be an epoch old, where "
-                                 "that is measured.", low=0.0, flag="none")
+    most_motion: float = setting(0.05, "Largest relative motion of a row per epoch at which it may be an epoch old, if "
+                                 "motion is measured.", low=0.0, flag="none")
     descent_test: str = setting(
-        "auto", "When the loss counts as slowing: its rate of descent is below that of descent_window epochs ago "
-        "(plain), or falls throughout the window (monotone); or it stands, or fell, as a share of itself, by less than "
-        "half of what it did over the window before (relative); auto is the method's own choice.",
+        "auto", "When the loss counts as slowing: its rate of descent is lower than descent_window epochs ago "
+        "(plain), or falls throughout the window (monotone); or the loss stands still, or its relative fall is less "
+        "than half of the fall over the window before (relative); auto is the method's own choice.",
         ("auto", "plain", "monotone", "relative"), flag="none")
     descent_window: int = setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
                                   low=1, high=10000, flag="none")
@@ -100,13 +100,13 @@ class SolvesWidths(Reproducible):
     """Lets a solver assign the widths, from traced ranges and the costs of links."""
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, flag="none")
-    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, flag="none")
-    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
-                          "have agreed on the seconds of a round or on what a bit must gain (bisection), or on rank 0 "
-                          "for all (highs, greedy).", ("bisection", "highs", "greedy"), flag="none")
+    group_size: int = setting(500, "Number of messages of a pair of ranks that share a width.", low=1, flag="none")
+    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, after all ranks "
+                          "have agreed on the seconds of a round or on the least gain of a bit (bisection), or by rank "
+                          "0 for all (highs, greedy).", ("bisection", "highs", "greedy"), flag="none")
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
-        """Collective: return the solver; receivers tell squared coefficients, timed rounds give the links' costs."""
+        """Collective: return the solver; receivers send squared coefficients, timed rounds give the links' costs."""
         from hpcgnn.exchange.reach import tell_owners
         from hpcgnn.methods.solving import Solver, SolverSettings
 
@@ -122,7 +122,7 @@ class SolvesWidths(Reproducible):
         comm, peers = context.comm, context.plan.peers
         if self.deterministic:
             return fixed_links(len(peers))
-        # A receiver times what it gets, so it tells the sender what its messages cost.
+        # A receiver times its messages, so it tells the sender their cost.
         timed = time_rounds(comm, Link(context.link_bytes_per_second))
         told = swap_rows(comm, peers, fit_links(peers, ranks_of_node(comm), *timed))
         return LinkModel(told[:, 0].copy(), told[:, 1].copy())

@@ -32,24 +32,24 @@ Movements = Mapping[Site, np.ndarray]
 
 @dataclass(frozen=True)
 class DescentTest:
-    """When the loss counts as slowing; see `hpcgnn.methods.time_bits`."""
+    """The test of whether the loss is slowing; see `hpcgnn.methods.time_bits`."""
 
     window: int
     test: str
     smoothing: float
-    # keep a wider base only where it pays, and avoid one with harm for a while; else SYLVIE's Eq. (5)
+    # keep a wider base only if it pays, and avoid a harmful base for a while; else SYLVIE's Eq. (5)
     tries_widths: bool = True
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one epoch was run with, for the metrics."""
+    """The decisions under which an epoch ran, for the metrics."""
 
     mode: str  # "sync" or "async": the epoch read some rows of the one before
     base_bits: int | None
     ldr: float | None
     assign_seconds: float
-    stale_share: float = 0.0                            # share of its exchanges that did
+    stale_share: float = 0.0                            # share of its exchanges that read such rows
     num_steps: int = 1
     by_row: bool = False
     # exchange -> relative motion of its rows per epoch, see `Drift.of`; None: unknown
@@ -59,14 +59,14 @@ class Decision:
 class Controller:
     """Decides the plan of every epoch.
 
-    `asynchrony` says which epochs compute with the halo rows of the epoch before: none, all but the first, those before
-    which the loss was not slowing, or, layer by layer, those with rows that move little: at most `most_motion` per
-    epoch, relative. `descent_test` is needed where the loss decides anything. With `starts_wide` training begins at the
-    largest base width.
+    `asynchrony` says which epochs compute with the halo rows of the epoch before: none; all but the first; those that
+    follow a loss that was not slowing; or, layer by layer, those with rows that move little, relatively at most
+    `most_motion` per epoch. `descent_test` is needed if the loss decides anything. With `starts_wide` training begins
+    at the largest base width.
 
-    Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
-    is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
-    The first epoch is synchronous, and so is the first after a resume that finds no state of the ranks.
+    Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". SYLVIE is asynchronous while the loss
+    falls well, but then rows move fast; and stale rows may do harm in one layer and none in another. The first epoch is
+    synchronous, and so is the first after a resume that finds no state of the ranks.
     """
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, asynchrony: str, descent_test: DescentTest | None = None,
@@ -113,7 +113,7 @@ class Controller:
 
     def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None,
                 share_inside: float | None = None) -> Decision:
-        """Collective: learn from the epoch that ended; return what it was run with.
+        """Collective: learn from the epoch that ended; return its Decision.
 
         `movements` say by site how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`.
         `share_inside` is the share of edges inside clusters, the same on all ranks.
@@ -136,7 +136,7 @@ class Controller:
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
     def judge(self, is_best: bool) -> None:
-        """Learn from an evaluation whether it is the best so far, the same on all ranks."""
+        """Learn whether an evaluation was the best so far; `is_best` is the same on all ranks."""
         self._step_count = self._steps.judge(self._step_count, is_best)
 
     def forget(self) -> None:
@@ -144,7 +144,7 @@ class Controller:
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; only rank 0's is complete."""
+        """Return the state for a checkpoint; only rank 0's is complete."""
         return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
                 "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
                 "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
@@ -173,7 +173,7 @@ class Controller:
         self._policy.restore(state["policy"])
 
     def agrees(self) -> bool:
-        """Collective, after `restore_rank`: whether what the ranks remember fits together."""
+        """Collective, after `restore_rank`: whether the ranks' memories fit together."""
         return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
 
     def forget_rank(self) -> None:
@@ -187,7 +187,7 @@ class Controller:
         return sum(self._plan.reads_stale(*place) for place in places) / len(places) if places else 1.0
 
     def _measure(self, movements: Movements) -> None:
-        if self._sites is None:     # a rank that has no neighbors exchanges nothing, and names no site
+        if self._sites is None:     # a rank without neighbors exchanges nothing, and names no site
             self._sites = _sites_of(self._comm.allreduce(_bits_of(movements), MPI.BOR))
         nothing = np.zeros(NUM_SUMS)
         sums = np.array([movements.get(site, nothing) for site in self._sites]).reshape(len(self._sites), NUM_SUMS)
@@ -197,7 +197,8 @@ class Controller:
 
     def _decide(self, loss: float, seconds: float) -> None:
         sites = self._sites or []
-        # Base width, whether the loss holds the next epoch, and per site whether it must be fresh.
+        # Decides the base width, whether the loss makes the next epoch synchronous, and per site whether it must be
+        # fresh.
         answer = np.zeros(2 + len(sites), np.int64)
         if self._comm.rank == 0:
             answer[:2] = self._judge_loss(loss, seconds)

@@ -26,7 +26,7 @@ def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     """Non-negative theta and gamma of one pair from timed messages, (samples,) int64 bytes and float64 seconds."""
-    from scipy.optimize import nnls  # takes a fifth of a second, only when links are measured
+    from scipy.optimize import nnls  # the import takes a fifth of a second, only when links are measured
 
     sizes, which = np.unique(num_bytes, return_inverse=True)
     # Repetitions of one size count as their median, so that a slow outlier does not matter.
@@ -50,7 +50,8 @@ def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, n
     """Fit the cost of messages from each peer, (num_peers, 2) float64 theta and gamma.
 
     Per message, `source` is its sender; `seconds` are best taken while all pairs of a round are busy. An untimed peer
-    gets the median of the timed ranks on the same side of this rank's node (`near` are its ranks), or of all.
+    gets the median of the timed ranks that, like the peer, are inside (or outside) this rank's node, with the ranks
+    `near`; if there are none, of all timed ranks.
     """
     fitted = {int(one): fit(num_bytes[source == one], seconds[source == one]) for one in np.unique(source)}
     if not fitted:

@@ -26,7 +26,7 @@ ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not f
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
     """Return near-optimal widths in milliseconds; `lam` in [0, 1] weighs variance against time.
 
-    Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
+    Reference: AdaQP, Eq. (12), the same problem, solved in another way than in the paper.
     """
     started = time.perf_counter()
     choice, bound = extreme_choice(problem, lam), np.inf
@@ -38,7 +38,7 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
         bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
                  + _relaxed(steps, least, weight, rate))
         # Ring rounds are independent. Given the seconds Z of a round's longest pair, every pair takes its best steps
-        # until Z is used up. The best few Z among all steps' ends are tried, and what is left of each is filled with
+        # until Z is used up. The best few Z among all steps' ends are tried, and the time left in each is filled with
         # smaller steps.
         taken = _best_steps(problem, steps, smallest, least, weight, rate)
         choice = choice_of(steps, taken, problem.num_groups)
@@ -179,10 +179,10 @@ def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> 
 
 
 def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Take what still fits after a prefix of each pair's steps was taken, level by level, as (num_steps,) bool.
+    """After a prefix of each pair's steps, take steps that still fit, level by level, as (num_steps,) bool.
 
-    A step that does not fit blocks only the later steps of its group. `room`, (num_pairs,), are each pair's seconds
-    left.
+    A step that does not fit blocks only the later steps of its group. `room`, (num_pairs,), is the remaining seconds of
+    each pair.
     """
     taken, room = taken.copy(), room.copy()
     done = np.zeros(steps.group.max(initial=-1) + 1, np.int64)
@@ -238,5 +238,5 @@ def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: flo
 
 def check_budget(problem: Problem, mean_bits: float) -> None:
     if not mean_bits >= problem.widths[0]:
-        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
+        raise ConfigError(f"the budget is {mean_bits} bits per value, below the smallest width {problem.widths[0]}; "
                           "raise it or add a smaller width")

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, judge
 
-NODE_LIMIT = 1000     # of a ring round, where no clock may decide; at a gap of 1e-3 the first node nearly always does
+NODE_LIMIT = 1000     # nodes per ring round if no clock may decide; at a gap of 1e-3 one node is nearly always enough
 
 
 class SolverError(Exception):
@@ -21,14 +21,15 @@ def solve_highs(problem: Problem, lam: float, time_limit: float | None = 5.0, ga
 
     `time_limit` is in seconds for all rounds; None gives each NODE_LIMIT nodes instead, independent of any clock.
 
-    Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
+    Reference: AdaQP, Eq. (12). Deviation: each ring round has its own Z, and both terms are scaled to [0, 1] before lam
+    weighs them.
     """
     started = time.perf_counter()
     choice, bound = extreme_choice(problem, lam), np.inf
     if choice is None:
         weight, rate = problem.weights(lam)
         choice, bound = np.zeros(problem.num_groups, np.int64), 0.0
-        # Ring rounds are independent, so each is a program of its own.
+        # Ring rounds are independent, so each is a separate program.
         for number in np.unique(problem.group_round):
             groups = np.flatnonzero(problem.group_round == number)
             limit = _limit_of_round(time_limit, started)
@@ -48,7 +49,7 @@ def _limit_of_round(time_limit: float | None, started: float) -> dict[str, float
 
 def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, limit: dict[str, float],
                  gap: float) -> tuple[np.ndarray, float]:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a fifth of a second, only where it solves
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a fifth of a second, only when it solves
 
     num_widths = len(problem.widths)
     num_binaries = len(groups) * num_widths
@@ -63,7 +64,7 @@ def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: floa
     within = csr_array((np.append(seconds.ravel() / unit, np.full(len(pairs), -1.0)),
                         (np.append(place[group], np.arange(len(pairs))),
                          np.append(binary, np.full(len(pairs), num_binaries)))), (len(pairs), num_binaries + 1))
-    gains_nothing = (problem.beta[groups] == 0)[group] & (binary % num_widths > 0)    # the fewest bits among equals
+    gains_nothing = (problem.beta[groups] == 0)[group] & (binary % num_widths > 0)    # the fewest bits if all are equal
     answer = milp(
         cost, integrality=np.append(np.ones(num_binaries), 0), bounds=Bounds(0, np.append(1.0 - gains_nothing, np.inf)),
         constraints=[LinearConstraint(one_each, 1, 1),

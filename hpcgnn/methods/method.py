@@ -1,6 +1,6 @@
-"""Method: what a training method decides: the bits of halo rows, which rows travel, and whether epochs wait for them.
+"""Method: decides the bits of halo rows, which rows travel, and whether epochs wait for them.
 
-Each method is a small class in a file of its own; its dataclass fields are its settings on the command line.
+Each method is a small class in its own file; its dataclass fields are its settings on the command line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcgnn.settings import Clash, check_values
 
-# `--help` reads methods without MPI and torch, so what runs is imported where it runs.
+# `--help` reads methods without MPI and torch, so code that runs imports them inside functions.
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
@@ -34,7 +34,7 @@ NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method finds on its rank when training begins.
+    """Facts about its rank that a method gets when training begins.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class MethodContext:
                                                      squared coefficients by which its readers add it
     importance : (num_inner + plan.num_halo,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
     storage_bits : {32, 16}                          width of unquantized rows
-    reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
+    reduction : {"gcn", "mean", "sum"}               how the model sums rows; it weighs the variance of a message
     attends : bool                                   whether the model weighs rows by a softmax
     rotates : bool                                   whether rows of few bits are rotated; see the setting `code`
     link_bytes_per_second : float                    pace of an imitated link; 0: none
-    control : ControlTraffic                         counts what ranks tell each other to decide on widths
+    control : ControlTraffic                         counts messages between ranks for decisions on widths
     steps : StepRule                                 number of steps per epoch
     """
 
@@ -71,7 +71,7 @@ class Method(ABC):
 
     Attributes
     ----------
-    name : str                       as users call it
+    name : str                       the users' name for it
     asynchrony : {"never", "always", "descent", "measured"}      see `hpcgnn.methods.controller.Controller`
     most_motion : float              relative motion in an epoch up to which a row may be stale, under "measured"
     clashes : tuple of Clash         values of other settings that it can't work with
@@ -107,13 +107,13 @@ class Method(ABC):
         """Collective: return the source of every epoch's widths."""
 
     def exchange(self) -> ExchangeKind:
-        """Return what its exchanges do with rows; by default they send all rows fresh."""
+        """Return the kind of its exchanges; by default they send all rows fresh."""
         from hpcgnn.exchange.kinds import Fresh
 
         return Fresh()
 
     def loss_test(self, context: MethodContext) -> DescentTest | None:
-        """Return the test by which the method judges the loss; None where the loss decides nothing."""
+        """Return the test by which the method judges the loss; None if the loss decides nothing."""
         return None
 
     def rule(self) -> str:
@@ -121,13 +121,12 @@ class Method(ABC):
         return self.asynchrony
 
     def own_code(self) -> str:
-        """Return the code of rows of 1 to 8 bits where the user leaves it open; see the setting `code`."""
+        """Return the code of rows of 1 to 8 bits if the user does not choose one; see the setting `code`."""
         return "affine"
 
     def starts_wide(self, context: MethodContext) -> bool:
         """Whether training begins at the largest base width."""
-        # Weights of attention form first and need exact rows; rotated rows have small errors at the smallest width
-        # too.
+        # Attention weights form first and need exact rows; rotated rows have small errors even at the smallest width.
         return context.attends and not context.rotates
 
     def fixed_bits(self, storage_bits: int) -> int | None:
@@ -135,7 +134,7 @@ class Method(ABC):
         return None
 
     def controller(self, context: MethodContext) -> Controller:
-        """Collective: return what decides the plan of each epoch."""
+        """Collective: return the Controller that decides the plan of each epoch."""
         from hpcgnn.methods.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),

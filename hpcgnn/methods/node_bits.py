@@ -1,4 +1,4 @@
-"""Widths by node: the importance of a boundary node makes its level, and a level with the base width its width.
+"""Widths by node: importance decides a boundary node's level; level and base width decide its width.
 
 With percentiles 0.85, 0.95 and 0.99, the most important 1 % of the boundary nodes have level 3: at base width 1 their
 rows travel at 8 bits, and rows of level 0 at 1 bit (SYLVIE, section IV-A).

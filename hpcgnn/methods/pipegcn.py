@@ -19,7 +19,7 @@ KEPT_TWICE = Clash("predict", "previous", "with smoothing, both keep the rows th
 
 @dataclass(frozen=True)
 class PipeGCN(Pipelined, StoredRows):
-    """Send rows unquantized, and compute with those of the epoch before."""
+    """Send rows unquantized, and compute with the rows of the epoch before."""
 
     name = "pipegcn"
     asynchrony = "always"

@@ -1,8 +1,8 @@
 """Width policies: where the bit widths of an epoch's messages come from.
 
 Fixed widths, widths drawn per row, widths by importance (SYLVIE), solved widths (AdaQP), or solved ones within a budget
-(Joint). SYLVIE's widths: the percentile of a boundary node's in-degree makes its level, each level has a width, and no
-row is sent below the base width. Example: widths 1,2,4,8 and base 2 give levels 0 to 3 the widths 2, 2, 4, 8.
+(Joint). SYLVIE's widths: the percentile of a boundary node's in-degree decides its level, each level has a width, and
+no row is sent below the base width. Example: widths 1,2,4,8 and base 2 give levels 0 to 3 the widths 2, 2, 4, 8.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WidthPolicy(Protocol):
     Attributes
     ----------
     base_widths : ascending
-    keeps_state : bool      whether it remembers what `state` returns
+    keeps_state : bool      whether it has a `state` to remember
     """
 
     base_widths: tuple[int, ...]
@@ -45,14 +45,14 @@ class WidthPolicy(Protocol):
     def learn(self, base: int, traces: Traces) -> bool:
         """Collective, after a traced epoch or a change of the base width; return whether widths were chosen anew.
 
-        traces : of a traced epoch, else empty
+        traces : ranges from a traced epoch, else empty
         """
 
     def forget(self) -> None:
         """Start anew, for another training."""
 
     def state(self) -> State:
-        """Return what this rank remembers of earlier epochs."""
+        """Return this rank's memory of earlier epochs."""
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned on this rank.
@@ -63,7 +63,7 @@ class WidthPolicy(Protocol):
         """
 
     def agrees(self) -> bool:
-        """Collective, after `restore`: whether what the ranks remember fits together."""
+        """Collective, after `restore`: whether the ranks' memories fit together."""
 
 
 class FixedWidths:

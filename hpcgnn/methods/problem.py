@@ -1,4 +1,4 @@
-"""Problem: which widths the messages of one layer and direction can have, and what each choice costs.
+"""Problem: the possible widths of the messages of one layer and direction, and the cost of each choice.
 
 AdaQP's bi-objective as arrays. Rows between a pair of ranks are in groups that share a width. A choice of widths has a
 variance (sum over groups of beta times a factor of the width) and seconds (per ring round its longest pair, summed).
@@ -26,7 +26,7 @@ class Problem:
     theta: np.ndarray        # (num_pairs,) float64, seconds per byte
     gamma: np.ndarray        # (num_pairs,) float64, seconds per message, including its parameters' bytes
     widths: tuple[int, ...]  # ascending bits per value
-    code: str = "affine"     # of the messages; see `variance_factors`
+    code: str = "affine"     # code of the messages; see `variance_factors`
 
     @property
     def num_groups(self) -> int:
@@ -85,7 +85,7 @@ class Problem:
         return longest
 
     def variance(self, choice: np.ndarray) -> float:
-        """Return the variance that the messages bring to the layer's gradients, up to a constant factor."""
+        """Return the variance that the messages add to the layer's gradients, up to a constant factor."""
         return float(self.group_variance[np.arange(self.num_groups), choice].sum())
 
     def terms(self, choice: np.ndarray) -> tuple[float, float]:
@@ -126,17 +126,17 @@ class Assignment:
     objective: float    # lam * variance_term + (1 - lam) * time_term
     variance_term: float
     time_term: float    # both terms in [0, 1], see `Problem.terms`
-    bound: float        # lower bound of the objective of any choice
+    bound: float        # lower bound of the objective over all choices
     solver: str         # {"bisection", "highs", "greedy", "budget"}
     solve_seconds: float
-    reason: str = ""    # why another solver than the one asked for answered
+    reason: str = ""    # why another solver than the requested one answered
 
 
 def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver: str,
           solve_seconds: float) -> Assignment:
     """Return the assignment of a choice, (num_groups,) indices of widths, with its terms.
 
-    `bound` is of weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer.
+    `bound` bounds weight * variance + rate * seconds, see `Problem.weights`; infinity for an exact answer.
     """
     variance_term, time_term = problem.terms(choice)
     weight, rate = problem.weights(lam)
@@ -148,7 +148,7 @@ def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver
 
 
 def extreme_choice(problem: Problem, lam: float) -> np.ndarray | None:
-    """Return the answer where only one term counts: all-largest at lam = 1, all-smallest at lam = 0; else None."""
+    """Return the answer if only one term counts: all-largest at lam = 1, all-smallest at lam = 0; else None."""
     if lam not in (0.0, 1.0) and len(problem.widths) > 1:
         return None
     return np.full(problem.num_groups, len(problem.widths) - 1 if lam == 1.0 else 0, np.int64)

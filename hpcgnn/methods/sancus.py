@@ -18,7 +18,7 @@ class Sancus(StoredRows):
 
     name = "sancus"
     clashes = (STALE_LOSS_SCALE, NOTHING_TO_PREDICT, KEEPS_ALL_PEERS, SENDS_SOME)
-    staleness: int = setting(4, "Epochs that a halo row may be old.", low=1, high=1000, flag="none")
+    staleness: int = setting(4, "Largest age of a halo row, in epochs.", low=1, high=1000, flag="none")
     skip_change: float = setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0,
                                  flag="none")
 

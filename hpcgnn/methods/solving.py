@@ -1,4 +1,4 @@
-"""Solver: from the ranges that every rank traced to the widths of every row that it sends or receives.
+"""Solver: computes the widths of every sent or received row from the ranges that every rank traced.
 
 1. Per pair of ranks, sort rows by beta (the variance that one bit would give) and cut them into groups.
 2. Let an assigner choose a width per group (`assigning.py`).
@@ -28,23 +28,23 @@ from hpcgnn.ops.counter import BACKWARD
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """What a solver may choose, and how: "bisection", all ranks together, or "highs" or "greedy", rank 0 alone."""
+    """The widths a solver may choose from, and how: "bisection", on all ranks, or "highs" or "greedy", on rank 0."""
 
     widths: tuple[int, ...]
     group_size: int
-    lam: float = 0.5      # weight of the variance beside the seconds
+    lam: float = 0.5      # weight of the variance; 1 - lam weighs the seconds
     solver: str = ON_ALL_RANKS
-    seconds: float = 5.0      # at most, of highs and greedy
+    seconds: float = 5.0      # limit for highs and greedy
 
 
 class Solver:
     """Finds the widths of a rank's rows.
 
     `squares` are, per peer and row of plan.boundary, (num_rows,) float32, the sum of squared coefficients by which the
-    peer's rows add it. `links` are those of this rank's messages; `seconds` counts only where they are measured.
-    `control` counts the widths that ranks tell.
+    peer's rows add it. `links` are the links of this rank's messages; `seconds` counts only if they are measured.
+    `control` counts the widths that ranks send to each other.
 
-    Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
+    Reference: AdaQP, Theorem 3 and Eq. (12); for rotated rows with the squared norm in place of dim * range**2 / 6, and
     with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight 1,
     so its coefficient is 1.
     """
@@ -58,7 +58,7 @@ class Solver:
                           else GatheredAssigner(comm, plan, how.widths, how.lam, how.solver, how.seconds))
 
     def state(self) -> State:
-        """Return the costs of this rank's messages, which a resumed run must not measure anew."""
+        """Return the costs of this rank's messages; a resumed run must not measure them anew."""
         return {"theta": self._links.theta, "gamma": self._links.gamma}
 
     def restore(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""Drift: which rows may be an epoch old, because they move little in an epoch, by layer and direction.
+"""Drift: decides by layer and direction which rows may be an epoch old, because they move little per epoch.
 
 A row changes between epochs by motion and by noise, since dropout draws another mask. Only motion makes an old row
 wrong. Over two epochs motion goes twice as far and noise does not grow: if the squared change is m + n over one epoch,
@@ -23,7 +23,7 @@ class Drift:
     """Running sums of how far the rows of each exchange moved, over all ranks."""
 
     # site -> squared values, squared change over one epoch, over two, and the variance of the difference of the last
-    # two, which tells how uncertain the estimated motion is
+    # two, which measures the uncertainty of the estimated motion
     sums: dict[Site, Sums] = field(default_factory=dict)
 
     def observe(self, sums: Mapping[Site, Sums]) -> Drift:

@@ -1,4 +1,4 @@
-"""StepRule: how many optimizer steps an epoch has, and whether they are of single rows or of clusters.
+"""StepRule: decides how many optimizer steps an epoch has, and whether a step takes single rows or clusters.
 
 Training starts with many steps of single rows; when the loss falls no further it goes on with steps of clusters. The
 number of steps falls by FEWER whenever loss or validation score stand still; the last epochs have one step.
@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 WINDOW = 5              # epochs; its mean loss is compared with the window before
-LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
-PATIENCE = 10           # evaluations of steps of clusters without a better score; more is learning by heart
-FEWER = 4               # times fewer steps then
+LEAST_FALL = 0.01       # least relative fall of the mean loss per window; less is noise of too small steps
+PATIENCE = 10           # evaluations without a better score, with steps of clusters; more would be overfitting
+FEWER = 4               # factor by which the steps then become fewer
 LEAST_GAIN = 1.5        # least ratio of edges inside steps of clusters to edges inside steps of rows
-# With steps of single rows, the least fall per epoch, relative to the loss and to the first epoch's loss: on a graph
-# that is learned by heart the loss keeps falling relative to itself.
+# With steps of single rows, the least fall per epoch, relative to the loss and to the first epoch's loss: on an
+# overfitted graph the loss keeps falling relative to itself.
 LEAST_EARLY_FALL, LEAST_OF_FIRST = 0.02, 0.01
 LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
@@ -26,14 +26,14 @@ class StepRule:
 
     first: int = 1             # steps of the first epoch, or of the first one in clusters
     is_adaptive: bool = False  # whether later epochs may have fewer; else all have `first`
-    num_epochs: int = 1        # of the run
+    num_epochs: int = 1        # epochs of the run
     num_by_row: int = 1        # steps of the first epochs, of single rows; 1: none
 
     def begin(self) -> StepCount:
         return StepCount(self.num_by_row, by_row=True) if self.num_by_row > 1 else StepCount(self.first)
 
     def of_epoch(self, state: StepCount, epoch: int) -> StepCount:
-        """Return what holds in an epoch, counted from 0; without adaptation it ignores the state."""
+        """Return the steps of an epoch, counted from 0; without adaptation the state is ignored."""
         if not self.is_adaptive:
             return self.begin()
         is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
@@ -44,13 +44,13 @@ class StepRule:
         if not self.is_adaptive:
             return state
         if not state.by_row:
-            # Where clusters hold hardly more edges than single rows would, one step takes their place.
+            # If clusters hold hardly more edges than single rows would, one step takes their place.
             is_cut = share_inside is not None and arcs_gained(state.count, share_inside) < LEAST_GAIN
             return StepCount(1) if is_cut else state.observe(loss)
         if not state.losses:
             return replace(state, losses=(loss,))
-        # Steps of single rows have labels like the whole, so the loss falls at once; but hardly any gradient reaches a
-        # neighbor, so it soon stops.
+        # Labels in steps of single rows are distributed as in the whole graph, so the loss falls at once; but hardly
+        # any gradient reaches a neighbor, so it soon stops falling.
         first, before = state.losses[0], state.losses[-1]
         if before - loss >= max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first):
             return replace(state, losses=(first, loss))
@@ -67,7 +67,7 @@ class StepRule:
 def arcs_gained(num_steps: int, share_inside: float) -> float:
     """Edges inside steps of clusters over edges inside steps of single rows, which have 1 / num_steps of all edges.
 
-    Clusters have all inner edges, and that share of the others.
+    Clusters have all their inner edges, and the same share of the others.
     """
     return num_steps * share_inside + (1 - share_inside)
 
@@ -77,7 +77,7 @@ class StepCount:
     """The number of steps, and what happened since it was chosen."""
 
     count: int
-    losses: tuple[float, ...] = ()  # of the last 2 * WINDOW epochs; for single rows, of the first and the last epoch
+    losses: tuple[float, ...] = ()  # losses of the last 2 * WINDOW epochs; for single rows, of the first and last epoch
     by_row: bool = False            # steps of single rows
     is_turn: bool = False           # the next epoch is the first in clusters
     num_worse: int = 0              # evaluations since the best one

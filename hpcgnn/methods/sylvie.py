@@ -1,4 +1,4 @@
-"""SYLVIE: widths by importance and by how fast the loss falls. SylviePaper: the same strictly by the paper's rule."""
+"""SYLVIE: widths by importance and by how fast the loss falls. SylviePaper: the same, strictly by the paper's rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sylvie(FollowsLoss, Reproducible):
-    """Widen the rows of important nodes, all rows where the loss slows, and pipeline epochs while it falls well.
+    """Widen the rows of important nodes, all rows when the loss slows, and pipeline epochs while it falls well.
 
     Reference: SYLVIE, sections IV and V.
     """
@@ -44,7 +44,7 @@ class Sylvie(FollowsLoss, Reproducible):
 
 @dataclass(frozen=True)
 class SylviePaper(Sylvie):
-    """Widen messages where the rate of descent falls, and pipeline epochs where it does not.
+    """Widen messages when the rate of descent falls, and pipeline epochs when it does not.
 
     Reference: SYLVIE, Eq. (5) and section V-B, with the rate of descent positive while the loss falls. No width is
     avoided after it did harm, and attention starts at the base widths of all other models.

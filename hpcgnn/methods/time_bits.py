@@ -1,8 +1,8 @@
 """The base width over time: how fast the loss falls, and whether that calls for more bits.
 
-`Descent` remembers the smoothed loss, and `is_slowing` judges it (SYLVIE, Eq. (5)). On that rest two refinements. A
-`WidthTrial` widens the base where the loss slows and keeps it only if the loss then falls faster. A `WidthFloor` notes
-a base at which the loss leapt and avoids it for a period; each period is longer than the one before. All states are
+`Descent` remembers the smoothed loss, and `is_slowing` judges it (SYLVIE, Eq. (5)). Two refinements build on it. A
+`WidthTrial` widens the base when the loss slows and keeps it only if the loss then falls faster. A `WidthFloor` notes a
+base at which the loss leapt and avoids it for a period; each period is longer than the one before. All states are
 immutable; `observe` returns the next one.
 """
 
@@ -14,24 +14,24 @@ from typing import Any
 
 from hpcgnn.errors import TrainingError
 
-GROWTH = 4             # of a period over the one before
-MOST_GROWN = 3         # times; a run of any length goes on trying
-HARMFUL = 1.25         # times the loss of the wider base
-NOTICEABLE = 0.1       # of the first loss: small losses of few training nodes leap by themselves
-FASTER = 2.0       # times the fall of the window before
-NOTICEABLE_GAIN = 0.02  # of the loss, in a window: less is noise
+GROWTH = 4             # ratio of a period to the one before
+MOST_GROWN = 3         # most times that a period grows, so that a run of any length goes on trying
+HARMFUL = 1.25         # a base is harmful at this multiple of the wider base's loss
+NOTICEABLE = 0.1       # share of the first loss: small losses of few training nodes leap by themselves
+FASTER = 2.0       # least ratio of the fall to the window before
+NOTICEABLE_GAIN = 0.02  # share of the loss per window: less is noise
 LONGEST_WINDOW = 10_000    # as config.py allows
 LONGEST_PAST = 2 * LONGEST_WINDOW
-CLEAR_DROP = 0.5    # of the relative descent
-FLAT = 1e-3         # of the loss: what falls by less over a window has converged
+CLEAR_DROP = 0.5    # ratio of the relative descent to the window before
+FLAT = 1e-3         # share of the loss: a smaller fall over a window counts as converged
 
 
 @dataclass(frozen=True)
 class Descent:
     """The running mean of the loss, from its first value, and its rate of descent, epoch by epoch, newest last.
 
-    Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
-    rule would act against the text's words.
+    Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the printed sign the rule
+    would contradict the paper's text.
     """
 
     mean_losses: tuple[float, ...] = ()  # F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
@@ -70,18 +70,18 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
 
     With `test` "plain" the rate is below the one `window` epochs ago; "monotone": it fell in every epoch between;
     "relative": over the last `window` epochs the mean loss fell by less than FLAT of itself, or relatively by less than
-    half of what it did over the `window` epochs before.
+    half of its fall over the `window` epochs before.
 
-    Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any smoothly decaying loss meets that nearly always, noise
-    of single rates meets it every other time, and so does a machine that slows down. "relative" spans two windows and
-    leaves the clock out, so that only training itself can slow.
+    Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any smoothly decaying loss passes "plain" nearly always,
+    noise in single rates passes it every other time, and a slowing machine passes it too. "relative" spans two windows
+    and uses no clock, so that only training itself can slow.
     """
     losses, rates = descent.mean_losses, descent.rates
     if not can_tell(descent, window, test):
         return False
     if test == "relative":
         first, middle, last = losses[-1 - 2 * window], losses[-1 - window], losses[-1]
-        # Products, not quotients: a loss that has reached 0 is no error.
+        # Products, not quotients, so that a loss of 0 is no error.
         fallen = middle - last
         return fallen <= FLAT * last or fallen * middle < CLEAR_DROP * (first - middle) * last
     if test == "monotone":
@@ -99,14 +99,14 @@ def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
 class WidthTrial:
     """The base width, and the wider one that is being tried.
 
-    SYLVIE (Eq. (5)) keeps a wider base as long as the loss slows, which near convergence is always, so most bytes would
-    buy nothing. Here each failed trial is followed by a longer rest.
+    SYLVIE (Eq. (5)) keeps a wider base while the loss slows. Near convergence it always slows, so most bytes would gain
+    nothing. Here a longer rest follows each failed trial.
     """
 
-    base: int             # of the next epoch
-    narrow: int = 0       # base before the trial; 0 outside of one
+    base: int             # base of the next epoch
+    narrow: int = 0       # base before the trial; 0 outside a trial
     fall: float = 0.0     # relative fall of the mean loss over the window before the trial
-    epochs_left: int = 0  # of the trial, or of the rest after a failed one
+    epochs_left: int = 0  # epochs left of the trial, or of the rest after a failed one
     num_failed: int = 0   # failed trials in a row
 
     def observe(self, descent: Descent, is_slowing: bool, window: int, widths: tuple[int, ...],
@@ -148,18 +148,19 @@ class WidthFloor:
     """The least base width for the time being.
 
     If the base changes between two epochs, their losses show what the narrower one costs. SYLVIE (section V-A) does not
-    look: after a wider base has brought the loss down, the rule returns to the narrow one, and attention at 1 bit leaps
-    from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as long each time.
+    look at this: after a wider base has brought the loss down, the rule returns to the narrow one, and the loss of
+    attention models at 1 bit leaps from 0.8 to 4 and back. Here a harmful base is avoided for a period, four times as
+    long each time.
     """
 
     floor: int = 0                  # 0 is none
-    epochs_left: int = 0            # that the floor holds
-    num_periods: int = 0            # started so far
+    epochs_left: int = 0            # epochs for which the floor still holds
+    num_periods: int = 0            # periods started so far
     first_loss: float | None = None
     last_loss: float | None = None
     last_base: int | None = None
-    losses: tuple[float, ...] = ()  # of the newest synchronous epochs at one base, newest last
-    has_risen: bool = False         # whether these rose noticeably over half a window, so a wider base is worth a try
+    losses: tuple[float, ...] = ()  # losses of the newest synchronous epochs at one base, newest last
+    has_risen: bool = False         # whether they rose noticeably over half a window, so a wider base is worth a try
 
     def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
         """Return the state after an epoch; `window` is the length of the first period."""
@@ -168,7 +169,7 @@ class WidthFloor:
         if self.last_base not in (None, base):
             (_, loss_of_narrow), (wide, loss_of_wide) = sorted([(base, loss), (self.last_base, self.last_loss)])
             is_harmful = loss_of_narrow > max(HARMFUL * loss_of_wide, loss_of_wide + NOTICEABLE * first_loss)
-            # Returning to a base that already is the floor shows the same harm again, so it begins no new period.
+            # A return to the base below the floor shows the same harm again, so it begins no new period.
             if is_harmful and wide > floor:
                 floor, left, num_periods = wide, period_length(window, num_periods), num_periods + 1
         num_steps = max(1, window // 2)

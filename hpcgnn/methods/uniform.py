@@ -20,7 +20,7 @@ class Uniform(Method):
 
     name = "uniform"
     takes_steps = True
-    bits: int = setting(32, "Bits a message value.", BIT_WIDTHS, flag="common")
+    bits: int = setting(32, "Bits per message value.", BIT_WIDTHS, flag="common")
 
     @property
     def folder_suffix(self) -> str:

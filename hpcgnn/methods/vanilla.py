@@ -1,4 +1,4 @@
-"""Vanilla: rows travel unquantized and fresh; all other methods are measured against it."""
+"""Vanilla: rows travel unquantized and fresh; other methods are compared with it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.attention import attend
 
-SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
+SLOPE = 0.2               # slope of LeakyReLU below 0, Section 3.3 of the paper
 
 
 class GATConvolution(nn.Module):

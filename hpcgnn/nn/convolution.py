@@ -1,8 +1,8 @@
 """Graph convolutions with a linear aggregation (GCN, SAGE) or a maximum.
 
-A convolution sends rows before or after its linear map, whichever is narrower. Example: from 256 hidden columns to
-41 classes, rows are mapped first, and 41 columns travel. A row sent after the map was dropped out by its owner. A
-row sent before it crosses without dropout, and the receiver applies the owner's mask.
+A convolution sends rows before or after its linear map, whichever is narrower. Example: from 256 hidden columns to 41
+classes, rows are mapped first, and 41 columns travel. The owner applies dropout to rows that are sent after the map.
+Rows that are sent before the map travel without dropout, and the receiver applies the owner's mask.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Convolution(nn.Module):
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Whether input rows may already be dropped out; not where input rows are sent unmapped."""
+        """Whether dropout may already be applied to input rows; not if input rows are sent unmapped."""
         return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
@@ -46,7 +46,7 @@ class Convolution(nn.Module):
                 activation: Activation | None = None) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim); both are num_inner unless the pass leaves rows out.
 
-        The result has h's type. `is_dropped`: h has been dropped out and counted, or the activation does so.
+        The result has h's type. `is_dropped`: dropout was applied to h and counted, or the activation applies it.
         `activation` is applied to h first, in training, and overwrites h: now if the graph keeps codes of h, else in
         the backward pass.
         """

@@ -332,10 +332,10 @@ def test_weights_are_saved_by_name(graph, shared_path):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("brought, complaint", [
-    ({"hidden": 8}, "hidden has no effect where the model is given; leave it out"),
+    ({"hidden": 8}, "hidden has no effect if the model is given; leave it out"),
     ({"repeat": 2}, "repeat trains models of several seeds, and one is given; give a function that makes it"),
     ({"optimizer": "adam"}, "optimizer must be a function that makes one, such as lambda it: ..; found a str"),
-    ({"optimizer": torch.optim.AdamW, "lr": 0.1}, "lr has no effect where an optimizer is given; leave it out"),
+    ({"optimizer": torch.optim.AdamW, "lr": 0.1}, "lr has no effect if an optimizer is given; leave it out"),
     ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
     ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
     ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times per step"),
@@ -347,7 +347,7 @@ def test_weights_are_saved_by_name(graph, shared_path):
     ({"loss": "mse"}, "loss mse does not fit these labels, which are single-label; use cross_entropy"),
     ({"loss": "own"}, "this run's loss came from a program, and only that program has it"),
     ({"score": "r2"}, "score r2 does not fit synthetic, which is single-label; use accuracy"),
-    ({"prefers_low": True}, "prefers_low is of a score of one's own; leave it out"),
+    ({"prefers_low": True}, "prefers_low is for a score of your own; leave it out"),
     ({"epoch": 3}, "unknown setting 'epoch' in the flags; did you mean 'epochs'?"),
 ])
 def test_what_can_t_be_done_is_refused_on_all_ranks_before_the_folder_is_made(graph, shared_path, brought, complaint):

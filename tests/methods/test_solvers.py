@@ -185,7 +185,7 @@ def test_links_without_cost_leave_the_mean_as_the_only_limit():
 
 
 def test_a_budget_below_the_smallest_width_is_refused():
-    with pytest.raises(ConfigError, match=r"the budget is 1 bits a value, below the smallest width 2; raise it"):
+    with pytest.raises(ConfigError, match=r"the budget is 1 bits per value, below the smallest width 2; raise it"):
         solve_budget(make_problem(SMALL), 1)
 
 
