@@ -108,10 +108,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(obj):
-    """Leave out tests that are for other numbers of ranks than there are."""
+def pytest_pycollect_makeitem(collector, obj):
+    """Leave out tests that are for other numbers of ranks than there are, unless one is asked for by its name."""
     ranks = marked_ranks(obj)
-    return [] if ranks is not None and MPI.COMM_WORLD.size not in ranks else None
+    is_for_others = ranks is not None and MPI.COMM_WORLD.size not in ranks
+    return [] if is_for_others and not any("::" in word for word in collector.config.args) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -121,7 +122,8 @@ def pytest_generate_tests(metafunc):
         return
     parametrize = metafunc.parametrize
     metafunc.parametrize = lambda names, values, *rest, **named: parametrize(
-        names, [MPI.COMM_WORLD.size] if names == "_nprocs" else values, *rest, **named)
+        names, [ranks for ranks in values if ranks == MPI.COMM_WORLD.size] or values if names == "_nprocs" else values,
+        *rest, **named)
 
 
 def marked_ranks(test) -> list[int] | None:
