@@ -11,7 +11,7 @@ INTEGERS_REFUSE = ("models of integers take no edge weights, and this graph has 
 
 
 def check_edge_weights(model: nn.Module, name: str, has_weights: bool, is_quantized: bool = False) -> None:
-    """Raise ConfigError if edge weights meet a model that takes none (`takes_edge_weights` is False), or integers."""
+    """Raise ConfigError if edge weights are given to a model without support for them, or to one of integers."""
     if not has_weights:
         return
     if is_quantized:

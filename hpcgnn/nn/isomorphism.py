@@ -11,7 +11,7 @@ from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
 
 NEIGHBOR_SCALE = {"sum": 1.0, "mean": 0.1}
-ROWS_AT_ONCE = 8192       # of a float32 copy of 16-bit rows
+ROWS_AT_ONCE = 8192       # 16-bit rows that are copied to float32 at once
 
 
 class _ScaleRows(torch.autograd.Function):

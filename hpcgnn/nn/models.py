@@ -19,7 +19,7 @@ from hpcgnn.settings import import_class
 MODELS: dict[str, type[nn.Module]] = {name: import_class(path, "model", nn.Module)
                                       for name, path in MODEL_PATHS.items()}
 
-# What constructors call the sizes of a ModelShape.
+# Constructors' names for the sizes of a ModelShape.
 SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("hidden_dim", "hidden_channels"),
               "out_dim": ("out_dim", "out_channels", "num_classes"), "num_layers": ("num_layers",),
               "dropout": ("dropout",)}

@@ -64,7 +64,7 @@ class AggregateFirst(torch.autograd.Function):
         """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         kept, gradient, of_self, of_rows = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
-        # Kept sums are read and freed before the rows of this pass need as much memory.
+        # Kept sums are read and freed before the rows of this pass are allocated.
         of_neighbor = kept.weight_gradient(1, gradient)
         kept.give_back(1)
         is_self_late = ctx.needs_rows and neighborhood.graph.overlaps
@@ -79,7 +79,7 @@ class AggregateFirst(torch.autograd.Function):
                 of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-                # While messages travel, there is time for the other weight's gradient.
+                # While messages travel, the gradient of the row's own weight is computed.
                 if is_self_late:
                     of_self, = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
@@ -101,7 +101,7 @@ class MapFirst(torch.autograd.Function):
         near = far = of_self = None
         if not neighborhood.makes_again:
             near = neighborhood.drop_inner(neighborhood.activated(h))
-        if neighborhood.is_input:      # the only one whose mapped rows may be wide
+        if neighborhood.is_input:      # only here mapped rows may be wide
             mapped = map_rows(near, weight_neighbor)
         else:
             mapped, of_self = _map_both(neighborhood.near_blocks(h, near), hop, weight_neighbor, weight_self, bias)
@@ -229,9 +229,9 @@ class Neighborhood:
     graph: LocalGraph
     hop: Hop
     is_input: bool                                # rows are the constant input
-    is_dropped: bool                              # rows are dropped out already
+    is_dropped: bool                              # dropout was already applied to the rows
     reduction: str
-    probability: float                            # of the dropout that comes first
+    probability: float                            # probability of the first dropout
     activation: Activation | None = None          # applied before that dropout
     before: tuple[torch.Tensor | None, ...] = ()  # inputs of the activation, for backward
 
@@ -287,7 +287,7 @@ class Neighborhood:
         return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
-        """Turn gradients of activated rows into those of its inputs, in place; return its weight's and bias's."""
+        """Turn gradients of activated rows into gradients of the inputs, in place; return those of weight and bias."""
         return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
 
     def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
@@ -396,7 +396,7 @@ class Neighborhood:
 
     def aggregate_back(self, gradient: torch.Tensor,
                        then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
-        """Collective: this rank's part of the gradient of unmasked inner rows, and the arrival that adds the rest.
+        """Collective: this rank's part of the gradient of unmasked inner rows, and the arrival of the rest.
 
         `gradient` is at least (hop.back_out, dim). `then` maps summed gradients in place before they are masked; it is
         None if rows come by peer.
@@ -491,7 +491,7 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
 
 
 class KeptRows:
-    """What `keep` saved, taken over by the backward pass; each part can be freed once read."""
+    """Tensors that `keep` saved, taken over by the backward pass; each can be freed once read."""
 
     def __init__(self, ctx) -> None:
         saved, self._stores = ctx.saved_tensors, ctx.stores

@@ -1,9 +1,10 @@
-"""NodeEmbedding: a table of a row per node, of which each rank holds, and trains, the rows of its own nodes.
+"""NodeEmbedding: a table with one row per node; each rank holds and trains the rows of its own nodes.
 
 Take 5 nodes and two ranks, which own nodes 0, 3, 4 and 1, 2. Their tables have three rows and two, in ascending order
-of the nodes' numbers in the source. A lookup of node 3 on rank 0 is its row 1. Only a node's owner reads its row: other
-ranks get what layers make of it, as halo rows, and send back the gradient. So the gradient of a row is whole where the
-row lies, and neither it nor Adam's moments of it ever cross; a training sums the gradients of all other weights alone.
+of the nodes' numbers in the source. A lookup of node 3 on rank 0 is its row 1. Only a node's owner reads its row. Other
+ranks get the rows that layers compute from it, as halo rows, and send gradients back. So the owner has the complete
+gradient of a row, and neither it nor Adam's moments ever travel; only the gradients of all other weights are summed
+over the ranks.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.counter import INITIAL, CounterKey, words_of
 
-ROWS_AT_ONCE = 1 << 12     # that are drawn
+ROWS_AT_ONCE = 1 << 12     # rows that are drawn at once
 MOST_SEEDS = 1 << 31
 
 
 class NodeEmbedding(nn.Module):
     """`torch.nn.Embedding(graph.num_nodes, embedding_dim)`, shared out: each rank holds the rows of its own nodes.
 
-    It is called with nodes' numbers in the source, as an `nn.Embedding` on the whole graph is. A forward of PyTorch
-    Geometric's kind takes them as `n_id`, a model on LocalGraph as `graph.node_index`. Memory, moments of the optimizer
-    and time of a step are those of the rank's own rows, and no gradient of them is summed over the ranks.
+    It is called with nodes' source numbers, like an `nn.Embedding` on the whole graph. A forward of PyTorch Geometric's
+    kind takes them as `n_id`, a model on LocalGraph as `graph.node_index`. Memory, the optimizer's moments and the time
+    of a step cover only the rank's own rows, and their gradients are not summed over the ranks.
 
     The weight begins with draws of a standard normal distribution, a function of `seed`, node and column, so that any
-    number of ranks begins with the same rows. `state_dict()` holds the rank's rows in ascending order of the nodes,
-    which on one rank is the whole table. Checkpoints, exported weights and `Run.save` hold the whole table in the order
-    of the source, which an `nn.Embedding` of the same name loads; so does this class, which takes its rows of it.
+    number of ranks begins with the same rows. `state_dict()` holds the rank's rows in ascending order of the nodes; on
+    one rank this is the whole table. Checkpoints, exported weights and `Run.save` hold the whole table in the order of
+    the source, which an `nn.Embedding` of the same name loads; so does this class, taking its own rows.
 
     Parameters
     ----------
-    graph : hpcgnn.Graph         of `hpcgnn.open`
+    graph : hpcgnn.Graph         from `hpcgnn.open`
     embedding_dim : int          columns
-    seed : int or None           of the first values; None draws one from torch's generator, so that
+    seed : int or None           seed of the first values; None draws one from torch's generator, so that
                                  `torch.manual_seed` decides
 
     Attributes
@@ -100,7 +101,7 @@ class NodeEmbedding(nn.Module):
         ------
         ConfigError      a node of another rank, or none of the graph
         """
-        if self._asked is number and self._version == number._version:      # in each layer and epoch the same
+        if self._asked is number and self._version == number._version:      # the same numbers in every layer and epoch
             return self._row
         row = torch.searchsorted(self.node_index, number.contiguous()).clamp_(max=max(0, len(self.node_index) - 1))
         is_other = self.node_index[row] != number if len(self.node_index) else torch.ones_like(row, dtype=torch.bool)

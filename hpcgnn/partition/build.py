@@ -24,9 +24,9 @@ class Cut:
     """A graph that is cut into parts: what all parts are built from.
 
     owner : (num_nodes,) int32
-    halos : list of Halo                     of all parts
-    cluster : (num_nodes,) int32 or None     of each node, see cluster_nodes
-    importance : (num_nodes,) float32        of each node, see node_importance
+    halos : list of Halo                     halos of all parts
+    cluster : (num_nodes,) int32 or None     cluster of each node, see cluster_nodes
+    importance : (num_nodes,) float32        importance of each node, see node_importance
     """
 
     dataset: GraphDataset

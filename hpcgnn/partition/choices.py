@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 METIS_PARTITIONERS = ("metis", "metis-cut")
-# Those that know weights of nodes, and so balance more than nodes.
+# Partitioners that take weights of nodes, and so balance more than nodes.
 WEIGHING_PARTITIONERS = ("kaminpar", *METIS_PARTITIONERS)
 PARTITIONERS = (*WEIGHING_PARTITIONERS, "ldg", "random", "contiguous")
 DEFAULT_PARTITIONER = "kaminpar"
 TRAINING = "training"
 BALANCES = ("nodes", "edges", "both", TRAINING)
-# A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of so many
+# A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of this many
 # in-edges: 25 (GCN) to 55 (GraphSAGE) in bfloat16 and 65 to 170 in float32, measured on cores with AVX-512 BF16.
 EDGES_A_NODE = 64
 EPOCHS_AN_EVALUATION = 5     # the default of hpcgnn train --eval-every
 DEFAULT_LAYERS = 3           # and of --layers
 REORDERS = ("none", "nested", "metis", "degree", "rcm", "condense-edge")
 DEFAULT_REORDER = "nested"
-MEASURED = "run"      # of --balance run:FOLDER
+MEASURED = "run"      # in --balance run:FOLDER
 MOST_LAYERS = 1024
 
 
@@ -29,5 +29,5 @@ def split_balance(text: str) -> tuple[str, str]:
 
 
 def default_balance(partitioner: str) -> str:
-    """What a partitioner balances by default: a layer's work, or nodes if it takes no weights."""
+    """The quantity that a partitioner balances by default: a layer's work, or nodes if it takes no weights."""
     return "both" if partitioner in WEIGHING_PARTITIONERS else "nodes"

@@ -53,7 +53,7 @@ def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, b
     cluster or no batch, or METIS can't cut the graph.
     """
     if num_clusters < 1 or batch_size < 1:
-        raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} a batch; "
+        raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} per batch; "
                           "both must be 1 or more")
     num_nodes = len(indptr) - 1
     arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))

@@ -87,7 +87,7 @@ def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndar
 
 
 def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
+    """indptr (int64) and indices (int32) of the graph with row order[i] as row i; entries keep their order."""
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     moved = arcs[order]
@@ -102,6 +102,6 @@ def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.nd
     num_readers = np.bincount(regions.copied_row, minlength=rows.num_rows)
     first_reader = np.full(rows.num_rows, -1)
     first_reader[regions.copied_row[::-1]] = reader[::-1]
-    # What others read lies in a few runs at the front of a cluster, as in a condensed region but without copies. Rows
-    # with equally many readers are grouped by reader, then by number.
+    # Rows that other clusters read lie in a few runs at the front of a cluster, as in a condensed region but without
+    # copies. Rows with equally many readers are grouped by reader, then by number.
     return order[np.lexsort((first_reader, -num_readers, rows.cluster_of_rows()))]

@@ -1,4 +1,4 @@
-"""Runs KaMinPar on neighbor lists, in a process of its own.
+"""Runs KaMinPar on neighbor lists, in a separate process.
 
 When that process ends its memory returns to the system, and if KaMinPar crashes the user reads one sentence. The graph
 goes there as a ParHIP file, the parts come back as int32.
@@ -52,7 +52,7 @@ def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed
 
 def _run(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
          weight: np.ndarray | None) -> tuple[subprocess.CompletedProcess, np.ndarray]:
-    # Files without a name: they go with the last process that has them open.
+    # Unnamed files: they disappear with the last process that has them open.
     with tempfile.TemporaryFile() as graph, tempfile.TemporaryFile() as result:
         write_parhip(graph, indptr, indices, weight)
         numbers = map(str, (graph.fileno(), result.fileno(), num_parts, IMBALANCE, seed))

@@ -10,11 +10,11 @@ import sys
 import kaminpar
 import numpy as np
 
-DIES_WITH_PARENT = 1     # PR_SET_PDEATHSIG of Linux
+DIES_WITH_PARENT = 1     # Linux's PR_SET_PDEATHSIG
 # Up to FEW_PARTS, a preset whose search climbs hills takes little longer; from MANY_PARTS on, the refinement that
 # follows reaches no larger volume from the fastest preset.
 FEW_PARTS, MANY_PARTS = 4, 64
-MANY_EDGES = 1 << 28     # from which on the search for hills takes longer than all else (500 M: over 17 minutes)
+MANY_EDGES = 1 << 28     # from here on hill climbing takes longer than everything else (500 M: over 17 minutes)
 
 
 def end_with_parent() -> None:

@@ -38,7 +38,7 @@ def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner 
     return both.indptr, both.indices
 
 
-# Of metis.h.
+# From metis.h.
 METIS_NOPTIONS, METIS_OK = 40, 1
 METIS_ERRORS = {-2: "it refuses the graph", -3: "it has not enough memory", -4: "it met an error"}
 

@@ -17,7 +17,7 @@ from hpcgnn.partition.condense import condensed_order
 from hpcgnn.partition.metis import metis_parts
 from hpcgnn.partition.partition import row_blocks
 
-# 256 float32 columns of so many rows fill a first-level cache, a second-level one and a share of the third.
+# With 256 float32 columns, these numbers of rows fill a first-level cache, a second-level one and a share of the third.
 CAPACITIES = (64, 2048, 65536)
 ROUNDS = 3
 
@@ -51,9 +51,9 @@ def _numbered(cluster: np.ndarray) -> np.ndarray:
     return (np.cumsum(is_used, dtype=np.int32) - 1)[cluster]
 
 
-# 256 float32 columns of so many rows fill 2 MiB, the second-level cache of a core or two.
+# With 256 float32 columns, this number of rows fills 2 MiB, the second-level cache of a core or two.
 ROWS_A_CLUSTER = 2048
-# A quarter of that, so that rows which a cluster needs of others find room beside its own.
+# A quarter of that, so that the cache has room for rows of other clusters too.
 ROWS_A_CONDENSED_CLUSTER = 512
 
 
@@ -73,8 +73,8 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
         return inner_id[nested_order(*_checked_rows(dataset), dataset.num_nodes, inner_id)]
     arcs = inner_arcs(dataset, inner_id)
     if reorder == "rcm":
-        # It brings SciPy's own OpenBLAS, which other orders need not wait for, and which never ends its start where an
-        # address space is too small for it.
+        # The import loads SciPy's own OpenBLAS: other orders need not wait for it, and its start never ends if the
+        # address space is too small.
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
         return inner_id[reverse_cuthill_mckee(undirected(arcs), symmetric_mode=True)]

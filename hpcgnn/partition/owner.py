@@ -1,4 +1,4 @@
-"""Chooses the part that owns each node: by a partitioner, or as the user's array or file says.
+"""Chooses the part that owns each node: by a partitioner, or from the user's array or file.
 
 Partitioners: KaMinPar followed by a refinement (the default), METIS, streaming LDG, random, contiguous.
 """
@@ -47,7 +47,7 @@ def own_parts(partitioner: Any, owner: Any = None) -> Any:
 def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndarray:
     """Read the part of each node, (num_nodes,) int32, from a column of any library or a file.
 
-    A file is .npy, or text with one part per line in the order of nodes, or behind a node's id. ConfigError for another
+    A file is .npy, or text with one part per line in the order of nodes, or with lines id,part. ConfigError for another
     number of nodes, a part outside 0 .. num_parts - 1, or a part without a node; DatasetError for a file that is
     missing or malformed, or an unknown id.
     """
@@ -57,7 +57,7 @@ def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndar
         file = read_node_file(given, np.float64, SourceOptions())
         given = np.asarray(file.values) if hasattr(file.values, "shape") else file.values
         if file.ids is not None:
-            NodeRows(file.ids, str(file.path))      # refuses an id that the file names twice
+            NodeRows(file.ids, str(file.path))      # raises an error if the file names an id twice
             rows = NodeRows(np.arange(dataset.num_nodes) if dataset.node_name is None else dataset.node_name,
                             dataset.name)
             row = rows.find(file.ids, f"a row of {file.path.name} that leads")
@@ -83,8 +83,8 @@ def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndar
     return part.astype(np.int32)
 
 
-SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
-REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinement
+SLACK = 1.05     # largest ratio of a part to the mean in ldg; more even parts would cut many more edges
+REFINED_SLACK = 1.03     # the same ratio for the quantity that kaminpar balances, after its refinement
 
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
@@ -103,15 +103,15 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
     ----------
     dataset : GraphDataset    a directed graph is taken as undirected here
     partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
-        kaminpar minimizes cut edges, then the rows sent; metis minimizes rows sent, metis-cut cut edges
+        kaminpar minimizes cut edges, then the rows sent; metis minimizes the rows sent, metis-cut the cut edges
     balance : {"nodes", "edges", "both", "training"} or None
-        what parts have about equally much of: nodes, in-edges, EDGES_A_NODE x nodes + in-edges, or the work of `work`.
-        None: `default_balance`
+        quantity that all parts share about equally: nodes, in-edges, EDGES_A_NODE x nodes + in-edges, or the work of
+        `work`. None: `default_balance`
 
     Returns
     -------
     owner : (num_nodes,) int32, values < num_parts
-    refinement : Refinement   of kaminpar; None for other partitioners, and for a graph without edges
+    refinement : Refinement   counts of kaminpar's refinement; None for other partitioners, or a graph without edges
 
     Raises
     ------
@@ -131,7 +131,7 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
     if len(indices) == 0:     # nothing to minimize
         return contiguous_owners(dataset.num_nodes, num_parts), None
     weight = node_weight(dataset, balance, work)
-    progress(f"partitioning with {partitioner}", None)     # neither library says how far it is
+    progress(f"partitioning with {partitioner}", None)     # neither library reports its progress
     if partitioner == "kaminpar":
         return _refined_owners(indptr, indices, num_parts, seed, weight, dataset.name, progress)
     objective = "volume" if partitioner == "metis" else "cut"
@@ -184,7 +184,7 @@ def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, see
 
 
 def node_weight(dataset: GraphDataset, balance: str, work: TrainingWork | None = None) -> np.ndarray | None:
-    """What each node adds to its part's load, (num_nodes,) int64; None if all nodes weigh the same."""
+    """Weight that each node adds to its part's load, (num_nodes,) int64; None if all weigh the same."""
     if balance == "nodes":
         return None
     if balance == TRAINING:

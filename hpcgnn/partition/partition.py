@@ -1,7 +1,7 @@
 """Partition: the rows that one rank owns and needs, in local numbering; and how the rows it needs are found.
 
 Part p needs the sources of edges into its nodes that other parts own: its halo. Owner and user must list these rows in
-the same order, which is by part and then by ascending global id; digests of the lists tell whether they do.
+the same order: by part, then by ascending global id. Digests of the lists show whether they agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refines a partition: moves nodes between parts so that fewer rows are sent, under limits of load.
+"""Refines a partition: moves nodes between parts so that fewer rows are sent, within limits of load.
 
 Three rounds of moves: first parts may grow to FREEDOM times their limit, since full parts would refuse most moves; then
 overfull parts give nodes away where that costs least; then moves within the limit.
@@ -13,18 +13,18 @@ import numpy as np
 from hpcgnn._ext.refinement import PartNeighbors
 from hpcgnn.data.options import ProgressTask, SilentTask
 
-# Nodes may first crowd into parts so many times fuller than they may be in the end, and are moved out again where that
-# costs least: without such freedom, full parts would refuse most moves.
+# Factor by which parts may first exceed their limit, before nodes are moved out again where that costs least: without
+# this freedom, full parts would refuse most moves.
 FREEDOM = 2.0
-ROUNDS, RELIEVING_ROUNDS = 2, 3     # more find little
+ROUNDS, RELIEVING_ROUNDS = 2, 3     # more rounds improve little
 PASSES = 4     # steps of a refinement: counts, and three of moves
-# Parts are relieved to a little below their limit, so that a rest that no single move relieves still keeps it.
+# Parts are relieved to a little below their limit, to allow for an excess that no single move removes.
 MARGIN = 0.998
 
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """What a partition costs and how even it is, counted on the undirected graph."""
+    """Cost and evenness of a partition, counted on the undirected graph."""
 
     volume: int      # rows that cross: for each node, the other parts that have a neighbor
     num_cut_edges: int

@@ -1,4 +1,4 @@
-"""Importance of boundary nodes, and the numbers that tell a good partition from a bad one."""
+"""Importance of boundary nodes, and the numbers that show how good a partition is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.partition.partition import Halo, Partition
 
-IMPORTANCE_BINS = 200   # half a percentile each
+IMPORTANCE_BINS = 200   # half a percentile per bin
 
 
 def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
@@ -19,8 +19,8 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
     ranks 0, 0, 2, 3 and the importances 0, 0, 0.67, 1. If all in-degrees are equal, all importances are 0. Returns
     (num_nodes,) float32.
 
-    Reference: SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
-    which keeps the wide messages few.
+    Reference: SYLVIE, §IV-A. The paper leaves the rank of ties open: here ties get their lowest rank, which keeps wide
+    messages few.
     """
     pool = boundary_nodes(dataset.num_nodes, halos)
     importance = np.zeros(dataset.num_nodes, np.float32)
@@ -56,7 +56,7 @@ def boundary_nodes(num_nodes: int, halos: list[Halo]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """Sizes of one part, and what it sends."""
+    """Sizes of one part, and the rows it sends."""
 
     part: int
     num_inner: int

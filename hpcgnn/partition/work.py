@@ -1,7 +1,7 @@
-"""What each node costs a training, so that parts can get equal work.
+"""The cost of each node in training, so that parts can get equal work.
 
-A training pass computes only rows within reach of a training node, so nodes near them cost more. With 2 layers and one
-training node t, the last layer computes t alone, the first computes t and its in-neighbors.
+A training pass computes only rows within reach of a training node, so nodes near training nodes cost more. With 2
+layers and one training node t, the last layer computes t alone, the first computes t and its in-neighbors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.partition.choices import EDGES_A_NODE, EPOCHS_AN_EVALUATION
 from hpcgnn.partition.partition import row_blocks
 
-PASSES = 3              # an epoch's forward and backward pass cost about so many forward passes
-MOST_WEIGHT = 1 << 30   # of all nodes together: partitioners add weights up in 32 bits
+PASSES = 3              # an epoch's forward and backward pass cost about this many forward passes
+MOST_WEIGHT = 1 << 30   # of all nodes together: partitioners add up weights in 32 bits
 
 
 class _Arcs(NamedTuple):
@@ -26,23 +26,23 @@ class _Arcs(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """What a training computes, for parts that have equally much of it."""
+    """The work of a training, for parts with equal work."""
 
     num_layers: int
     owner: np.ndarray | None = None      # (num_nodes,) int32, parts of an earlier training
-    seconds: tuple[float, ...] = ()      # that each of these took for an epoch
+    seconds: tuple[float, ...] = ()      # seconds of each of these parts per epoch
 
     def weight(self, dataset: GraphDataset) -> np.ndarray:
-        """What each node costs, (num_nodes,) int64; see `training_weight`."""
+        """Cost of each node, (num_nodes,) int64; see `training_weight`."""
         in_degree = dataset.in_degree()
         hops = hops_to_loss(dataset.indptr, dataset.indices, dataset.train_mask, self.num_layers)
         cost = None
         if self.owner is not None:
-            # If parts were measured, a node's work counts as many seconds as work took in its earlier part.
+            # If parts were measured, a node's work is weighted by the seconds per unit of work of its earlier part.
             work = work_of_parts(in_degree, hops, self.num_layers, self.owner, len(self.seconds))
             seconds = np.array(self.seconds)
             mean = seconds.sum() / max(work.sum(), 1.0)
-            # Parts with nothing to compute say nothing of what work costs.
+            # Parts without work give no cost of work.
             cost = np.where(work > 0, seconds / np.maximum(work, 1.0) / mean, 1.0)[self.owner]
         return training_weight(in_degree, hops, self.num_layers, cost)
 
@@ -63,7 +63,7 @@ def layers_of_rows(hops: np.ndarray, num_layers: int) -> np.ndarray:
 
 def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
                     cost: np.ndarray | None = None) -> np.ndarray:
-    """What each node costs training and its evaluations, (num_nodes,) int64 >= 1, in all about MOST_WEIGHT at most.
+    """Cost of each node in training and its evaluations, (num_nodes,) int64 >= 1, in total about MOST_WEIGHT at most.
 
     A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers. `hops` come from
     `hops_to_loss` with num_layers hops; `cost` is measured seconds per unit of work over their mean.

@@ -1,4 +1,4 @@
-"""`Cluster`: what one node computes per second and how nodes are joined, read from a TOML file and checked.
+"""`Cluster`: a node's rates of work and the network between nodes, read from a TOML file and checked.
 
 `hpcgnn plan --measure` writes such a file.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from hpcgnn.errors import ConfigError
 from hpcgnn.registry import as_toml, read_toml
 
-# Keys of each table that must be there, and that may; [rates.PRECISION] has one table a precision.
+# Required and optional keys of each table; [rates.PRECISION] is one table per precision.
 NODE, NODE_MAY = ("ranks", "process_bytes", "step_seconds"), ("memory_bytes", "processor", "measured")
 WITHIN = ("within_latency_seconds", "within_bytes_per_second")
 BETWEEN = ("between_latency_seconds", "between_bytes_per_second", "nic_bytes_per_second")
@@ -29,7 +29,7 @@ AGAIN = "hpcgnn plan --measure FILE writes a file with all of them"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a rank computes per second in one precision, while all ranks of its node compute."""
+    """A rank's rates in one precision, while all ranks of its node compute."""
 
     # map_flops, gradient_flops: of rows times weights, and of gradients of weights
     map_flops: float
@@ -57,10 +57,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class Network:
-    """How long a message takes; None where a file does not say. Rank r is on node r // ranks_per_node."""
+    """Seconds of messages; None if the file does not state it. Rank r is on node r // ranks_per_node."""
 
     ranks_per_node: int
-    # within_latency, between_latency: seconds of a message within a node and between nodes, beside its bytes
+    # within_latency, between_latency: seconds of a message within a node and between nodes, in addition to its bytes
     within_latency: float | None = None
     # within_rate, between_rate: bytes per second of one message
     within_rate: float | None = None
@@ -79,25 +79,25 @@ class Cluster:
     # pack, unpack: one of CODES -> values per second
     pack: dict[str, float]
     unpack: dict[str, float]
-    process_bytes: float                 # of a rank before it reads its part: Python, libraries, MPI
-    step_seconds: float                  # of a step beside its kernels
-    memory_bytes: float | None = None    # of a node
+    process_bytes: float                 # memory of a rank before it reads its part: Python, libraries, MPI
+    step_seconds: float                  # seconds of a step outside its kernels
+    memory_bytes: float | None = None    # memory of a node
     about: dict[str, str] = field(default_factory=dict)
 
     def rates_of(self, precision: str) -> Rates:
-        """The rates in a precision. Raises ConfigError where the file has none."""
+        """The rates in a precision. Raises ConfigError if the file has none."""
         if precision not in self.rates:
             raise ConfigError(f"{self.name} has no table [rates.{precision}]; {AGAIN}, with --precision {precision}")
         return self.rates[precision]
 
     def rate_of(self, code: str, action: str) -> float:
-        """Values per second of a code for "pack" or "unpack". Raises ConfigError where the file has none."""
+        """Values per second of a code for "pack" or "unpack". Raises ConfigError if the file has none."""
         if code not in getattr(self, action):
             raise ConfigError(f"{self.name} has no {action}.{code}; {AGAIN}")
         return getattr(self, action)[code]
 
     def check_network(self, num_parts: int) -> None:
-        """Raise ConfigError where the file does not say how the ranks of a run are joined."""
+        """Raise ConfigError if the file does not describe the network between the ranks of a run."""
         ranks, network = min(num_parts, self.network.ranks_per_node), self.network
         needed = {} if ranks == 1 else dict(zip(WITHIN, (network.within_latency, network.within_rate), strict=True))
         if num_parts > ranks:
@@ -105,7 +105,7 @@ class Cluster:
         for key, value in needed.items():
             if value is None:
                 raise ConfigError(f"{self.name}: network.{key} is missing, which {num_parts} ranks at "
-                                  f"{network.ranks_per_node} a node need; add it")
+                                  f"{network.ranks_per_node} per node need; add it")
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.planning.cluster import Network
 
-EAGER_BYTES = 4096      # of a short message, that MPI sends without asking: Open MPI's limit within a node is this
+EAGER_BYTES = 4096      # shorter messages are sent by MPI without asking; this is Open MPI's limit within a node
 
 
 def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
@@ -21,7 +21,7 @@ def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.
     """Seconds until an exchange has ended on all ranks, if nobody waits for a late partner: a lower bound.
 
     A rank's rounds follow each other; each takes the longer of its message out and its message in. Short messages leave
-    before they are asked for and travel beside all others. All messages that leave a node, or come to it, share its
+    before they are requested, and travel at the same time as all others. All messages from or to a node share its
     network interface. The slowest rank, message or interface counts.
 
     Parameters
@@ -35,7 +35,7 @@ def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.
         return 0.0
     alone = message_seconds(source, destination, num_bytes, network)
     in_turn = np.where(num_bytes > EAGER_BYTES, alone, 0.0)
-    # A round of a rank: what it sends to the rank so many places on, and what comes from as many places back.
+    # A round of a rank: one message to the rank i places on, and one from the rank i places back.
     offset = (destination - source) % num_ranks
     place, which = np.unique(np.concatenate([source * num_ranks + offset, destination * num_ranks + offset]),
                              return_inverse=True)
@@ -88,12 +88,12 @@ NOBODY = -1
 
 def simulate_exchange(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                       network: Network) -> np.ndarray:
-    """Time when each rank has all its messages out and in, (num_ranks,) seconds; all start at 0.
+    """Time at which each rank has sent and received all its messages, (num_ranks,) seconds; all start at 0.
 
     Round i of rank r sends to r + i and receives from r - i, and is posted when round i - 1 has ended; rounds without
     bytes are left out. A long message begins when both sides have posted it, a short one when its sender has. Messages
-    between nodes take turns at the interface of the node that they leave, and of the node that they come to. Parameters
-    are as in `exchange_seconds`.
+    between nodes take turns at the interfaces of the sending and the receiving node. Parameters are as in
+    `exchange_seconds`.
     """
     is_sent = num_bytes > 0
     source, destination, num_bytes = source[is_sent], destination[is_sent], num_bytes[is_sent]
@@ -128,7 +128,7 @@ class _Exchange:
         self._out_free, self._in_free = [0.0] * num_nodes, [0.0] * num_nodes
         self._is_short = (num_bytes <= EAGER_BYTES).tolist()
         self._posted: list[float | None] = [None] * num       # when the first side of a long message was posted
-        self._arrived: list[float | None] = [None] * num      # when a short message will be there, or is wanted
+        self._arrived: list[float | None] = [None] * num      # when a short message arrives, or is requested
         self._events: list[tuple[float, int]] = []
         self._to_post: list[tuple[int, float]] = []           # rounds whose predecessor has ended, and when
 

@@ -18,11 +18,11 @@ from hpcgnn.shards.reader import read_graph_info, read_partition
 class PlannedGraph:
     """A whole graph."""
 
-    dataset: GraphDataset              # of shards without features and labels
+    dataset: GraphDataset              # without features and labels if it comes from shards
     num_features: int
     num_classes: int
-    owner: np.ndarray | None = None    # (num_nodes,) int32, of shards, the part of every node; else None
-    own_parts: int = 0                 # of shards; else 0
+    owner: np.ndarray | None = None    # (num_nodes,) int32, for shards the part of every node; else None
+    own_parts: int = 0                 # for shards their number of parts; else 0
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
 
     Raises
     ------
-    ConfigError                   it is neither
+    ConfigError                   `source` is neither
     DatasetError, ShardError      it can't be read
     """
     if source.partition(":")[0] in LOADERS:

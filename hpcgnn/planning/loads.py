@@ -1,6 +1,6 @@
-"""`PartLoads`: what each part of a graph computes and sends in a training pass, counted from the owners of its nodes.
+"""`PartLoads`: the work and messages of each part in a training pass, counted from the owners of the nodes.
 
-What an exchange sends is the same to the row as in a training.
+The rows of an exchange are exactly the rows of a training.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Pairs:
     # source, destination: (n,) int64, parts, ascending by source; each pair that shares a row once
     source: np.ndarray
     destination: np.ndarray
-    # (n, num_hops + 1) int64, of them, rows at most 0, 1, .. hops from the loss through `destination`
+    # (n, num_hops + 1) int64, rows at most 0, 1, .. hops from the loss through `destination`
     rows_within: np.ndarray
-    rows: np.ndarray           # (n,) int64, all of them
+    rows: np.ndarray           # (n,) int64, all rows
 
     def where(self, is_kept: np.ndarray) -> Pairs:
         return Pairs(*(getattr(self, own.name)[is_kept] for own in fields(self)))
@@ -42,10 +42,10 @@ class PartLoads:
     num_edges: np.ndarray
     rows_within: np.ndarray            # (num_parts, num_hops + 1) int64, inner rows at most 0, 1, .. hops from the loss
     arcs_within: np.ndarray            # edges into such rows, in the same shape
-    far_arcs_within: np.ndarray        # of these, edges from halo rows
+    far_arcs_within: np.ndarray        # those edges that come from halo rows
     central_arcs_within: np.ndarray    # of arcs_within, edges into rows without a halo neighbor
     pairs: Pairs
-    # what is sent where ranks of a node share rows, see `count_shared_pairs`; None: they don't, or it is unknown
+    # rows sent if ranks of a node share rows, see `count_shared_pairs`; None: not shared, or unknown
     shared: Pairs | None = None
 
     @property
@@ -56,7 +56,7 @@ class PartLoads:
 
 def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, owner: np.ndarray, num_parts: int,
                 num_hops: int, hops: np.ndarray | None = None) -> PartLoads:
-    """Count what the parts of a graph compute and send, in 8 bytes per edge of a block.
+    """Count the work and the sent rows of a graph's parts, in 8 bytes per edge of a block.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
 
 def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray, owner: np.ndarray,
                        ranks_per_node: int, loads: PartLoads) -> Pairs:
-    """Count what parts send if those of a node share rows.
+    """Count the rows sent between parts if the parts of a node share rows.
 
-    Each row of another node comes once, to one of its readers, and none comes from the own node.
+    Each row of another node is sent once, to one of its readers; no row is sent within a node.
 
     Parameters
     ----------
     hops, owner : as in `count_loads`, every node owned
     ranks_per_node : int      part p is on node p // ranks_per_node
-    loads : PartLoads         of the same parts
+    loads : PartLoads         loads of the same parts
     """
     owner = owner.astype(np.int64)
     node, num_parts, found = owner // ranks_per_node, loads.num_parts, []
@@ -109,7 +109,7 @@ def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
         is_far = node[sources] != node[target]
         found.append(_count_pairs(sources[is_far], target[is_far], owner, node, hops, num_parts, loads.num_hops))
     by_node = _sorted_by_source(_joined(found, loads.num_hops))
-    # Readers of an owner's rows on a node, by owner and node, and of them the one that `compute_node` takes.
+    # Readers of an owner's rows on a node, by owner and node, and the one among them that `compute_node` takes.
     readers = loads.pairs.where(loads.pairs.source // ranks_per_node != loads.pairs.destination // ranks_per_node)
     groups = readers.source * num_parts + readers.destination // ranks_per_node
     known, first, counts = np.unique(groups, return_index=True, return_counts=True)
@@ -120,7 +120,7 @@ def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
 
 def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
                 owner: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    # With `owner`, no part is cut in two.
+    # With `owner`, no block ends inside a part.
     degree = indptr[rows + 1] - indptr[rows]
     end, first = np.cumsum(degree), 0
     ends_part = np.arange(1, len(rows) + 1) if owner is None else np.append(

@@ -20,7 +20,7 @@ from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
 
 ADDRESSES = 1 << 56
-EPOCHS = 2      # the first ones; of those after an evaluation one is like another
+EPOCHS = 2      # the first epochs; after an evaluation all epochs are alike
 
 Piece = tuple[int, int]
 
@@ -28,14 +28,14 @@ Piece = tuple[int, int]
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
     """Bytes of each of KINDS, (num_parts,) each.
 
-    - `reading`: what the part takes while it is read, above what training takes in its place later.
-    - `structure`: edges, and where the rows of messages lie.
+    - `reading`: memory of the part while it is read, beyond the memory that training later uses in its place.
+    - `structure`: edges, and the places of rows in messages.
     - `features`: with the halo rows.
     - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
       chunks.
-    - `shared_rows`: what a rank sees of the table that the ranks of its node share.
+    - `shared_rows`: a rank's pages of the table that the ranks of its node share.
 
-    `loads.shared` pairs are sent where the method shares the rows of a node.
+    `loads.shared` pairs are sent if the method shares the rows of a node.
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
     sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
@@ -79,12 +79,12 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 
 @dataclass(frozen=True)
 class RankSize:
-    """What a rank holds and exchanges."""
+    """Sizes of a rank's rows and exchanges."""
 
     layers: list[Layer]                                         # with this rank's numbers in their arrays
     num_inner: int
     num_halo: int
-    num_own: int  # inner rows that other ranks of the node read, where they share rows; else 0
+    num_own: int  # inner rows that other ranks of the node read, if they share rows; else 0
     message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
     full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
     is_asynchronous: bool
@@ -173,7 +173,7 @@ class _Run:
 
     def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None,
                   before: Piece | None) -> Piece | None:
-        # Only the gradient of the rows that went in is left.
+        # At the end only the gradient of the input rows is left.
         has_self = self._size.maps_a_layer == 2
         if layer.number == 0:
             if layer.maps_first:
@@ -205,12 +205,12 @@ class _Run:
         return of_rows
 
     def _fetch(self, exchange: Exchange, layer: Layer, num_rows: int, is_training: bool) -> Piece | None:
-        # Where all rows come as they are stored, they are read where they arrived.
+        # If all rows arrive as they are stored, they are read in the receive buffer.
         bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
         is_asynchronous = is_training and self._rank.is_asynchronous
         sent, read = self._send(exchange, bytes_of, is_asynchronous)
         own, far = self._take(self._rank.num_own, exchange.dim), None
-        has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # told by their arcs, not by rows
+        has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # judged by their edges, not by rows
         is_early = is_training or has_central
         sums = self._take(num_rows, exchange.dim) if is_early else None
         if has_central:
@@ -235,10 +235,10 @@ class _Run:
 
     def _send(self, exchange: Exchange, bytes_of: Callable[[Exchange], tuple[float, float]],
               is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
-        # Returns the message that leaves and, if asynchronous, the one of an epoch ago that is read now.
+        # Returns the message that is sent and, if asynchronous, the message of an epoch ago that is read now.
         place = exchange if is_asynchronous else None
         before = self._received.pop(place, None)
-        if not is_asynchronous:      # a later exchange's message may lie where an earlier one's lay
+        if not is_asynchronous:      # a later exchange's message may take the memory of an earlier one
             self._free(before)
             before = None
         sent, self._received[place] = map(self._take_bytes, bytes_of(exchange))
@@ -268,22 +268,22 @@ class _Run:
 
 KINDS = ("process", "reading", "features", "structure", "weights", "activations", "gradients", "halo_rows", "messages",
          "shared_rows", "method_state")
-ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay of each
+ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay per weight
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, ends of both orders, a scale
-BYTES_A_LISTED_ROW = 16    # of a message: its id, where it lies here, its place in the whole list
-BYTES_A_PLACE = 17         # of it in the message: two offsets and its width
+BYTES_A_LISTED_ROW = 16    # per row of a message: its id, its local row, its place in the whole list
+BYTES_A_PLACE = 17         # per row: its place in the message, two offsets and its width
 BYTES_A_NODE = 11          # labels and masks
-BYTES_OF_MOMENTS = 8       # of a normalized row
+BYTES_OF_MOMENTS = 8       # per normalized row
 FLOAT = 4
 PAGE_BYTES = 4096
-COPIES_OF_STATE = 2        # the messages that the next epoch reads, and what a checkpoint says of them
+COPIES_OF_STATE = 2        # the messages that the next epoch reads, and their copy for a checkpoint
 
 
 def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
     """Bytes of lists of rows, one per number of hops to the loss, and of the rows' places in messages.
 
-    Counts messages to send and to receive, of a training pass and of an evaluation, which sends all rows.
+    Counts messages to send and to receive, in a training pass and in an evaluation, which sends all rows.
     """
     def of_ends(rows: np.ndarray) -> np.ndarray:
         return sum(_sums_of_ends(sent, rows, loads.num_parts))
@@ -300,8 +300,8 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
 
     Parameters
     ----------
-    sent : Pairs                   of the messages
-    own : (num_parts,) number      inner rows that other ranks of the node read, where they share rows; else 0
+    sent : Pairs                   rows of the messages
+    own : (num_parts,) number      inner rows that other ranks of the node read, if they share rows; else 0
     """
     full = replace(messages, bits=8 * size.item_bytes, share=1.0, rotated=())
     exchanges, parts, layers = list(exchanges_of(size)), loads.num_parts, size.layers(loads)
@@ -354,9 +354,9 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
     for layer in layers:
         if not layer.maps_first:
             kept = kept + item * layer.rows_out * layer.in_dim
-        elif layer.number == 0:      # the masked rows, of the input halo rows too
+        elif layer.number == 0:      # the masked rows, also the input's halo rows
             kept = kept + item * layer.in_dim * (layer.rows_in + loads.num_halo)
-        kept = kept + item * layer.rows_out * layer.out_dim      # what normalization and ReLU read, or the loss
+        kept = kept + item * layer.rows_out * layer.out_dim      # rows that normalization and ReLU read, or the loss
     return kept
 
 

@@ -18,7 +18,7 @@ from hpcgnn.planning.loads import Pairs
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
-PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # of a row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
+PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
 KNOWN = ("vanilla", "uniform", "pipegcn", "bns")
 
 
@@ -29,7 +29,7 @@ class Messages:
     name: str                             # METHOD or METHOD:BITS
     bits: int                             # width of every row
     share: float = 1.0  # share of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
-    is_asynchronous: bool = False         # rows are those of the epoch before, so nobody waits for messages
+    is_asynchronous: bool = False         # rows come from the epoch before, so nobody waits for messages
     rotated: tuple[str, ...] = ()         # directions with rotated rows, of 1 to 8 bits
     least_rotated: int = LEAST_ROTATED    # fewest columns of a rotated row
 
@@ -72,7 +72,7 @@ def parse_method(text: str, size: ModelSize) -> Messages:
         raise ConfigError(f"method must be one of {', '.join(KNOWN)}, uniform with its bits as in uniform:8, found "
                           f"{name!r}")
     if name not in KNOWN:
-        raise ConfigError(f"what {name} sends is decided while it trains, by losses and rows; plan uniform:1 to "
+        raise ConfigError(f"{name} decides its widths in training, by losses and rows; plan uniform:1 and "
                           "uniform:8, between which it lies, or run hpcgnn train --dry-run")
     if bool(colon) != (name == "uniform"):
         raise ConfigError(f"method {text} can't be planned: write uniform:BITS, and {name} without bits"

@@ -1,4 +1,4 @@
-"""`ModelSize`: the layers of a model as numbers, and what each of its passes computes and sends for each part.
+"""`ModelSize`: the layers of a model as numbers, and the work and exchanges of its passes for each part.
 
 It follows `hpcgnn.nn.neighborhood` step by step.
 """
@@ -25,14 +25,14 @@ class Layer:
     number: int            # from 0
     in_dim: int
     out_dim: int
-    # rows_in, rows_out: (num_parts,) int64, inner rows that a training pass needs of its input, and computes
+    # rows_in, rows_out: (num_parts,) int64, inner rows that a training pass reads, and that it computes
     rows_in: np.ndarray
     rows_out: np.ndarray
-    # arcs, far_arcs, central_arcs: (num_parts,) int64, edges into the rows that come out
+    # arcs, far_arcs, central_arcs: (num_parts,) int64, edges into the computed rows
     arcs: np.ndarray
     far_arcs: np.ndarray
     central_arcs: np.ndarray
-    reach: int             # hops from the rows that come in to the loss
+    reach: int             # hops from the input rows to the loss
 
     @property
     def maps_first(self) -> bool:
@@ -49,12 +49,12 @@ class Layer:
 class ModelSize:
     """A stack of linear convolutions as hpcgnn trains it."""
 
-    model: str                 # of MODELS; ConfigError for another one
+    model: str                 # one of MODELS, else ConfigError
     in_dim: int
     hidden_dim: int
     out_dim: int
     num_layers: int
-    precision: str = "fp32"    # of ITEM_BYTES
+    precision: str = "fp32"    # key of ITEM_BYTES
     has_dropout: bool = True
     has_norm: bool = True      # LayerNorm after every hidden layer
 
@@ -83,7 +83,7 @@ class ModelSize:
         return norms + sum(self.maps_a_layer * left * right + right for left, right in pairwise(self.dims))
 
     def layers(self, loads: PartLoads) -> list[Layer]:
-        """The layers with what a training pass computes of each."""
+        """The layers with the rows and edges that a training pass computes in each."""
         loops = loads.rows_within if self.model == "gcn" else np.zeros_like(loads.rows_within)
         found = []
         for number, (left, right) in enumerate(pairwise(self.dims)):
@@ -97,7 +97,7 @@ class ModelSize:
 
 @dataclass
 class Work:
-    """What a training pass computes, by kind; each entry has one number per part."""
+    """Work of a training pass, by kind; each entry has one number per part."""
 
     maps: np.ndarray
     gradients: np.ndarray
@@ -127,7 +127,7 @@ def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
 
 
 def work_of(size: ModelSize, loads: PartLoads) -> Work:
-    """Count what a training pass of every part computes."""
+    """Count the work of a training pass of every part."""
     none = np.zeros(loads.num_parts)
     work = Work(*(none.copy() for _ in range(5)))
     for layer in size.layers(loads):
@@ -139,8 +139,8 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
 
 
 def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    # As `AggregateFirst`: rows are dropped where they arrive, and again in the backward. Rows for a weight of the row
-    # itself are recomputed there.
+    # As `AggregateFirst`: dropout masks rows where they arrive, and again in the backward. The backward also recomputes
+    # the rows that the row's own weight reads.
     is_input, product = layer.number == 0, 2 * layer.rows_out * layer.in_dim * layer.out_dim
     work.maps += product * size.maps_a_layer
     work.gradients += product * size.maps_a_layer
@@ -160,7 +160,8 @@ def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: Par
 
 
 def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    # As `MapFirst`: rows come dropped, and are recomputed in the backward. Halo rows of the input are mapped here too.
+    # As `MapFirst`: rows arrive with dropout applied, and are recomputed in the backward. Halo rows of the input are
+    # mapped here too.
     is_input, one = layer.number == 0, 2 * layer.in_dim * layer.out_dim
     mapped = layer.rows_in + (loads.num_halo if is_input else 0)
     of_self = layer.rows_out if size.maps_a_layer == 2 else 0

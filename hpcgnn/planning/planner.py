@@ -114,7 +114,7 @@ DEFAULT_PARTS = (4, 16, 64, 256, 1024)
 
 @dataclass(frozen=True)
 class Choices:
-    """What is planned; see `hpcgnn plan --help`."""
+    """Choices for a plan; see `hpcgnn plan --help`."""
 
     parts: list[int] | None        # None: the parts of the shards, or DEFAULT_PARTS
     methods: tuple[str, ...]
@@ -136,10 +136,10 @@ class Choices:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that was predicted."""
+    """All predictions."""
 
     graph: str
-    sizes: GraphSizes                # of the graph that is planned for
+    sizes: GraphSizes                # sizes of the planned graph
     size: ModelSize
     cluster: Cluster
     choices: Choices
@@ -147,13 +147,13 @@ class Plan:
     cut_seconds: dict[int, float]    # parts -> seconds in which this machine cut the graph
     best: Prediction
     reasons: list[str]
-    remarks: list[str]               # how good the numbers are
+    remarks: list[str]               # how reliable the numbers are
 
 
 class Cutter:
-    """Cuts a graph, or a region of it, into parts and counts what these compute and send.
+    """Cuts a graph, or a region of it, into parts and counts their work and messages.
 
-    `share` of the nodes is cut; it is raised where a number of parts needs more.
+    `share` of the nodes is cut; it is raised if a number of parts needs more.
     """
 
     def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray, ranks_per_node: int):
@@ -192,10 +192,10 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
              share: float) -> list[str]:
     ways = dict.fromkeys(one.source for one in predictions)
     texts = {
-        "shards": "rows and bytes are those of the shards, exact to the byte but for bns, whose rows are drawn",
-        "cut": "rows and bytes are those of parts that were cut now; preprocess with the same partitioner, balance and "
+        "shards": "rows and bytes come from the shards, exact to the byte except for bns, which draws its rows",
+        "cut": "rows and bytes come from parts that were cut now; preprocess with the same partitioner, balance and "
                "seed makes the same",
-        "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more where few parts need "
+        "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more if few parts need "
                   "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
                   "which parts share a node are assumed, and no rows are shared in a node, which saves bytes",
         "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its arcs "

@@ -13,12 +13,12 @@ from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds
 
-LEAST_EFFICIENCY = 0.5     # of the cheapest plan's rank-seconds over a plan's, below which more ranks are not worth it
+LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What an epoch sends."""
+    """Rows and bytes that an epoch sends."""
 
     rows: np.ndarray       # (n,) float64, rows of each pair's widest exchange, forward
     by_pair: np.ndarray    # (n,) float64, bytes from one rank to another in an epoch, of pairs that share a row
@@ -66,12 +66,12 @@ class Prediction:
 
     @property
     def rank_seconds(self) -> float:
-        """What an epoch costs: its seconds times its ranks."""
+        """Cost of an epoch: its seconds times its ranks."""
         return self.num_parts * self.seconds.epoch
 
 
 def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
-    """Predict one run; its ranks share the rows of their nodes where these are known. Errors as in `epoch_seconds`."""
+    """Predict one run; its ranks share the rows of their nodes if these are known. Errors as in `epoch_seconds`."""
     memory = memory_of(size, loads, messages, cluster)
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
@@ -81,7 +81,7 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:
-    """Count what an epoch sends from each rank to each; exact if the method draws no rows."""
+    """Count the bytes of an epoch from each rank to each; exact if the method draws no rows."""
     pairs, num_parts, exchanges = loads.pairs, loads.num_parts, list(exchanges_of(size))
     place = [pairs.source * num_parts + pairs.destination, pairs.destination * num_parts + pairs.source]
     pair = np.unique(np.concatenate(place))
@@ -118,7 +118,7 @@ def _reasons(chosen: Prediction, cheapest: Prediction, predictions: list[Predict
     share = chosen.seconds.of_slowest
     travel = 100 * (share["within"] + share["between"] + share["pack"]) / chosen.seconds.epoch
     cost = chosen.rank_seconds / cheapest.rank_seconds
-    lines = [f"{chosen.num_parts} ranks with {chosen.messages.name}: {chosen.seconds.epoch:.3g} s an epoch, "
+    lines = [f"{chosen.num_parts} ranks with {chosen.messages.name}: {chosen.seconds.epoch:.3g} s per epoch, "
              f"{travel:.0f} % of it for messages, and {cost:.2f} times the rank-seconds of the cheapest run, "
              f"{cheapest.num_parts} with {cheapest.messages.name}"]
     faster = [one for one in predictions if one.fits and one.seconds.epoch < chosen.seconds.epoch]

@@ -1,7 +1,7 @@
-"""Loads that are estimated: of many parts from a region of the graph, and of a larger graph from a smaller one.
+"""Estimates loads: of many parts from a region of the graph, and of a larger graph from a smaller one.
 
-A region is one part of a coarse cut, which is cut again. Each of its parts is one that the whole graph's cut might
-have, and all rows that it needs are counted.
+A region is one part of a coarse cut, which is cut again. Each of its parts could be a part of the whole graph's cut,
+and all rows that it needs are counted.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def _times(amount: np.ndarray, factor: float) -> np.ndarray:
     return np.round(amount * factor).astype(np.int64)
 
 
-MOST_ARCS = 2e8       # of a graph that is cut as a whole
-FEWEST_PARTS = 4      # of a region
+MOST_ARCS = 2e8       # most edges of a graph that is cut as a whole
+FEWEST_PARTS = 4      # fewest parts of a region
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import Exchange, ModelSize, exchanges_of, work_of
 
 STAGES = ("products", "sums", "passes", "pack", "within", "between", "allreduce", "step")
-SUM_BYTES = 4      # of a weight's gradient
+SUM_BYTES = 4      # per weight in the sum of gradients
 POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgnn.graph.hop.BLOCKS`
 
 
@@ -21,8 +21,9 @@ POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgn
 class EpochSeconds:
     """Seconds of an epoch."""
 
-    by_stage: dict[str, np.ndarray]  # of STAGES -> (num_parts,) float64; of an exchange what is not hidden behind sums
-    exchange: float                    # of all exchanges until the last rank has ended, hidden or not, as simulated
+    # one of STAGES -> (num_parts,) float64; exchange stages count only what sums do not hide
+    by_stage: dict[str, np.ndarray]
+    exchange: float                    # all exchanges until the last rank has ended, hidden or not, simulated
     closed_form: float                 # the same by the closed form
 
     @property
@@ -63,7 +64,8 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
         total, closed = total + float(whole.max()), closed + formula
         if messages.is_asynchronous:
             continue
-        # A processor copies what stays in its node; what leaves it travels while rows are summed, round by round.
+        # A processor copies messages within its node; messages to other nodes travel while rows are summed, round by
+        # round.
         between = np.maximum(whole - within, 0)
         hidden = np.minimum(between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
                             windows.get((exchange.layer, exchange.is_backward), none))
@@ -71,7 +73,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
     summing = sum_seconds(SUM_BYTES * size.num_weights, loads.num_parts, cluster.network)
     by_stage = {**computing, "pack": packing, "within": near, "between": far, "allreduce": none + summing,
                 "step": none + cluster.step_seconds}
-    if messages.is_asynchronous:      # messages have an epoch's time, and what is longer counts
+    if messages.is_asynchronous:      # messages may take as long as the rest of the epoch; only the excess counts
         by_stage["between"] = np.maximum(total - sum(by_stage.values()), 0)
     return EpochSeconds({stage: by_stage[stage] for stage in STAGES}, total, closed)
 

@@ -38,7 +38,7 @@ def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
 def hash_clusters(cluster: np.ndarray) -> str:
     """Digest of the cluster of every node, (num_nodes,) int32.
 
-    It is no part of the fingerprint: a model trained in steps over one clustering fits the graph under any other.
+    It is not part of the fingerprint: a model trained in steps over one clustering fits the graph under any other.
     """
     digest = _begin("clusters", len(cluster))
     _add(digest, cluster, "<i4")
@@ -95,7 +95,7 @@ FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; t
 
 @dataclass(frozen=True)
 class FeatureStorage:
-    """How features lie in a part file.
+    """How features are stored in a part file.
 
     form : {"float32", "float16", "package"}
     is_compressed : bool      float values in chunks compressed with lzf, not in one piece
@@ -118,7 +118,7 @@ class FeatureStorage:
 
 
 class FloatFeatures:
-    """Rows of float32 or float16 as one array, in chunks compressed with lzf where few values are not zero."""
+    """Rows of float32 or float16 as one array, in chunks compressed with lzf if few values are not zero."""
 
     @staticmethod
     def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:

@@ -1,8 +1,8 @@
 """The folder that shards are written to: one writer at a time, and new shards replace old ones at once.
 
 New files are written in a hidden folder inside. Renaming it to `.arrived` is the one step that replaces the old shards:
-readers look there first. Afterwards files are moved out and old ones removed; if that is interrupted, the next writer
-ends it.
+readers look there first. Afterwards files are moved out and old ones removed; if this is interrupted, the next writer
+completes it.
 
 A `Crew` is the ranks that make shards together. `Stages` keep what an interrupted run has finished (owners, orders of
 rows) in another hidden folder, for the next run on the same graph.
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Crew:
-    """Ranks at the same work: here one process alone, in hpcgnn.library.preprocess those of a communicator."""
+    """Ranks that work together: here a single process; in hpcgnn.library.preprocess the ranks of a communicator."""
 
     rank, size = 0, 1
 
@@ -48,11 +48,11 @@ class Crew:
         return step()
 
     def share(self, value: Any) -> Any:
-        """Collective: what rank 0 passes."""
+        """Collective: the value that rank 0 passes."""
         return value
 
     def gather(self, value: Any) -> list:
-        """Collective: what all ranks pass, by rank."""
+        """Collective: the values that all ranks pass, by rank."""
         return [value]
 
 
@@ -142,8 +142,8 @@ def _replace_shards(folder: Path, staging: Path) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    # Move arrived shards out, remove those they replace, and what killed runs left behind. graph.h5 moves last: as
-    # long as parts lie in `.arrived`, it names their run.
+    # Move arrived shards out; remove the shards they replace, and files of killed runs. graph.h5 moves last: as long as
+    # parts lie in `.arrived`, it names their run.
     arrived = folder / ARRIVED
     if (arrived / GRAPH_FILE).exists():
         parts = sorted(path.name for path in arrived.glob(PART_PATTERN))
@@ -171,7 +171,7 @@ def _locked(folder: Path) -> Iterator[None]:
             raise ShardError(f"another hpcgnn preprocess writes to {folder} now; wait for it, or choose another "
                              "--out") from reason
         except OSError as reason:
-            # A file system without locks says so in words of its own: EBADF for a folder on NFS, 524 on Cray's DVS.
+            # File systems without locks report various errors: EBADF for a folder on NFS, 524 on Cray's DVS.
             print(f"{folder} is on a file system without locks ({reason_of(reason)}); start no second preprocess on it",
                   file=sys.stderr)
         yield
@@ -198,7 +198,7 @@ class Stages:
     progress: Progress
 
     def result(self, name: str, make: Callable[[], Made]) -> Made:
-        """What an interrupted run has kept under this name and key; else what `make` returns, which is kept.
+        """The result that an interrupted run kept under this name and key; else the result of `make`, which is kept.
 
         Raises ShardError if the disk is full.
         """
@@ -238,7 +238,8 @@ def kept_stages(crew: Crew, out_dir: Path, dataset: GraphDataset | None, options
                 progress: Progress) -> Iterator[Stages]:
     """Collective: the stages of a run, which stay if it is killed and go when it ends in order.
 
-    `dataset` is None on ranks other than 0. `options` holds all that decides the stages, beside the graph and versions.
+    `dataset` is None on ranks other than 0. `options` holds everything that decides the stages, apart from the graph
+    and versions.
     """
     key = by_leader(crew, lambda: _key_of(dataset, options))
     folder = None if key is None else out_dir / FOLDER

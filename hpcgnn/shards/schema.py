@@ -1,4 +1,4 @@
-"""Names what a folder of shards holds (files, versions, arrays, see docs/shards.md), and checks types and shapes."""
+"""Names the files, versions and arrays of a folder of shards (see docs/shards.md), and checks types and shapes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_layout(file: h5py.Group, path: Path, layout: Layout, advice: str = AGA
 
 
 GRAPH_VERSION = 3
-GRAPH_VERSION_OF_MORE = 4  # of a graph.h5 that says more: targets, names of classes, weights of edges, ids, clusters
+GRAPH_VERSION_OF_MORE = 4  # for a graph.h5 with more: targets, names of classes, weights of edges, ids, clusters
 GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # of a part file with features in packages; all else in it is of format 2
@@ -81,7 +81,7 @@ PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
-# What a part file has where graph.h5 says so: two arrays, and an array or a group of texts.
+# Parts of a part file that graph.h5 announces: two arrays, and an array or a group of texts.
 EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
 WHAT_WAS_READ = "what_was_read"     # an attribute of graph.h5 that shards of earlier versions lack
 TASKS = ("classes", "multi-label", "regression")
@@ -102,7 +102,7 @@ def part_version(feature_format: str) -> int:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where shards come from.
+    """The origin of shards.
 
     source : str             the source's specification, e.g. "ogb:ogbn-products"
     settings : dict          every setting of the command that made them: name -> str, number, bool or None
@@ -116,10 +116,10 @@ class Provenance:
 
 @dataclass(frozen=True, repr=False)
 class GraphInfo:
-    """What graph.h5 says of the whole graph.
+    """The facts in graph.h5 about the whole graph.
 
     run_id : str             32 hexadecimal digits drawn once per run of preprocess; each part file repeats it
-    name : str               of the dataset
+    name : str               name of the dataset
     num_edges, num_classes : int       edges are directed; num_classes of a regression is the number of its targets
     feature_dtype : {"float32", "float16", "package"}     how features are stored
     statistics : tuple of PartitionStatistics     one per part; a dict with the rank's own if ranks share
@@ -163,7 +163,7 @@ class GraphInfo:
             object.__setattr__(self, "task", "multi-label")
 
     def __repr__(self) -> str:
-        return (f"GraphInfo({self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} arcs, {self.num_features:,} "
+        return (f"GraphInfo({self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features:,} "
                 f"features, {self.task} of {self.num_classes:,}; {self.num_train:,} train, {self.num_val:,} val, "
                 f"{self.num_test:,} test; {self.num_parts} parts)")
 

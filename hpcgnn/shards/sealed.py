@@ -1,4 +1,4 @@
-"""Sealed HDF5 files: written whole or not at all, and checked before anything in them is believed.
+"""Sealed HDF5 files: written completely or not at all, and checked before their content is used.
 
 A file starts with its seal, 512 bytes of text that name kind, format, CRC-32 and size. It is written under a temporary
 name, sealed, brought to the disk and renamed.
@@ -25,8 +25,8 @@ from hpcgnn.errors import HpcgnnError, ShardError
 class PatientFile(io.RawIOBase):
     """A file object for HDF5 that keeps the first failed write for later.
 
-    HDF5 can crash the process at exit if a write fails under it (a full disk). So it is told that all went well, and
-    the writer raises `failure` once HDF5 is done.
+    HDF5 can crash the process at exit if a write fails under it (a full disk). So every write reports success, and the
+    writer raises `failure` once HDF5 is done.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # of 
 
 @dataclass(frozen=True)
 class Seal:
-    """What a sealed file says of itself.
+    """The seal of a file.
 
     kind : str               one word, e.g. "part", "graph", "checkpoint"
     version : int            format version of that kind
@@ -138,7 +138,7 @@ def sync_folder(folder: Path) -> None:
 Fill = Callable[[h5py.File], None]
 AGAIN = "run hpcgnn preprocess again"
 MAX_REASON = 160
-# What h5py, json and decoding raise on content that no program of ours has written. HpcgnnErrors pass.
+# Exceptions of h5py, json and decoding for content that hpcgnn has not written. HpcgnnErrors pass.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 

@@ -1,6 +1,6 @@
 """Gives all ranks the dataset that rank 0 has read: its arrays go through files that each rank maps.
 
-So ranks of one node have them in memory once. The files go when the shards are written.
+So the ranks of one node hold them in memory once. The files are removed when the shards are written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _put(place: Path, held: tuple) -> bytes:
 
 
 class _Putting(pickle.Pickler):
-    """Writes arrays of numbers to files of their own, and all else to one stream."""
+    """Writes arrays of numbers to separate files, and everything else to one stream."""
 
     def __init__(self, place: Path, content: io.BytesIO) -> None:
         super().__init__(content, pickle.HIGHEST_PROTOCOL)

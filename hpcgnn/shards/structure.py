@@ -106,21 +106,22 @@ def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:
         if row.part != part or min(counts) < 0 or not (math.isfinite(row.imbalance) and row.imbalance >= 0):
             yield f"has statistics of part {part} that can't be: a negative count, or another part's number"
         if max(row.num_central, row.num_boundary) > row.num_inner or row.num_cut_edges > row.num_edges:
-            yield f"has statistics of part {part} that name more rows or edges of a kind than of all"
+            yield (f"has statistics of part {part} that count more central or boundary rows than inner rows, or more "
+                   "cut edges than edges")
         for name, total in (("sent_to", row.num_sent), ("sent_importance", row.num_sent),
                             ("boundary_importance", row.num_boundary)):
             if sum(getattr(row, name)) != total:
-                yield f"has statistics of part {part} whose {name} does not sum to {total}"
+                yield f"has statistics of part {part} with a {name} that does not sum to {total}"
         if sum(other.sent_to[part] for other in rows) != row.num_halo:
             yield f"has statistics of part {part} that receives other rows than are sent to it"
     for name, total in (("num_inner", info.num_nodes), ("num_edges", info.num_edges)):
         if sum(getattr(row, name) for row in rows) != total:
-            yield f"has statistics whose {name} does not sum to {total}"
+            yield f"has statistics with a {name} that does not sum to {total}"
     degrees = info.boundary_degree
     if any(low > high for low, high in zip((0, *degrees), degrees, strict=False)):
         yield "has boundary_degree that does not rise from 0"
     if bool(degrees) != any(row.num_sent for row in rows):
-        yield "has boundary_degree of rows that do not cross, or none of rows that do"
+        yield "has boundary_degree although no row is sent, or lacks it although rows are sent"
 
 
 def _faults_of_reports(info: GraphInfo) -> Iterator[str]:
@@ -129,19 +130,19 @@ def _faults_of_reports(info: GraphInfo) -> Iterator[str]:
         yield "has a provenance with values of other types than source, partitioner, seed and settings"
     for item in fields(CleaningReport):
         if type(getattr(info.cleaning, item.name)) is not type(item.default):
-            yield f"has a cleaning report whose {item.name} is no {type(item.default).__name__}"
+            yield f"has a cleaning report with a {item.name} that is no {type(item.default).__name__}"
     if not all(isinstance(remark, str) for remark in info.cleaning.remarks):
-        yield "has a cleaning report whose remarks are no texts"
+        yield "has a cleaning report with remarks that are no texts"
     if not all(len(line) == 2 and all(isinstance(text, str) for text in line) for line in info.what_was_read.lines):
         yield "has lines of what was read that are no topics with texts"
 
 
-BLOCK_ENTRIES = 1 << 18     # of values that are looked at while they lie in a cache
+BLOCK_ENTRIES = 1 << 18     # values that are checked while they are in a cache
 FLOAT16_INFINITY = 0x7C00
 
 
 def part_layout(info: GraphInfo, part: int) -> Layout:
-    """Type and shape of each array of a part file, as graph.h5 tells, except packages and texts."""
+    """Type and shape of each array of a part file, from graph.h5, except packages and texts."""
     counts = info.statistics[part]
     num_rows, inner = counts.num_inner + counts.num_halo, (counts.num_inner,)
     by_task = {"classes": (np.int64, inner), "multi-label": (np.uint8, (*inner, info.num_classes)),
@@ -177,10 +178,12 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
 
 def find_row_fault(part: Partition) -> str | None:
-    """Find a row whose sources do not ascend strictly in global ids; slower than `find_part_fault`."""
+    """A fault if the sources of some row do not strictly ascend in global ids, else None; slower than
+    `find_part_fault`.
+    """
     known_id = np.concatenate([part.inner_id, part.halo_id])
     if not _ascends(known_id[part.indices], part.indptr):
-        return "has a row of indices whose sources do not ascend"
+        return "has a row of indices with sources that do not ascend"
     return None
 
 
@@ -233,7 +236,7 @@ def _faults_of_peers(part: Partition, info: GraphInfo) -> Iterator[str]:
             yield f"has {name} by which it exchanges rows with itself"
     yield from _out_of_range("boundary_index", part.boundary_index, part.num_inner)
     if not _ascends(part.inner_id[part.boundary_index], part.boundary_offset):
-        yield "has boundary_index whose ids do not ascend within a receiver"
+        yield "has boundary_index with ids that do not ascend within a receiver"
 
 
 def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
@@ -255,7 +258,7 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
     masks = [getattr(part, f"{split}_mask") for split in ("train", "val", "test")]
     total = sum(mask.view(np.uint8) for mask in masks)
     if any(mask.view(np.uint8).max(initial=0) > 1 for mask in masks) or total.max(initial=0) > 1:
-        yield "has a node in two of train_mask, val_mask and test_mask, or bits that are none"
+        yield "has a node in two of train_mask, val_mask and test_mask, or values other than 0 and 1"
     if info.task == "regression":
         if np.isinf(part.labels).any() or np.isnan(part.labels[total.view(bool)]).all(axis=1).any():
             yield "has targets that are infinite, or none for a node in a split"
@@ -264,13 +267,13 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
         if is_odd.any():
             yield f"has labels up to {part.labels[is_odd].max()}, expected 0, 1 or {UNKNOWN_INDICATOR} where unknown"
         if (part.labels[total.view(bool)] == UNKNOWN_INDICATOR).all(axis=1).any():
-            yield "has a node in a split whose labels are unknown"
+            yield "has a node in a split with unknown labels"
     elif part.labels.size:
         if not -1 <= part.labels.min() <= part.labels.max() < info.num_classes:
             yield (f"has labels from {part.labels.min()} to {part.labels.max()}, expected -1 where unknown, or 0 to "
                    f"{info.num_classes - 1}")
         if (part.labels[total.view(bool)] < 0).any():
-            yield "has a node in a split whose label is unknown"
+            yield "has a node in a split with an unknown label"
     if part.cluster is not None:
         yield from _out_of_range("cluster", part.cluster, info.num_clusters)
     if not is_finite(part.features):

@@ -44,7 +44,7 @@ def verify_shards(folder: Path, progress: Progress = silent) -> GraphInfo:
         task.advance(1)
     _check_pairs(folder, needed != promised)
     if info.num_clusters and hash_clusters(cluster) != info.cluster_digest:
-        raise ShardError(f"{folder} has nodes in other clusters than graph.h5 has the cluster_digest of; {AGAIN}")
+        raise ShardError(f"{folder} has clusters that do not match the cluster_digest of graph.h5; {AGAIN}")
     if in_split.tolist() != [info.num_train, info.num_val, info.num_test]:
         raise ShardError(f"{folder} has {', '.join(map(str, in_split))} nodes in the train, val and test masks of its "
                          f"parts, and graph.h5 says {info.num_train}, {info.num_val}, {info.num_test}; {AGAIN}")

@@ -79,7 +79,7 @@ class Measured:
 class Making:
     """How a graph is cut and stored; `hpcgnn.preprocess` describes each option.
 
-    `measured` is the run that balance "run:FOLDER" names. Raises ConfigError for an option that can't be.
+    `measured` is the run that balance "run:FOLDER" names. Raises ConfigError for an impossible option.
     """
 
     parts: int = 1
@@ -100,7 +100,7 @@ class Making:
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}")
         if self.own_parts is not None and self.balance is not None:
-            raise ConfigError(f"parts come from {self.cut_by}, so balance {self.balance} says nothing of them; "
+            raise ConfigError(f"parts come from {self.cut_by}, so balance {self.balance} has no effect; "
                               "leave it out")
         if not split_balance(self.what_is_balanced)[0]:
             raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to "
@@ -160,7 +160,7 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     decisive["partitioner"] = how.cut_by if given is None else hashlib.blake2b(given.tobytes()).hexdigest()
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
-        # Shards without clusters stay as they were before these could be asked for, to the byte.
+        # Shards without clusters are the same to the byte as before clusters existed.
         settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
         provenance = Provenance(source, how.cut_by, how.seed, settings | json.loads(crew.share(found)))
         return write_shards(dataset, owner, out, how, provenance, cluster, crew, stages)
@@ -172,7 +172,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
     """Collective: write every part of `dataset`, then graph.h5, and return what graph.h5 holds.
 
     Each rank finds the halos of every crew.size-th part, orders its rows and writes it; the files are the same for any
-    number of ranks. A run that fails or is killed leaves what the folder held.
+    number of ranks. A run that fails or is killed leaves the folder's earlier shards in place.
 
     Parameters
     ----------

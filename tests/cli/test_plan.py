@@ -60,12 +60,12 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
 
     shards = write(easy_graph(), random_owner(easy_graph(), 3), 3, shared_path / "shards")
     status, printed, _ = hpcgnn("plan", shards, "--cluster", cluster, "--method", "vanilla")
-    assert status == 0 and "rows and bytes are those of the shards, exact to the byte" in printed
+    assert status == 0 and "rows and bytes come from the shards, exact to the byte" in printed
     assert "recommended: 3 ranks with vanilla" in printed
 
 
 @pytest.mark.parametrize("flags, says", [
-    (["--method", "adaqp"], "what adaqp sends is decided while it trains"),
+    (["--method", "adaqp"], "adaqp decides its widths in training"),
     (["--method", "uniform"], "method uniform needs its bits"),
     (["--model", "gat"], "hpcgnn plan knows what sage and gcn compute and send, not gat"),
     (["--precision", "bf16"], "has no table [rates.bf16]"),

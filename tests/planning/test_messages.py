@@ -50,7 +50,7 @@ def test_nonsense_is_refused_in_a_sentence(text, says):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - set(KNOWN)))
 def test_methods_that_decide_while_they_train_are_refused_with_a_way_out(name):
-    with pytest.raises(ConfigError, match=f"what {name} sends is decided while it trains.*--dry-run"):
+    with pytest.raises(ConfigError, match=f"{name} decides its widths in training.*--dry-run"):
         parse_method(name, size_of())
 
 

@@ -108,14 +108,14 @@ PART_FAULTS = {
     "an id inside and outside": (lambda file: put("halo_id", lambda a: changed(a, 0, file["inner_id"][0]))(file),
                                  "names a node twice"),
     "a halo out of order": (put("halo_id", swapped), "halo_id that does not ascend"),
-    "a boundary out of order": (put("boundary_index", swapped), "boundary_index whose ids do not ascend"),
+    "a boundary out of order": (put("boundary_index", swapped), "boundary_index with ids that do not ascend"),
     "importance that is NaN": (put("importance", lambda a: a * np.nan), "importance that is not between 0 and 1"),
     "importance above 1": (put("importance", lambda a: a + 1.5), "importance that is not between 0 and 1"),
     "a label of no class": (put("labels", lambda a: changed(a, 0, 4)), "labels from 0 to 4, expected -1 where unknown"),
     "a label below -1": (put("labels", lambda a: changed(a, 0, -2)), "labels from -2"),
-    "labels of a split unknown": (put("labels", lambda a: a * 0 - 1), "in a split whose label is unknown"),
+    "labels of a split unknown": (put("labels", lambda a: a * 0 - 1), "in a split with an unknown label"),
     "splits that overlap": (overlap, "a node in two of train_mask, val_mask and test_mask"),
-    "mask bits of 7": (mask_bits_beyond_one, "or bits that are none"),
+    "mask bits of 7": (mask_bits_beyond_one, "or values other than 0 and 1"),
     "a feature that is NaN": (put("features", lambda a: changed(a, (3, 2), np.nan)), "features that are NaN"),
     "a feature that is infinite": (put("features", lambda a: changed(a, (0, 0), -np.inf)), "NaN or infinite"),
     "more central rows": (attribute("num_central", lambda n: n + 1), "and graph.h5 says"),
@@ -204,7 +204,7 @@ def test_nodes_in_other_clusters_are_found_by_looking_at_all_parts(originals, tm
     folder = shutil.copytree(originals["clusters", False], tmp_path / "m")
     reseal(folder / "part-0001.h5", put("cluster", lambda a: changed(a, 0, (a[0] + 1) % 9)))
     assert read_partition(folder, 1, 3).cluster.max() < 9
-    with pytest.raises(ShardError, match=r"has nodes in other clusters than graph\.h5 has the"):
+    with pytest.raises(ShardError, match=r"has clusters that do not match the cluster_digest of graph\.h5"):
         verify_shards(folder)
 
 
@@ -281,13 +281,13 @@ GRAPH_FAULTS = {
     "provenance of more": (in_json("provenance", "x", 1), "is not as hpcgnn writes graph files"),
     "provenance of numbers": (in_json("provenance", "source", 1), "has a provenance with values of other types"),
     "cleaning that is a list": (attribute("cleaning", "[]"), "is not as hpcgnn writes graph files"),
-    "cleaning of texts": (in_json("cleaning", "source_edges", "many"), "source_edges is no int"),
-    "remarks that are numbers": (in_json("cleaning", "remarks", [1]), "remarks are no texts"),
+    "cleaning of texts": (in_json("cleaning", "source_edges", "many"), "source_edges that is no int"),
+    "remarks that are numbers": (in_json("cleaning", "remarks", [1]), "remarks that are no texts"),
     "a fingerprint of words": (in_json("fingerprint", "graph", "abc"), "fingerprint that is not of hexadecimal"),
     "a fingerprint less": (attribute("fingerprint", "{}"), "is not as hpcgnn writes graph files"),
     "a negative count": (in_column("num_halo", -1), "statistics of part 0 that can't be"),
     "imbalance that is NaN": (in_column("imbalance", np.nan), "statistics of part 0 that can't be"),
-    "more rows sent": (in_column("num_sent", 10**6), "whose sent_to does not sum to 1000000"),
+    "more rows sent": (in_column("num_sent", 10**6), "with a sent_to that does not sum to 1000000"),
     "other nodes": (in_column("num_inner", 50), "num_inner does not sum to 60"),
     "statistics of float32": (put("statistics/num_inner", lambda a: a.astype("f4")), "statistics/num_inner of float32"),
     "a column less": (lambda file: file["statistics"].pop("sent_to"), "has no statistics/sent_to"),
@@ -312,7 +312,7 @@ FOLDER_FAULTS = {
     "an owner that is another": ("graph.h5", put("owner", lambda a: (a + 1) % 3), "gives to another part"),
     "splits that are counted wrong": ("graph.h5", attribute("num_val", lambda n: n - 1), "and graph.h5 says"),
     "importance that its user lacks": ("part-0001.h5", put("importance", lambda a: a * 0), "needs other rows of part"),
-    "sources out of order": ("part-0001.h5", None, "whose sources do not ascend"),
+    "sources out of order": ("part-0001.h5", None, "with sources that do not ascend"),
 }
 
 

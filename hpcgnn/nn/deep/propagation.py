@@ -32,8 +32,8 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
     h is (hop.num_in, dim) or the graph's input rows, `first` at least (hop.num_out, dim), the result (hop.num_out,
-    dim). A row crosses before dropout, and the receiver applies the owner's mask. With `is_dropped` h has been dropped
-    out and counted, only where `graph.drops_first`.
+    dim). A row crosses before dropout, and the receiver applies the owner's mask. With `is_dropped`, dropout was
+    already applied to h and counted; only if `graph.drops_first`.
     """
     is_input = graph.is_input(h)
     if not is_input and not is_dropped:

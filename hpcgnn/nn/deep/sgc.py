@@ -36,7 +36,7 @@ class SGC(nn.Module):
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
-        # Rows that don't depend on the weights may be older than these.
+        # Rows that don't depend on the weights may be older than the weights.
         sends_mapped = self.maps_first and not graph.reads_history
         hops = take_hops(graph, self.num_hops, begins_at_input=not sends_mapped)
         if self.dropout == 0.0:
