@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Accuracy of a two-layer GCN on Cora, CiteSeer and PubMed (public split, 10 seeds, selected on validation): float32
-# messages at 1, 2 and 4 ranks, 8-bit messages at 2. Ends with one table a graph; finished runs are not repeated.
+# messages at 1, 2 and 4 ranks, 8-bit messages at 2. Ends with one table per graph; finished runs are not repeated.
 #   HPCGNN_DATASETS         folder that holds cora.npz, citeseer.npz and pubmed.npz (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_OUT    default: runs/benchmark-accuracy
 set -euo pipefail

@@ -26,7 +26,7 @@ class TwoBits(Method):
 
     name = "two-bits"
     clashes = (Clash("predict", "previous", "it is a test; use none"),)
-    few_bits: int = setting(2, "Bits a value.", (1, 2, 4))
+    few_bits: int = setting(2, "Bits per value.", (1, 2, 4))
 
     def width_policy(self, context):
         """One width."""
@@ -117,7 +117,7 @@ from hpcgnn.settings import setting
 @dataclass(frozen=True)
 class Plain(Method):
     name = "plain"
-    few_bits: int = setting(2, "Bits a value.", (1, 2, 4))
+    few_bits: int = setting(2, "Bits per value.", (1, 2, 4))
     is_loud: bool = setting(False, "Say more.")
 
     def width_policy(self, context):
