@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hpcgnn.data.options import ProgressTask, SilentTask
+from hpcgnn.data.options import ProgressTask
 
 
 class RateColumn(ProgressColumn):
@@ -41,7 +41,7 @@ def rate_text(rate: float) -> str:
     return f"{rate:.3g} {prefix}/s" if rate < 1000 else f"{rate:,.0f} {prefix}/s"
 
 
-class ShownTask:
+class ShownTask(ProgressTask):
     """One bar."""
 
     def __init__(self, bars: Progress, task: TaskID) -> None:
@@ -78,7 +78,7 @@ class StageLines:
 
     def __call__(self, description: str, total: float | None) -> ProgressTask:
         print(f"[{time.perf_counter() - self._start:6.1f} s] {description}", file=sys.stderr, flush=True)
-        return SilentTask()
+        return ProgressTask()
 
 
 @contextmanager

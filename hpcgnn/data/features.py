@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.data.arrays import RowFile, Sliced
-from hpcgnn.data.options import ProgressTask, SilentTask, SourceOptions
+from hpcgnn.data.options import ProgressTask, SourceOptions
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
 
@@ -74,7 +74,7 @@ STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24
 SEEN_VALUES = 1 << 28     # feature values that are examined: 1 GiB of float32
 FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
-SILENT = SilentTask()
+SILENT = ProgressTask()
 
 Features = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
 

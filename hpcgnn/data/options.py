@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hpcgnn.errors import DatasetError
 
@@ -111,23 +110,16 @@ NORMALIZATIONS = ("auto", "none", "row", "standard")
 TASKS = ("auto", "classes", "multi-label", "regression")
 
 
-class ProgressTask(Protocol):
-    """A long step under way."""
+class ProgressTask:
+    """A long step under way; here one that nobody watches."""
 
     def advance(self, amount: float) -> None:
         """Report that another `amount` of the total is done."""
 
 
-class SilentTask:
-    """A step that nobody watches."""
-
-    def advance(self, amount: float) -> None:
-        """Report nothing."""
-
-
 def silent(description: str, total: float | None) -> ProgressTask:
     """Start a step that is not shown."""
-    return SilentTask()
+    return ProgressTask()
 
 
 Progress = Callable[[str, "float | None"], ProgressTask]

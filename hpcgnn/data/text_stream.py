@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from hpcgnn.data.options import ProgressTask, SilentTask, check_file
+from hpcgnn.data.options import ProgressTask, check_file
 from hpcgnn.errors import DatasetError
 
 BLOCK_BYTES = 1 << 22      # the reader holds some blocks ahead
@@ -119,7 +119,7 @@ class TextStream:
     """
 
     def __init__(self, path: Path, task: ProgressTask | None = None) -> None:
-        self.path, self._task = path, task or SilentTask()
+        self.path, self._task = path, task or ProgressTask()
         self.num_comments = 0
         self.comments: list[str] = []
         self.head: list[bytes] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-TOPICS = ("nodes", "edges", "weights", "features", "labels", "splits", "skipped", "unused", "note", "dubious")
 DUBIOUS = "dubious"
 WIDTH, INDENT = 80, 11
 Line = tuple[str, str]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from hpcgnn._ext.refinement import PartNeighbors
-from hpcgnn.data.options import ProgressTask, SilentTask
+from hpcgnn.data.options import ProgressTask
 
 # Factor by which parts may first exceed their limit, before nodes are moved out again where that costs least: without
 # this freedom, full parts would refuse most moves.
@@ -71,7 +71,7 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
-    moved, allowed, task = owner.copy(), limit.copy(), task or SilentTask()
+    moved, allowed, task = owner.copy(), limit.copy(), task or ProgressTask()
     state = _count(indptr, indices, moved, num_parts, weight, allowed)
     task.advance(len(owner))
     before = _counts(state, indptr, moved, num_parts)

@@ -108,21 +108,13 @@ class FeatureStorage:
     bits: int = 8
     is_signed: bool = False
 
-    @staticmethod
-    def choose(dataset: GraphDataset, form: str, bits: int = 8) -> FeatureStorage:
-        """Choose compression or signs by the values of the dataset.
-
-        Raises ConfigError for a value beyond float16, or bits that can't hold these features.
-        """
-        return feature_format(form).choose(dataset, form, bits)
-
 
 class FloatFeatures:
     """Rows of float32 or float16 as one array, in chunks compressed with lzf if few values are not zero."""
 
     @staticmethod
     def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
-        """Raises ConfigError for a value beyond float16."""
+        """Choose compression by the values of the dataset; ConfigError for a value beyond float16."""
         if form == "float16":
             check_float16(dataset)
         return FeatureStorage(form, feature_density(dataset) < COMPRESSED_DENSITY)

@@ -38,7 +38,7 @@ from hpcgnn.partition.partition import Halo, Partition, find_halos
 from hpcgnn.partition.statistics import PartitionStatistics, degree_quantiles, measure_partition, node_importance
 from hpcgnn.partition.work import TrainingWork
 from hpcgnn.shards import schema
-from hpcgnn.shards.feature_formats import FEATURE_FORMATS
+from hpcgnn.shards.feature_formats import FEATURE_FORMATS, feature_format
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming, kept_stages
@@ -193,7 +193,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
     def prepare() -> tuple[FeatureStorage, str]:
         if how.feature_format not in FEATURE_FORMATS:
             raise ConfigError(f"feature format is {how.feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
-        storage = FeatureStorage.choose(dataset, how.feature_format, how.feature_bits)
+        storage = feature_format(how.feature_format).choose(dataset, how.feature_format, how.feature_bits)
         check_folder(out_dir, how.overwrite)
         return storage, uuid.uuid4().hex
 

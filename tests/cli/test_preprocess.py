@@ -13,7 +13,7 @@ from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
 from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
-from hpcgnn.data.options import SilentTask
+from hpcgnn.data.options import ProgressTask
 from hpcgnn.library.preprocess import preprocess
 from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
 from hpcgnn.run.launched import SIZE_VARIABLES
@@ -251,7 +251,7 @@ class Counted:
 
     def __call__(self, description, total):
         self.totals[description], self.done[description] = total, 0
-        task = SilentTask()
+        task = ProgressTask()
         task.advance = lambda amount: self.done.update({description: self.done[description] + amount})
         return task
 

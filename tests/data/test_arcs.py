@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hpcgnn.data import arcs as sorting
 from hpcgnn.data.arcs import RowsOfEntries, sort_arcs
 from hpcgnn.data.labels import made_labels
-from hpcgnn.data.options import SilentTask
+from hpcgnn.data.options import ProgressTask
 from hpcgnn.errors import DatasetError
 
 NUM_NODES = 6
@@ -30,7 +30,7 @@ def in_small_pieces():
 @given(arcs=ARCS, with_reverse=st.booleans(), dtype=st.sampled_from([np.int32, np.int64, np.uint64, np.uint8]))
 def test_buckets_equal_sets(arcs, with_reverse, dtype, in_small_pieces, tmp_path_factory):
     table = np.array(arcs, dtype).reshape(-1, 2)
-    found = sort_arcs(table[:, 0], table[:, 1], NUM_NODES, with_reverse, tmp_path_factory.getbasetemp(), SilentTask())
+    found = sort_arcs(table[:, 0], table[:, 1], NUM_NODES, with_reverse, tmp_path_factory.getbasetemp(), ProgressTask())
     unique = {arc for arc in arcs if arc[0] != arc[1]}
     expected = unique | {(v, u) for u, v in unique} if with_reverse else unique
     rows = [found.indices[found.indptr[v]:found.indptr[v + 1]].tolist() for v in range(NUM_NODES)]
@@ -50,7 +50,7 @@ def test_ids_at_the_end_of_32_bits_are_kept():
 def test_a_folder_without_room_for_edges_is_one_sentence(in_small_pieces, tmp_path):
     ends = np.arange(40) % NUM_NODES
     with pytest.raises(DatasetError, match=r"the edges that are sorted can't be kept in .*/gone: No such file"):
-        sort_arcs(ends, ends[::-1], NUM_NODES, True, tmp_path / "gone", SilentTask())
+        sort_arcs(ends, ends[::-1], NUM_NODES, True, tmp_path / "gone", ProgressTask())
 
 
 @given(degree=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
