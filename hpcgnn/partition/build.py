@@ -58,13 +58,12 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
 
 
 def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
-    """Build one part, its rows in the order `ordered`, (num_inner,) int64; ConfigError as `build_partition`.
+    """Build one part, its rows in the order `ordered`, (num_inner,) int64.
 
     Within a row, `indices` keep the global ascending order, so a row is summed in the same order for any number of
-    parts.
+    parts. ConfigError for more rows than 32-bit ids can name.
     """
     dataset, halo = cut.dataset, cut.halos[part]
-    _check_owner(dataset, cut.owner, part, cut.num_parts)
     inner_id, num_central = _central_first(dataset, cut.owner, part, ordered)
     local_index = _local_index(dataset.num_nodes, inner_id, halo.node_id)
     indptr, indices = _local_rows(dataset, inner_id, local_index)
