@@ -39,7 +39,7 @@ class BitTensor:
 
     lines: BitLines  # the words
     packing: str     # {"column", "row"}
-    # (1,) or (num_lines,) float32: value = zero_point + step * code; None: the codes are the values
+    # (1,) or (num_lines,) float32: value = zero_point + step * code; None if the codes are the values
     step: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
 
@@ -114,7 +114,7 @@ class BitTensor:
         bit_width is QGTC's argument `to_val(nbits)`; KernelError if it is not the tensor's own.
         """
         if bit_width not in (None, self.bit_width):
-            raise KernelError(f"a BitTensor of {self.bit_width} bits can't be read as one of {bit_width}")
+            raise KernelError(f"a BitTensor of {self.bit_width} bits can't be read with {bit_width} bits")
         codes = self.to_codes()
         if self.step is None:
             return codes.to(torch.int32)
@@ -134,7 +134,7 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
     bit_width : int, 1 to 8
     packing : {"column", "row"}      for the left or the right side of a product
     low, high : float or (num_lines,) float32
-                                     range that values are clamped to; None: smallest and largest value
+                                     range that values are clamped to; None takes the smallest and largest value
     rounding : {"floor", "nearest"}  see `hpcgnn.lowbit.scale`; "nearest" keeps `low` exact, as zeros need
     is_per_line : bool               a range per row (packed by column) or column (packed by row)
     line_padding : {PAD8, PAD128}

@@ -41,7 +41,7 @@ class FixedWidthRows:
     form: PackageFormat
     bit_width: int
     num_values: int
-    # Bytes of packed codes, non-zero ones only unless dense, sign and magnitude where signed.
+    # Bytes of packed codes: all of them if dense, otherwise the non-zero ones; signed codes as sign and magnitude.
     values: np.ndarray
     # Bytes of packed numbers, by name: (), (bitmap,), (row ends, columns), (rows, columns).
     positions: tuple[np.ndarray, ...]
@@ -133,6 +133,6 @@ def _read_coo(rows: FixedWidthRows) -> tuple[np.ndarray, ...]:
                  for part, size in zip(rows.positions, rows.shape, strict=True))
 
 
-# Where the values of each format stand, as (row, column).
+# Functions that return the (row, column) of each stored value, by format.
 _READERS: dict[str, Callable[[FixedWidthRows], tuple[np.ndarray, ...]]] = {
     DENSE: _read_dense, BITMAP: _read_bitmap, CSR: _read_csr, COO: _read_coo}

@@ -32,14 +32,14 @@ class RowScale:
     Reference: MEGA, Eq. (2). Deviation: rows without negative values have no sign bit, and 2**b - 1 codes above zero.
     """
 
-    step: np.ndarray  # (num_degrees,) float32, above 0, of in-degree 0, 1, ..; larger in-degrees take the last entry
+    step: np.ndarray  # (num_degrees,) float32, above 0, for in-degree 0, 1, ..; larger in-degrees take the last entry
     bit_width: np.ndarray  # (num_degrees,) uint8, 1 to 8, with the sign
     is_signed: bool        # rows have negative values; then widths are 2 to 8
 
     def __post_init__(self) -> None:
         if self.step.shape != self.bit_width.shape or self.step.ndim != 1 or not len(self.step):
-            raise KernelError(f"a row scale has a step and a width an in-degree, found shapes {self.step.shape} and "
-                              f"{self.bit_width.shape}")
+            raise KernelError(f"a row scale has one step and one width per in-degree, found shapes {self.step.shape} "
+                              f"and {self.bit_width.shape}")
         _check_steps(self.step)
         least = 1 + self.is_signed
         if self.bit_width.min() < least or self.bit_width.max() > MAX_BIT_WIDTH:
@@ -63,7 +63,7 @@ class ColumnScale:
 
     def __post_init__(self) -> None:
         if self.step.ndim != 1:
-            raise KernelError(f"a column scale has one step a column, found shape {self.step.shape}")
+            raise KernelError(f"a column scale has one step per column, found shape {self.step.shape}")
         _check_steps(self.step)
         if not 2 <= self.bit_width <= MAX_BIT_WIDTH:
             raise KernelError(f"signed codes have 2 to {MAX_BIT_WIDTH} bits, found {self.bit_width}")
@@ -80,7 +80,7 @@ class IntegerMap:
 
     def __post_init__(self) -> None:
         if self.codes.dtype != np.int8 or self.codes.ndim != 2 or len(self.codes) != len(self.scale.step):
-            raise KernelError(f"an integer map of {len(self.scale.step)} outputs needs int8 codes, a row an output, "
+            raise KernelError(f"an integer map of {len(self.scale.step)} outputs needs int8 codes, one row per output, "
                               f"found {self.codes.dtype} of shape {self.codes.shape}")
         largest = int(np.abs(self.codes.astype(np.int16)).max(initial=0))
         if largest > self.scale.max_code:
@@ -102,12 +102,12 @@ class Normalization:
 @dataclass(frozen=True)
 class IntegerConvolution:
     kind: str                            # {"gcn", "sage", "gin", "gat"}
-    rows: RowScale                       # of its input
+    rows: RowScale                       # scale of its input
     neighbor: IntegerMap                 # applied to rows that are aggregated; gin's first map
-    mapped: ColumnScale                  # of the codes that travel and are summed
-    bias: np.ndarray                     # (out_dim,) float32, gin: of the first map
+    mapped: ColumnScale                  # scale of the codes that are sent and summed
+    bias: np.ndarray                     # (out_dim,) float32; of gin's first map
     own: IntegerMap | None = None        # sage
-    # gin; the last three of its second map
+    # only gin; the last three belong to its second map
     epsilon: float = 0.0
     second_rows: RowScale | None = None
     second: IntegerMap | None = None
@@ -137,7 +137,7 @@ class IntegerModel:
     num_classes: int
     is_multi_label: bool
     scheme: str                           # of `train --quantize` that found the scales, or "calibrated"
-    class_names: tuple[str, ...] = ()     # by column; empty where classes have numbers
+    class_names: tuple[str, ...] = ()     # by column; empty if classes have numbers
 
     @property
     def weight_bits(self) -> int:

@@ -25,8 +25,8 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     a : (M, K) BitTensor packed by column, of 1 to 8 bits
     b : (K, N) BitTensor packed by row, of 1 to 8 bits
 
-    Returns (M, N) int32, exact. Raises KernelError for packings or lengths that don't fit, or sums that could pass
-    2^31 - 1: K (2^s - 1) (2^t - 1).
+    Returns (M, N) int32, exact. Raises KernelError for packings or lengths that don't fit, or if sums, at most K (2^s -
+    1) (2^t - 1), could pass 2^31 - 1.
 
     Reference: QGTC, Eq. (5)-(7) and Section 5.
     """
@@ -60,8 +60,8 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
     ----------
     bit_width : int, 1 to 8
     packing : {"column", "row"}      the next product's left or right side
-    low, high : float                range of the values; without both, the product is first made in full precision and
-                                     its own range taken
+    low, high : float                range of the values; if one is None, the product is first computed in full
+                                     precision, and that limit is taken from it
     rounding                         see `to_bit`
 
     Returns an (M, N) BitTensor. Raises KernelError as `bit_mm_to_float` and `to_bit`.
@@ -101,7 +101,7 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
     num_scaled = left.num_lines if is_by_row else right.num_lines
     for name, vector in (("gain", gain), ("bias", bias)):
         if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):
-            raise KernelError(f"a product of {num_scaled} columns needs a {name} of as many float32 values, "
+            raise KernelError(f"a product of {num_scaled} columns needs a {name} of {num_scaled} float32 values, "
                               f"found {vector.dtype} of shape {tuple(vector.shape)}")
     return Rescaling(_line_values(left, right), _line_values(right, left), gain, bias, is_by_row, relu)
 
@@ -117,6 +117,6 @@ def _line_values(side: ProductSide, other: ProductSide) -> LineValues:
     device = side.device
     step = torch.ones(1, device=device) if side.step is None else side.step
     zero_point = torch.zeros(1, device=device) if side.zero_point is None else side.zero_point
-    # Sums of codes matter only beside a zero point of the other side.
+    # Sums of codes matter only if the other side has a zero point.
     sums = torch.zeros(1, device=device) if other.zero_point is None else step * side.code_sums
     return LineValues(*(part.expand(side.num_lines).contiguous() for part in (step, zero_point, sums)))

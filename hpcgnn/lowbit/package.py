@@ -18,14 +18,14 @@ import numpy as np
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
 
-SLACK_BYTES = 16   # that the kernels may set to zero after what they write
+SLACK_BYTES = 16   # the kernels may zero this many bytes after what they write
 
 HEADER_BITS = 5
 MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
 MAX_INTERVAL = 2**31 - 1
-INDEX_BITS = 160    # of an index entry: int64 bit, int32 number of values, int64 bit of positions
-MAX_DIM = 2**30    # sums of columns on the way to a column fit int32
+INDEX_BITS = 160    # bits of an index entry: int64 bit, int32 number of values, int64 bit of positions
+MAX_DIM = 2**30    # sums of column differences fit int32
 
 # Numbers as in ext/src/package.h; the last fault is found in Python.
 WASTED_BITS = 13
@@ -41,7 +41,7 @@ FAULTS = {
     9: "the stream goes on after the last package",
     10: "its positions pass the end of the positions",
     11: "the positions go on after the last row",
-    12: "its list of columns is longer than that of the others would be",
+    12: "its list of columns is longer than a list of the other columns would be",
     WASTED_BITS: "positions take more bits than they need",
 }
 
@@ -67,7 +67,7 @@ class PackageFormat:
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
-        """Largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
+        """Largest magnitude of `bit_width` bits; MEGA's Eq. 2 if signed."""
         return 2 ** (bit_width - self.is_signed) - 1
 
 
@@ -78,14 +78,14 @@ class PackagedRows:
     format: PackageFormat
     num_rows: int
     dim: int
-    # of stream and positions; later bits of the last byte are zero
+    # bits of stream and positions; later bits of the last byte are zero
     num_bits: int
     num_position_bits: int
     stream: np.ndarray          # (ceil(num_bits / 8),) uint8, packages, one after the other: see ext/src/package.h
     positions: np.ndarray       # (ceil(num_position_bits / 8),) uint8, see ext/src/package_positions.h
     interval: int               # rows from one index entry to the next
     index_bit: np.ndarray       # (ceil(num_rows / interval),) int64, first bit of the open package as the row begins
-    index_values: np.ndarray    # same shape, int32, values in it so far
+    index_values: np.ndarray    # same shape, int32, values in that package so far
     index_position: np.ndarray  # same shape, int64, first position bit of the row's block
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class PackagedRows:
         # A row takes at least one bit of positions, so a forged row count can't exceed the size of the file.
         if not (0 <= self.num_rows <= max(self.num_position_bits, 0) and 0 <= self.dim <= MAX_DIM):
             raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {self.num_position_bits} "
-                              f"bits of positions; expected a bit a row or more and at most {MAX_DIM} columns")
+                              f"bits of positions; expected at least one bit per row and at most {MAX_DIM} columns")
         entries = (-(-self.num_rows // self.interval),)
         expected = {"stream": (np.uint8, (-(-self.num_bits // 8),)),
                     "positions": (np.uint8, (-(-self.num_position_bits // 8),)), "index_bit": (np.int64, entries),
@@ -169,7 +169,7 @@ class PackagedRows:
         return width
 
     def check(self) -> PackagedRows:
-        """Read all rows and return self, which then equals PackageWriter's output for these rows, bit by bit.
+        """Read all rows and return self. If nothing is raised, the bits equal PackageWriter's output for these rows.
 
         Raises KernelError for a package, position or index entry that is malformed, or takes more bits than it needs.
         """
@@ -194,7 +194,7 @@ class PackagedRows:
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
-        """Return rows [first, last), to the end where last is None; KernelError for missing rows."""
+        """Return rows [first, last), to the end if last is None; KernelError for missing rows."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")
@@ -240,7 +240,7 @@ class PackageWriter:
         if bad >= 0:
             values = codes[bad].view(self.format.dtype).astype(int)
             raise KernelError(f"row {self._num_rows + bad} has the code {values[np.abs(values).argmax()]}, and its "
-                              f"{width[bad]} bits end at {self.format.max_code(int(width[bad]))}; use more bits")
+                              f"{width[bad]} bits reach {self.format.max_code(int(width[bad]))}; use more bits")
         # Measure first, so that the stream has room for all packages.
         self._num_bits = kernels.measure_stream(self._lengths, self._place, counts, width)
         num_rows = self._num_rows + len(codes)
@@ -301,7 +301,7 @@ class PositionWriter:
 
     def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
         """Return the number of bits, the positions as bytes, and each block's first bit, (num_blocks,) int64."""
-        # Into a copy: the last block may get more rows, and is then written again.
+        # Into a copy: if the last block gets more rows, it is written again.
         num_bits, positions, index = self._written(self._waiting, self._positions.copy())
         return num_bits, positions[:-(-num_bits // 8)], index
 

@@ -25,17 +25,17 @@ def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple
     """Round each row to multiples of its own scale.
 
     A row of whole multiples of its smallest magnitude, with small enough factors, is kept exactly: that magnitude is
-    its scale, and its width the least that holds its codes. So 0/1 features take 1 bit and lose nothing, also once
+    its scale, and its width is the smallest that holds its codes. So 0/1 features take 1 bit and lose nothing, even if
     normalized by row. In any other row, the largest magnitude gets the largest code of `bits` bits.
 
     Parameters
     ----------
     rows : (num_rows, dim) float32, finite, not negative unless form is signed
-    bits : int                     1 .. 8, the widest row; 2 .. 8 where form is signed
+    bits : int                     1 .. 8, the widest row; 2 .. 8 if form is signed
 
     Returns
     -------
-    codes : (num_rows, dim) uint8, or int8 where signed
+    codes : (num_rows, dim) uint8, or int8 if signed
     scale : (num_rows,) float32    value ~ code * scale; 0 for a row of zeros
     bit_width : (num_rows,) uint8
 
@@ -62,7 +62,7 @@ def _are_multiples(magnitude: np.ndarray, smallest: np.ndarray, largest_code: in
 
 
 def _scale_of(largest: np.ndarray, largest_code: int) -> np.ndarray:
-    # A scale must not vanish unless the row does, nor may the largest code overflow.
+    # The scale must not be zero unless the row is, and the largest code must not overflow.
     scale = largest / np.float32(largest_code)
     with np.errstate(over="ignore"):
         scale = np.where(np.isfinite(scale * np.float32(largest_code)), scale, np.nextafter(scale, np.float32(0)))
@@ -76,7 +76,7 @@ def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: in
     Parameters
     ----------
     weight_codes : (num_outputs, dim) int8
-    weight_bits : int, 1 to 8       hold every weight, with its sign
+    weight_bits : int, 1 to 8       bits that hold every weight, with its sign
     is_serial : bool                take codes one bit at a time instead of whole; for comparison
 
     Raises KernelError for malformed packages, weights of another type, shape or width, or sums that could pass 2^31 -

@@ -1,6 +1,6 @@
 """Feature rows as a group of an HDF5 file: codes as Adaptive-Package, and a scale per row.
 
-`PackageFeatures` is the format that `hpcgnn.shards.feature_formats` calls "package"; other files have such groups too.
+`PackageFeatures` is the format "package" of `hpcgnn.shards.feature_formats`; other files have such groups too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PackageFeatures:
 
     @staticmethod
     def store(file: h5py.File, blocks: Iterable[np.ndarray], shape: tuple[int, int], storage: FeatureStorage) -> None:
-        # In memory at a time: one block and the packages.
+        # Memory holds one block and the packages.
         writer = PackageWriter(shape[1], PackageFormat(is_signed=storage.is_signed))
         scales = [np.empty(0, np.float32)]
         for rows in blocks:
@@ -64,7 +64,7 @@ def floats_of(packed: PackagedRows, scale: np.ndarray, path: Path) -> np.ndarray
 def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
     """Read the features of one part as they are stored: packages, and scale (num_inner,) float32.
 
-    Raises ShardError if features are no packages; otherwise as `hpcgnn.shards.reader.read_partition`.
+    Raises ShardError if features are not packages; otherwise as `hpcgnn.shards.reader.read_partition`.
     """
     if info.feature_dtype != PACKAGE:
         raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "

@@ -19,7 +19,7 @@ SMALLEST_STEP = torch.finfo(torch.float32).tiny    # a constant line has no rang
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Return steps and lows of a float32 matrix, one for all or, along `line_axis` (0 or 1), one per line.
+    """Return steps and lows of a float32 matrix: one for all, or one per line along `line_axis` (0 or 1).
 
     low, high and rounding are as in `hpcgnn.lowbit.to_bit`. Raises KernelError for non-finite values or a bad range.
     """

@@ -42,7 +42,7 @@ class BitTiles:
     def __post_init__(self) -> None:
         step = self.step
         if step is not None and (step.dtype != torch.float32 or step.shape != (self.num_lines,)):
-            raise KernelError(f"tiles of {self.num_lines} rows need as many float32 scales, "
+            raise KernelError(f"tiles of {self.num_lines} rows need {self.num_lines} float32 scales, "
                               f"found {step.dtype} of shape {tuple(step.shape)}")
 
     @classmethod
@@ -102,7 +102,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
     ----------
     tiles : (M, K) BitTiles
     features : (K, N) BitTensor packed by row
-    jump : bool          leave out tiles of zeros; False needs the dense form
+    jump : bool          skip tiles of zeros; False needs the dense form
     reuse : bool         load a tile once for all planes of the features
 
     Returns (M, N) int32, exact, and numbers of tiles multiplied and jumped. Raises KernelError for packings or lengths
@@ -116,7 +116,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
                        bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                        reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_bits`, but values: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`."""
+    """Sum values instead of codes: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`."""
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
     return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
 

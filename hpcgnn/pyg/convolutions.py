@@ -32,7 +32,7 @@ REFUSED = {
     "DynamicPointConv": "it looks for neighbors among all nodes anew in every pass",
     "GravNetConv": "it looks for neighbors among all nodes anew in every pass",
     "XConv": "it looks for neighbors among all nodes anew in every pass",
-    "SuperGATConv": "it draws edges that are not there among all nodes; use GATv2Conv",
+    "SuperGATConv": "it draws negative edges among all nodes; use GATv2Conv",
     "GPSConv": "its attention is over all nodes of the graph; use TransformerConv",
     "FusedGATConv": "it takes a sparse matrix in both directions; use GATConv, which has the same weights",
     "CuGraphSAGEConv": "it takes a sparse matrix of one process; use SAGEConv",
@@ -43,7 +43,7 @@ REFUSED = {
     "HGTConv": "it needs types of nodes and edges, which shards don't hold",
     "HANConv": "it needs types of nodes and edges, which shards don't hold",
     "HeteroConv": "it needs types of nodes and edges, which shards don't hold",
-    "HypergraphConv": "shards hold a graph and no hypergraph",
+    "HypergraphConv": "shards hold a graph, not a hypergraph",
 }
 AGGREGATIONS = ("SumAggregation", "MeanAggregation", "MaxAggregation", "MinAggregation", "MulAggregation",
                 "VarAggregation", "StdAggregation", "SoftmaxAggregation", "PowerMeanAggregation", "MultiAggregation",
@@ -55,12 +55,12 @@ PYG = "torch_geometric."
 class Way:
     """How a convolution gets halo rows."""
 
-    # {"pair", "plain", "normalized", "own"}, as a pair at the call; in `propagate`; in `propagate`, with normalized
-    # edge weights; in `propagate`, for a user's class
+    # "pair": as a pair at the call; "plain": in `propagate`; "normalized": in `propagate`, with normalized edge
+    # weights; "own": in `propagate`, for a user's class
     kind: str
     name: str           # the class that it counts as
     reduction: str      # {"gcn", "mean", "sum"}, how it sums; attention and others count as means
-    attends: bool       # rows are weighted by a softmax
+    attends: bool       # a softmax weights the rows
     is_linear: bool     # sums are linear in the source rows
     num_exchanges: int  # exchanges of halo rows per forward
 
@@ -139,7 +139,7 @@ def _num_exchanges(conv: nn.Module, name: str) -> int:
 def _check_options(conv: nn.Module, what: str) -> None:
     if getattr(conv, "cached", False):
         raise ConfigError(f"{what} can't be distributed with cached=True, which keeps what belongs to one part; "
-                          "hpcgnn keeps the normalized weights anyway, so leave cached away")
+                          "hpcgnn keeps the normalized weights anyway, so leave cached out")
     if conv.flow != "source_to_target":
         raise ConfigError(f"{what} can't be distributed with flow={conv.flow!r}: a rank holds the edges into its "
                           "nodes; reverse the edges and use source_to_target")
@@ -157,8 +157,8 @@ def is_aggregation(module: nn.Module) -> bool:
 
 def _check_known(conv: nn.Module, name: str, what: str) -> None:
     if name == "APPNP" and conv.dropout > 0:
-        raise ConfigError(f"{what} can't be distributed with dropout, which it applies to normalized weights; drop "
-                          "rows before it instead")
+        raise ConfigError(f"{what} can't be distributed with dropout, which it applies to normalized weights; "
+                          "apply dropout to the rows before it instead")
     if name == "SimpleConv" and conv.combine_root == "self_loop":
         raise ConfigError(f"{what} can't be distributed with combine_root='self_loop'; use combine_root='sum'")
     if name == "FiLMConv" and conv.num_relations > 1:
@@ -166,15 +166,15 @@ def _check_known(conv: nn.Module, name: str, what: str) -> None:
 
 
 def _check_own(conv: nn.Module, what: str) -> None:
-    # A user's class must read sources in `propagate` only, by names that tell sources from destinations.
+    # A user's class must read sources only in `propagate`, by names that distinguish sources from destinations.
     taken = set(conv.inspector.get_flat_param_names(["message", "aggregate", "update"]))
     found = sorted(taken & {"edge_index", "edge_index_j", "adj_t"})
     if found:
-        raise ConfigError(f"{what} can't be distributed: its message or update takes {found[0]}, whose numbers are "
-                          "those of one rank; pass what it needs as rows, and take them as NAME_j")
+        raise ConfigError(f"{what} can't be distributed: its message or update takes {found[0]}, and its numbers "
+                          "are valid on one rank only; pass what it needs as rows, and take them as NAME_j")
     twice = sorted(name for name in taken if name + "_j" in taken)
     if twice:
-        raise ConfigError(f"{what} can't be distributed: its message or update takes {twice[0]} beside {twice[0]}_j; "
+        raise ConfigError(f"{what} can't be distributed: its message or update takes both {twice[0]} and {twice[0]}_j; "
                           "pass the same rows to propagate once more, under another name")
     if conv.inspector.implements("edge_update"):
         raise ConfigError(f"{what} can't be distributed: it has an edge_update of its own; compute in message instead")

@@ -68,7 +68,7 @@ class DistributedModel(nn.Module):
                               "write its first operations without inplace=True")
         if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
             found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise ConfigError(f"{self._name} must answer with one row a node, ({graph.num_inner}, outputs) here, found "
+            raise ConfigError(f"{self._name} must return one row per node, ({graph.num_inner}, outputs) here, found "
                               f"{found}")
         return out
 
@@ -147,7 +147,7 @@ class DistributedModel(nn.Module):
         for place, columns in self._edge_columns():
             if columns > 1 and signature.weight_name == "edge_attr":
                 raise ConfigError(f"{place} is made for {columns} columns of edge_attr, and the graph has one weight "
-                                  "an edge; make it for 1 column")
+                                  "per edge; make it for 1 column")
 
     def _edge_columns(self) -> list[tuple[str, int]]:
         found = []

@@ -1,7 +1,7 @@
 """GraphEdges: the edges of a part in PyTorch Geometric's form, with weights normalized by degrees of the whole graph.
 
-A model's forward gets `SealedEdges` in their place, which it may pass on but not read. A step of an epoch has the edges
-into its own rows, and takes their factors from the edges of the whole graph.
+A model's forward gets `SealedEdges` instead, which it may pass on but not read. A step of an epoch has the edges into
+its own rows, and takes their factors from the edges of the whole graph.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GraphEdges:
         """
         if (loop_weight, False) not in self._normalized:
             ones = torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
-            # Without edge weights PyTorch Geometric gives a loop 1, also where it is asked for an improved 2.
+            # Without edge weights PyTorch Geometric gives a loop weight 1, even with improved=True, which asks for 2.
             self._normalize((loop_weight, False), ones, None if loop_weight is None else 1.0)
             if self.edge_weight is not None:
                 self._normalize((loop_weight, True), self.edge_weight, loop_weight)
@@ -82,7 +82,7 @@ class GraphEdges:
     def _normalize(self, kind: tuple[float | None, bool], weight: torch.Tensor, loop_weight: float | None) -> None:
         edge_index, num_inner = self.edge_index, self.graph.num_inner
         if loop_weight is not None:
-            # A loop that is there keeps its weight, as in PyTorch Geometric.
+            # A loop of the graph keeps its weight, as in PyTorch Geometric.
             source, target = edge_index
             is_loop = source == target
             loops = weight.new_full((num_inner,), loop_weight)

@@ -12,8 +12,8 @@ from torch.nn.parameter import UninitializedParameter
 from hpcgnn.errors import ConfigError
 from hpcgnn.pyg.convolutions import PYG, Way, is_aggregation, is_convolution, way_of
 
-OVER_ALL_NODES = ("it is computed over all nodes of the graph, of which a rank has some; use BatchNorm, or LayerNorm "
-                  "with mode='node'")
+OVER_ALL_NODES = ("it is computed over all nodes of the graph, and a rank has only some of them; use BatchNorm, or "
+                  "LayerNorm with mode='node'")
 REFUSED_MODULES = {
     "GraphNorm": OVER_ALL_NODES, "PairNorm": OVER_ALL_NODES, "InstanceNorm": OVER_ALL_NODES,
     "MeanSubtractionNorm": OVER_ALL_NODES, "GraphSizeNorm": OVER_ALL_NODES, "DiffGroupNorm": OVER_ALL_NODES,
@@ -21,7 +21,7 @@ REFUSED_MODULES = {
     "DataParallel": "hpcgnn shares the graph out itself; give the model inside it",
     "DistributedDataParallel": "hpcgnn sums gradients itself; give the model inside it",
     "OptimizedModule": "hpcgnn must reach the convolutions; give the model before torch.compile",
-    "SyncBatchNorm": "hpcgnn sums over its own ranks; use BatchNorm1d, whose statistics are then of all ranks",
+    "SyncBatchNorm": "hpcgnn sums over its own ranks; use BatchNorm1d, which then has the statistics of all ranks",
     "AlphaDropout": "its draws would differ with the number of ranks; use Dropout",
     "FeatureAlphaDropout": "its draws would differ with the number of ranks; use Dropout",
     "Dropout1d": "its draws would differ with the number of ranks; use Dropout",
@@ -43,15 +43,15 @@ WEIGHT_NAMES = ("edge_weight", "edge_attr")
 class Signature:
     """How a model's forward is called."""
 
-    takes_data: bool                   # with one torch_geometric.data.Data
-    takes_edges: bool = True           # with (x, edge_index); else with rows alone
+    takes_data: bool                   # takes one torch_geometric.data.Data
+    takes_edges: bool = True           # takes (x, edge_index); else rows alone
     weight_name: str | None = None     # argument for edge weights, "edge_weight" or "edge_attr"
     needs_weight: str | None = None    # argument for edge weights without a default
     index_names: tuple[str, ...] = ()  # arguments for the nodes' numbers in the source
 
 
 def is_pyg(model: nn.Module) -> bool:
-    """Whether a model is called as PyTorch Geometric's are: with (x, edge_index), rows alone, or data."""
+    """Whether a model is called as PyTorch Geometric's models are: with (x, edge_index), rows alone, or data."""
     named = _named_parameters(model)
     first = next(iter(inspect.signature(model.forward).parameters.values()), None)
     if first is None or first.name == "graph" or "LocalGraph" in str(first.annotation):
@@ -102,7 +102,7 @@ def _check_module(module: nn.Module, what: str, is_inside: bool) -> None:
     if home.startswith(JOINING) or not home.startswith(PYG) or is_inside or name in ROW_WISE:
         return
     if is_aggregation(module) or ".pool" in home:
-        raise ConfigError(f"{what} can't be distributed: pooling is over all nodes of the graph, of which a rank has "
+        raise ConfigError(f"{what} can't be distributed: pooling is over all nodes of the graph, and a rank has only "
                           "some")
     raise ConfigError(f"{what} can't be distributed: hpcgnn does not know it to be right over several ranks")
 

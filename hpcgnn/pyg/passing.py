@@ -29,7 +29,7 @@ class ForwardPassing:
     Parameters
     ----------
     x : (num_inner, num_features)          input rows in the model's type; their halo rows are known
-    edges : GraphEdges                     normalized already where a convolution needs it
+    edges : GraphEdges                     already normalized if a convolution needs it
     ways : dict                            convolution -> Way
     tables : dict                          id of a tensor with one row per node of the whole graph -> its name
     embeddings : dict                      id of the weight of a NodeEmbedding -> NodeEmbedding
@@ -39,7 +39,7 @@ class ForwardPassing:
     passed : (2, n) int64 or None          edges that messages pass along now
     own : dict                             id of a table -> its rows for this rank's nodes
     region : Region or None                checkpointed function that runs for the first time now
-    replay : iterator or None              what its convolutions got then, while it runs again
+    replay : iterator or None              while it runs again, the rows that its convolutions got in the first run
     """
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
@@ -110,7 +110,7 @@ class ForwardPassing:
                 h_all = graph.halo(flat, is_scaled=way.is_linear)
             elif first_site is None:
                 raise ConfigError("torch.utils.checkpoint with use_reentrant=True can't run a convolution again on "
-                                  "rows that one outside has read, too; use use_reentrant=False")
+                                  "rows that one outside has also read; use use_reentrant=False")
             else:
                 h_all = HaloAgain.apply(flat, came.reshape(len(came), -1)[graph.num_inner:].to(flat.dtype), graph,
                                         first_site)
@@ -210,7 +210,7 @@ class ForwardPassing:
             return (source, target), None
         if len(source) != num_inner:
             raise ConfigError(f"{way.name} passes on {len(source)} rows, which can't be distributed: this rank has "
-                              f"{num_inner} nodes of its own; pass one row a node")
+                              f"{num_inner} nodes of its own; pass one row per node")
         if conv in self._wide:
             h = self._wide[conv]
             return (_in_towers(conv, self.complete(h, way)), target), self._present_edges(h, way)

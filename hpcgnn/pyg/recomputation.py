@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-import torch.utils.checkpoint  # a module, of which `checkpoints` replaces two functions
+import torch.utils.checkpoint  # a module; `checkpoints` replaces two of its functions
 from torch import nn
 
 from hpcgnn.errors import ConfigError

@@ -1,4 +1,4 @@
-"""RowFunctions: torch functions that look at all nodes, or draw randomly, with their results on one process.
+"""RowFunctions: makes torch functions that look at all nodes, or draw randomly, return what they would on one process.
 
 Draws for nodes and edges are keyed by global ids, so they don't depend on the number of ranks. A tensor with one row
 per node of the whole graph, such as the weight of `nn.Embedding(num_nodes, dim)`, is in the source's order: a forward
@@ -23,17 +23,17 @@ from hpcgnn.pyg.passing import ForwardPassing
 
 REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
                  functional.dropout2d, functional.dropout3d, functional.rrelu, functional.gumbel_softmax)
-# Refused where they draw for nodes; draws for columns are the same on all ranks.
+# Refused if they draw for nodes; draws for columns are the same on all ranks.
 NODE_DRAWS = (torch.randperm, torch.randint, torch.randint_like, torch.multinomial, torch.poisson, torch.rrelu,
               torch.Tensor.multinomial, torch.Tensor.random_, torch.Tensor.geometric_, torch.Tensor.log_normal_,
               torch.Tensor.cauchy_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
               torch.native_dropout)
-DRAW_BITS = 24     # of a keyed draw, as many as float32 holds
+DRAW_BITS = 24     # bits of a keyed draw: the precision of float32
 READS = {"__get__", "__len__", "size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_contiguous",
          "element_size", "data_ptr", "storage_offset", "get_device", "__hash__", "__repr__", "requires_grad_",
          "type", "t", "transpose", "permute", "einsum", "bmm", "cdist", "bilinear"}
 MATRIX_READS = {"t", "transpose", "permute", "einsum", "bmm", "cdist", "bilinear"}
-# A table in their second place is a matrix, whose rows are no nodes.
+# Their second argument is a matrix; its rows are not nodes.
 PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"}
 OVER_ROWS = {"sum", "mean", "max", "min", "amax", "amin", "norm", "std", "var", "prod", "softmax", "log_softmax",
              "normalize", "logsumexp", "cumsum", "argmax", "argmin", "sort", "argsort", "topk", "unique"}
@@ -41,7 +41,7 @@ SAME_ELEMENTS = {"to", "long", "int", "clone", "contiguous", "cuda", "cpu", "det
 
 
 class _BatchNorm(NamedTuple):
-    """What functional.batch_norm takes behind the rows."""
+    """The arguments of functional.batch_norm after the rows."""
 
     running_mean: torch.Tensor | None = None
     running_var: torch.Tensor | None = None
@@ -53,12 +53,12 @@ class _BatchNorm(NamedTuple):
 
 
 class RowFunctions(TorchFunctionMode):
-    """Context in which torch functions on nodes give their results on one process; see the module."""
+    """Context in which torch functions on nodes return what they would on one process; see the module."""
 
     def __init__(self, passing: ForwardPassing):
         super().__init__()
         self._passing, self._tables = passing, passing.tables
-        self._positions: dict[int, torch.Tensor] = {}     # by identity, which holding them keeps
+        self._positions: dict[int, torch.Tensor] = {}     # by id(); holding the tensors keeps ids unique
         self._instead = {
             functional.dropout: self._dropout, torch.dropout: self._dropout, torch.dropout_: self._dropout_in_place,
             functional.batch_norm: self._batch_norm, functional.embedding: self._embedding,
@@ -78,7 +78,7 @@ class RowFunctions(TorchFunctionMode):
         if instead is not None:
             return instead(func, *args, **kwargs)
         if func in REFUSED_DRAWS and kwargs.get("training", True):
-            raise ConfigError(f"the model calls {func.__name__}, whose draws would differ with the number of ranks; "
+            raise ConfigError(f"the model calls {func.__name__}; its draws would differ with the number of ranks; "
                               "use torch.nn.functional.dropout, which draws by the nodes' ids")
         out = func(*args, **kwargs)
         if self._positions and args and id(args[0]) in self._positions and func.__name__ in SAME_ELEMENTS:
@@ -88,7 +88,7 @@ class RowFunctions(TorchFunctionMode):
     # Tables of all nodes
 
     def _with_own_rows(self, func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        # Functions that read rows get this rank's rows in the place of tables.
+        # Functions that read rows get this rank's rows instead of tables.
         tables, name = self._tables, getattr(func, "__name__", "")
         found = [one for one in (*args, *kwargs.values()) if id(one) in tables or isinstance(one, (list, tuple))]
         if not found or name in READS:
@@ -98,8 +98,9 @@ class RowFunctions(TorchFunctionMode):
         first = args[0] if args else None
         if id(first) in tables:
             if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-                raise ConfigError(f"the model writes to {tables[id(first)]}, which has a row a node, in its forward; a "
-                                  "rank would write its own nodes' rows only, so keep no rows between passes")
+                raise ConfigError(f"the model writes to {tables[id(first)]}, which has one row per node, in its "
+                                  "forward; a rank would write its own nodes' rows only, so keep no rows between "
+                                  "passes")
             if name in ("__getitem__", "index_select"):
                 return self._indexed(name, args, kwargs)
             if name in OVER_ROWS and (kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None) not in (
@@ -113,15 +114,15 @@ class RowFunctions(TorchFunctionMode):
         return tuple(map(own, args)), {key: own(value) for key, value in kwargs.items()}
 
     def _check_is_whole(self, name: str, *values: Any) -> None:
-        """Raise ConfigError where a function that takes a table as a whole is given one of this rank's rows alone."""
+        """Raise ConfigError if a function that needs the whole table is given a table with only this rank's rows."""
         for value in values:
             if id(value) in self._passing.embeddings:
                 raise ConfigError(f"the model takes {name.strip('_')} of all rows of {self._tables[id(value)]}, and a "
-                                  "rank holds those of its own nodes; look rows up by n_id, or use torch.nn.Embedding, "
-                                  "which every rank holds as a whole")
+                                  "rank holds only the rows of its own nodes; look rows up by n_id, or use "
+                                  "torch.nn.Embedding, which every rank holds as a whole")
 
     def _rows(self, table: torch.Tensor, numbers: Any) -> Any:
-        """Places of nodes in a table, which are their numbers where it is whole."""
+        """Row of each node in a table; in a table of all nodes, its node number."""
         embedding = self._passing.embeddings.get(id(table))
         return numbers if embedding is None else embedding.row_of(torch.as_tensor(numbers, device=table.device))
 
@@ -184,7 +185,8 @@ class RowFunctions(TorchFunctionMode):
             return rows
         everywhere = self._passing.all_rows_of(rows)
         if everywhere is not None:
-            # Halo rows of the input are here: what their owners drop is dropped here, and nothing has to be sent.
+            # Halo rows of the input are here: the same draws zero the same values as on their owners, so nothing is
+            # sent.
             all_rows = dropout(everywhere, probability, graph.ids(0, graph.num_rows), key)
             dropped = all_rows[:graph.num_inner]
             self._passing.keep_constant(dropped, all_rows)
@@ -192,8 +194,8 @@ class RowFunctions(TorchFunctionMode):
         flat = rows.reshape(len(rows), -1)
         ids = self._ids_of(len(rows))
         if ids is None:
-            raise ConfigError(f"the model drops out a tensor of shape {tuple(rows.shape)}, whose rows are neither this "
-                              f"rank's {graph.num_inner} nodes nor the edges of a message, so its draws would differ "
+            raise ConfigError(f"the model drops out a tensor of shape {tuple(rows.shape)}, and its rows are neither "
+                              f"this rank's {graph.num_inner} nodes nor the edges of a message, so draws would differ "
                               "with the number of ranks; let nodes be the first dimension")
         return dropout(flat, probability, ids, key).view_as(rows)
 
@@ -215,7 +217,7 @@ class RowFunctions(TorchFunctionMode):
         return (drawn + 2.0 ** (-2 - DRAW_BITS)).view_as(like)
 
     def _drawn(self, func, *args: Any, **kwargs: Any):
-        # Where torch itself draws, its generator moves on all ranks alike.
+        # If torch itself draws, its generator advances on all ranks alike.
         given = {name: value for name, value in kwargs.items() if name != "generator"}
         out = (torch.empty_like if func in (torch.rand_like, torch.randn_like) else torch.empty)(*args, **given)
         uniform = self._uniform(out)
@@ -265,7 +267,7 @@ class RowFunctions(TorchFunctionMode):
             raise ConfigError(f"the model normalizes {tuple(rows.shape)} over a batch, which can't be distributed: "
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
                               "columns)")
-        if passing.replay is not None:      # the first run has moved them
+        if passing.replay is not None:      # the first run already updated them
             given = given._replace(running_mean=None, running_var=None)
         return batch_norm(passing.graph, rows, given.running_mean, given.running_var, given.weight, given.bias,
                           given.momentum, given.eps)

@@ -21,10 +21,10 @@ from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
 from hpcgnn.run.launch import together
 
-# Many small clusters make steps that are like the whole graph; larger ones keep more edges inside a step.
+# With many small clusters, a step resembles the whole graph; larger clusters keep more edges inside a step.
 ROWS_A_CLUSTER = 106
 ROWS_A_STEP, LEAST_CLUSTERS_A_STEP = 2048, 4
-PURPOSE = 7            # of the draws, beside seed and epoch
+PURPOSE = 7            # part of the draws' key, with seed and epoch
 HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bits exactly
 
 
@@ -32,7 +32,7 @@ HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bit
 class Clusters:
     inner: np.ndarray  # (num_inner,) int64, cluster numbers, the same for a node on all ranks
     halo: np.ndarray   # (num_halo,) int64
-    count: int         # clusters of all ranks
+    count: int         # number of clusters of all ranks
     inside: float      # share of all edges with both ends in one cluster
 
     @classmethod
@@ -61,20 +61,21 @@ class Clusters:
     def check(self, num_steps: int) -> None:
         """Raise ConfigError if an epoch has more steps than there are clusters."""
         if num_steps > self.count:
-            raise ConfigError(f"an epoch of {num_steps} steps needs as many clusters of about {ROWS_A_CLUSTER} rows, "
-                              f"and this graph has {self.count}; choose at most {self.count} for --steps")
+            raise ConfigError(f"an epoch of {num_steps} steps needs at least {num_steps} clusters of about "
+                              f"{ROWS_A_CLUSTER} rows, and this graph has {self.count}; choose at most {self.count} "
+                              "for --steps")
 
     def steps(self, seed: int, epoch: int, num_steps: int) -> np.ndarray:
         """Draw the step of each cluster, (count,) int64, the same on any number of ranks.
 
-        Of `num_steps` consecutive clusters each goes to another step, so that every rank has about equally many per
-        step, and each step is spread over the whole graph.
+        Each of `num_steps` consecutive clusters goes to another step, so every rank has about equally many per step,
+        and each step is spread over the whole graph.
         """
         rng = np.random.default_rng([seed, epoch, PURPOSE])
         block = (np.arange(self.count) + rng.integers(num_steps)) // num_steps
         order = np.lexsort((rng.random(self.count), block))
         step = np.empty(self.count, np.int64)
-        # Blocks at the ends may be short; a random turn per block favors no step.
+        # Blocks at the ends may be short. Each block is rotated randomly, so that no step gets more.
         turn = rng.integers(num_steps, size=block[-1] + 1)
         first = np.searchsorted(block, np.arange(block[-1] + 1))
         step[order] = (np.arange(self.count) - first[block] + turn[block]) % num_steps
@@ -82,7 +83,7 @@ class Clusters:
 
 
 def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -> int:
-    """Number of edges of a CSR with both ends in one cluster; `cluster` has every row that an edge names."""
+    """Number of edges of a CSR with both ends in one cluster; `cluster` has an entry for every row in the CSR."""
     return sum(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
                                 np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1])))
                for start, stop in blocks(0, len(indptr) - 1))
@@ -94,7 +95,7 @@ def expected_clusters(num_inner: int) -> int:
 
 
 def first_steps(num_nodes: int, num_clusters: int) -> int:
-    """Number of steps that training in clusters starts with, of about ROWS_A_STEP rows of all ranks."""
+    """Number of steps that training in clusters starts with: about ROWS_A_STEP rows of all ranks per step."""
     return max(1, min(num_nodes // ROWS_A_STEP, num_clusters // LEAST_CLUSTERS_A_STEP))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-LABELED_ROWS_A_STEP = 256     # at least, that a step's labels are like all
-MOST_STEPS = 40               # more bring an epoch hardly further, and cost time: data/benchmarks/steps.md
-PURPOSE = 8                   # of the draws, beside seed and epoch
+LABELED_ROWS_A_STEP = 256     # the least, so that a step's labels represent all labels
+MOST_STEPS = 40               # more steps hardly improve an epoch, and cost time: data/benchmarks/steps.md
+PURPOSE = 8                   # part of the draws' key, with seed and epoch
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
                                        (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

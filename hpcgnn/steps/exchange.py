@@ -1,6 +1,6 @@
 """StepExchange: brings a step's graph the rows that the step does not compute.
 
-Rows that other ranks compute in the same step come by the run's exchange; all others come from the history.
+Rows that other ranks compute in the same step come by the run's exchange; all other rows come from the history.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.steps.history import History
 from hpcgnn.steps.kept_rows import KeptRows
 
-PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
+PlanWithin = Callable[[int | None], ExchangePlan]      # from the number of hops to the loss; None is any number
 
 
 class StepExchange:
@@ -38,7 +38,7 @@ class StepExchange:
         self.num_returning = batch.num_fresh
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
-        """Collective: keep the batch's rows in the history, and start to bring the far ones."""
+        """Collective: keep the batch's rows in the history, and start to fetch the far rows."""
         table = self._history.table(site.layer, h)
         key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
         table.keep(self._batch.rows, h.detach(), key)
@@ -53,8 +53,8 @@ class StepExchange:
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Raise ConfigError: these rows would have to cross in every step."""
-        raise ConfigError("this model shares rows of its own with all ranks once, which an epoch of several steps "
-                          "can't; leave --steps out")
+        raise ConfigError("this model shares rows of its own with all ranks once per epoch, which epochs of several "
+                          "steps can't do; leave --steps out")
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
         """Raise ConfigError: a step has only some of the rows."""
@@ -68,7 +68,7 @@ class StepExchange:
 class FarRows:
     """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.ArrivalInTable`.
 
-    `arrival`, or None, brings the fresh rows, which come first; `dtype` is of the rows of the pass.
+    `arrival`, or None, brings the fresh rows, which come first; `dtype` is the type of the rows of the pass.
     """
 
     def __init__(self, table: KeptRows, key: CounterKey, batch: Batch, arrival: Arrival | None, dtype: torch.dtype):
@@ -89,7 +89,7 @@ class FarRows:
         pass
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        # Coded tables can't take fresh rows: those are read unrounded, as their owner reads them.
+        # Coded tables can't take fresh rows: fresh rows are read unrounded, as their owner reads them.
         rows = self._table.in_place(self._dtype)
         if self._arrival is None or rows is None:
             return rows
@@ -104,7 +104,7 @@ class FarRows:
             self._receive(rows[:self._num_fresh])
 
     def _receive(self, fresh: torch.Tensor) -> None:
-        # Rows too far from the loss don't travel and keep their last values.
+        # Rows too far from the loss are not sent and keep their last values.
         self._arrival.finish(fresh)
         self._table.keep(self._far, fresh, self._key)
 

@@ -9,14 +9,14 @@ from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.state import State
 from hpcgnn.steps.kept_rows import CodedRows, DenseRows, KeptRows
 
-Site = tuple[int, int]      # exchanges before it in a pass, columns
+Site = tuple[int, int]      # number of exchanges before this one in a pass, and of columns
 STORED = "stored"
 
 
 class History:
-    """A row of each local node, for each place in a pass with an exchange.
+    """One row per local node for each exchange of a pass.
 
-    `kind` is "stored" (the rows' own type), "bf16", or "8" or "4", codes of so many bits.
+    `kind` is "stored" (the rows' own type), "bf16", or "8" or "4", codes of that many bits.
     """
 
     def __init__(self, node_id: np.ndarray, kind: str = STORED):
@@ -31,7 +31,7 @@ class History:
         return self._tables[site]
 
     def check(self, num_exchanges: int) -> None:
-        """Raise ConfigError if a pass had another number of exchanges than the one that filled these rows."""
+        """Raise ConfigError if a pass had another number of exchanges than the pass that filled these rows."""
         expected = 1 + max((layer for layer, _ in self._tables), default=-1)
         if num_exchanges != expected or len(self._tables) != expected:
             raise ConfigError(f"this model exchanged rows {num_exchanges} times in a step, and {expected} times in the "

@@ -19,7 +19,7 @@ Places = np.ndarray | torch.Tensor
 
 
 class KeptRows(ABC):
-    """A row of `dim` columns per node, zero at first; `kind` is part of the name in a checkpoint."""
+    """One row of `dim` columns per node, zero at first; `kind` is part of the name in a checkpoint."""
 
     kind: str
 
@@ -102,7 +102,7 @@ class CodedRows(KeptRows):
         self._message = message if on_cpu else torch.from_numpy(message).to(device)
         layout = self._layout
         self._packed = PackedRows(self._message, layout.bit_width, layout.payload_offset, layout.parameter_offset)
-        if not on_cpu:      # places are gathered where they are read
+        if not on_cpu:      # on a device, places are gathered where they are read
             self._node_id = on_device(resident(node_id), self._message)
             self._layout = layout.beside(self._message)
 

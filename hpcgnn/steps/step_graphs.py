@@ -1,8 +1,8 @@
 """StepGraphs: the LocalGraph of each step of an epoch, one after another.
 
-A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows whatever these
-read. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the whole graph
-fills the history, so that each row has been computed before it is read.
+A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows are the other rows
+that these read. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the
+whole graph fills the history, so that each row has been computed before it is read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from hpcgnn.steps.dealing import deal
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import STORED, History
 
-BY_ROW = "by_row"    # of an epoch that ended between two steps
-BEGUN = "begun"      # beside the rows of the history in `state`
+BY_ROW = "by_row"    # in the state of an epoch that ended between two steps
+BEGUN = "begun"      # name of that state in `state`, next to the rows of the history
 logger = logging.getLogger(__name__)
 
 
@@ -41,8 +41,8 @@ class StepGraphs:
 
     Parameters
     ----------
-    graph : LocalGraph           of all rows
-    exchange : HaloExchange      of the run
+    graph : LocalGraph           graph of all rows
+    exchange : HaloExchange      exchange of the run
     cut : function               collective: cuts the rows into clusters when first needed
     num_clusters : int           expected number of clusters of all ranks
     kept : str                   how rows are kept, see `History`
@@ -56,7 +56,7 @@ class StepGraphs:
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
                                    self._shared_rows() if self._is_shared else None)
         self._place = np.full(graph.num_rows, -1, np.int32)
-        self.begun: State | None = None      # of an epoch that stopped between two steps
+        self.begun: State | None = None      # state of an epoch that stopped between two steps
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -69,13 +69,13 @@ class StepGraphs:
         `by_row` deals rows one by one instead of in clusters.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
-        in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
-        first epoch begins with a pass over the whole graph, so that no row is read before it was computed.
+        in the same step are fresh, layer by layer, as are their gradients; each boundary row is sent once per epoch.
+        The first epoch begins with a pass over the whole graph, so that no row is read before it was computed.
         """
         if self._history.is_empty:
             self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
-            self._exchange.training.staleness = 1      # epochs since the oldest row that is read was computed
+            self._exchange.training.staleness = 1      # age in epochs of the oldest row that is read
         inputs = EpochInput(self._graph)
         inner, halo = self._dealt(seed, epoch, num_steps, by_row)
         try:
@@ -98,7 +98,7 @@ class StepGraphs:
         return step_of[self.clusters.inner], step_of[self.clusters.halo]
 
     def take_begun(self, num_steps: int, by_row: bool = False) -> State | None:
-        """Return the state of an epoch that stopped between two steps, once; None if rows were dealt otherwise."""
+        """Return the state of an epoch that stopped between two steps, once; None if rows were dealt differently."""
         begun, self.begun = self.begun, None
         if begun is None or (begun["num_steps"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row):
             return begun
@@ -153,7 +153,7 @@ class Step:
     """One step of an epoch on one rank."""
 
     graph: StepGraph
-    rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that it computes, in the order of `graph`
+    rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that the step computes, ordered as in `graph`
 
 
 class StepGraph(LocalGraph):
@@ -169,11 +169,11 @@ class StepGraph(LocalGraph):
                          weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
         self.stored_bits, self.num_nodes = whole.stored_bits, whole.num_nodes
-        self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
+        self._scales: dict[str, np.ndarray | None] = {}      # scales of the columns in place, by reduction
 
     @cached_property
     def whole_rows(self) -> torch.Tensor:
-        """(num_rows,) int64, which rows of the whole graph, inner and halo, these are."""
+        """(num_rows,) int64, the numbers of this graph's rows, inner and halo, in the whole graph."""
         return torch.cat([self._inner, on_device(self._batch.far, self.x)])
 
     @cached_property
@@ -198,8 +198,7 @@ class StepGraph(LocalGraph):
         return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
 
     def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:
-        # Columns are the batch's own rows and, behind them, all rows of the whole graph, where the history keeps
-        # them.
+        # Columns are the batch's own rows, then all rows of the whole graph, which are in the history.
         if reduction not in self._scales:
             near, whole = forward.column_scale, self._whole_graph.matrix(reduction).column_scale
             self._scales[reduction] = None if near is None else np.concatenate([near[:self.num_inner], whole])
@@ -213,14 +212,14 @@ class StepGraph(LocalGraph):
 
 
 class EpochInput:
-    """Aggregates of the masked constant input, computed once per epoch for all its steps."""
+    """Aggregates of the masked constant input, computed once per epoch for all steps."""
 
     def __init__(self, graph: LocalGraph):
         self._graph = graph
         self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
 
     def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
+        """Return the sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
         place = reduction, probability, key
         if place not in self._made:
             graph = self._graph

@@ -129,7 +129,7 @@ def refusals(shared_path, shards):
         ([model_file(shared_path / "b.h5", num_nodes=99), shards], "was made on 99 nodes, synthetic has 240"),
         ([model_file(shared_path / "c.h5", num_features=7), shards], "was made for 7 features, synthetic has 12"),
         ([model_file(shared_path / "d.h5", num_classes=9), shards], "was made for 9 classes, synthetic has 4"),
-        ([model_file(shared_path / "e.h5", is_multi_label=True), shards], "was made for several labels a node"),
+        ([model_file(shared_path / "e.h5", is_multi_label=True), shards], "was made for several labels per node"),
         ([model, shards, "--bits", 4], "is a model file and has widths of its own"),
         ([model, shards, "--out", shared_path / "none" / "p.h5"], "choose another --out"),
         ([shared_path, shards], "has no checkpoint.h5"),

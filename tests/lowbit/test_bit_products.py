@@ -168,10 +168,10 @@ LEFT, RIGHT = to_bit(torch.ones(3, 4), 2), to_bit(torch.ones(4, 5), 2, "row")
     (lambda: bit_mm_to_bit(LEFT, RIGHT, 9, low=0.0, high=1.0), "a bit-width is 9"),
     (lambda: bit_mm_to_bit(LEFT, RIGHT, 2, low=1.0, high=0.0), "runs from 1 to 0"),
     (lambda: bit_mm_to_float(LEFT, RIGHT, bias=torch.ones(3)), "5 columns needs a bias .* of shape"),
-    (lambda: bit_mm_to_float(LEFT, RIGHT, gain=torch.ones(5).double()), "a gain of as many float32 values"),
+    (lambda: bit_mm_to_float(LEFT, RIGHT, gain=torch.ones(5).double()), "a gain of 5 float32 values"),
     (lambda: aggregate_bits(BitTiles.from_matrix(torch.ones(2, 3)), LEFT), "features packed by 'row', found 'column'"),
     (lambda: aggregate_bits(BitTiles.from_matrix(torch.ones(2, 4)), RIGHT, jump=False), "dense form"),
-    (lambda: BitTiles.from_matrix(torch.ones(2, 4), row_scale=torch.ones(3)), "2 rows need as many float32 scales"),
+    (lambda: BitTiles.from_matrix(torch.ones(2, 4), row_scale=torch.ones(3)), "2 rows need 2 float32 scales"),
 ])
 def test_sides_that_do_not_fit_are_refused(make, complaint):
     with pytest.raises(KernelError, match=complaint):

@@ -128,7 +128,7 @@ def test_ones_in_the_padding_are_refused(bit):
     (lambda: to_bit(torch.tensor([[1.0]]), 2, rounding="up"), "rounding is 'up'; expected one of floor, nearest"),
     (lambda: to_bit(torch.ones(3, 3), 2, "left"), "packing is 'left'; expected one of column, row"),
     (lambda: to_bit(torch.ones(3), 2), r"a BitTensor is a matrix, found shape \(3,\)"),
-    (lambda: to_bit(torch.ones(3, 3), 2).to_val(3), "of 2 bits can't be read as one of 3"),
+    (lambda: to_bit(torch.ones(3, 3), 2).to_val(3), "of 2 bits can't be read with 3 bits"),
 ])
 def test_what_is_no_matrix_of_codes_is_refused(make, complaint):
     with pytest.raises(KernelError, match=complaint):

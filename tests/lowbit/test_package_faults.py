@@ -79,7 +79,7 @@ FORGED_POSITIONS = {
         (ONE_LISTED + "11" + "0" * 60 + "1", 8), (ONE_LISTED + "01" + "001", 8),
         (WIDE_LISTED + "0" * 11 + "0" * 3 + "1", 5000), (WIDE_LISTED + "1" * 11 + "001", 5000),
         (field(2, 5) + "11" + field(3, 2) + "111" + "0001" + "01" + "1", 8)],
-    "its list of columns is longer than that of the others would be": [
+    "its list of columns is longer than a list of the other columns would be": [
         (field(3, 5) + "10" + field(5, 3) + "1" * 40, 8), (field(3, 5) + "11" + field(4, 3) + "1" * 40, 8),
         (field(31, 5) + "10" + "1" * 31 + "1" * 40, 8)],
     "the positions go on after the last row": [
@@ -141,9 +141,9 @@ def test_forged_index_of_positions_is_refused_by_a_reader_of_all_rows(simd, entr
 
 @pytest.mark.parametrize("change, message", [
     ({"num_bits": 10**12}, "have stream of uint8"), ({"num_bits": -8}, "have stream"),
-    ({"num_position_bits": 10**12}, "have positions of uint8"), ({"num_position_bits": -8}, "expected a bit a row"),
-    ({"num_position_bits": 199}, "packages of 200 rows of 6 columns have 199 bits of positions; expected a bit a row"),
-    ({"num_rows": 10**12}, "expected a bit a row"), ({"num_rows": -1}, "expected a bit a row"),
+    ({"num_position_bits": 10**12}, "have positions of uint8"), ({"num_position_bits": -8}, "expected at least one bit"),
+    ({"num_position_bits": 199}, "packages of 200 rows of 6 columns have 199 bits of positions; expected at least one bit"),
+    ({"num_rows": 10**12}, "expected at least one bit"), ({"num_rows": -1}, "expected at least one bit"),
     ({"dim": -1}, "at most 1073741824 columns"), ({"dim": 2**31}, "at most 1073741824 columns"),
     ({"interval": 0}, "every 0 rows"), ({"interval": 8}, "have index_bit"),
     ({"index_position": np.zeros(3, np.int64)}, "have index_position of int64"),

@@ -84,7 +84,7 @@ def dynamic():
 @pytest.mark.parametrize("make, complaint", [
     (lambda: Around(pyg.ChebConv(6, 5, K=2)), "ChebConv at model.conv can't be distributed: its Laplacian needs"),
     (lambda: Around(dynamic()), "DynamicEdgeConv at model.conv can't be distributed: it looks for neighbors"),
-    (lambda: Around(pyg.SuperGATConv(6, 5)), "SuperGATConv at model.conv can't be distributed: it draws edges"),
+    (lambda: Around(pyg.SuperGATConv(6, 5)), "SuperGATConv at model.conv can't be distributed: it draws negative"),
     (lambda: Around(pyg.FeaStConv(6, 5)), "FeaStConv at model.conv can't be distributed: hpcgnn does not know it"),
     (lambda: Around(pyg.GCNConv(6, 5, cached=True)), "GCNConv at model.conv can't be distributed with cached=True"),
     (lambda: pyg.GCNConv(6, 5, flow="target_to_source"), "GCNConv at model can't be distributed with flow="),
@@ -156,8 +156,8 @@ class Gumbel(Around):
     (Degrees, "the model reads or changes edge_index itself, by "),
     (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not those of the graph"),
     (InPlace, "InPlace changes its input in place"),
-    (Pools, "Pools must answer with one row a node, (60, outputs) here, found (5,)"),
-    (Gumbel, "the model calls gumbel_softmax, whose draws would differ"),
+    (Pools, "Pools must return one row per node, (60, outputs) here, found (5,)"),
+    (Gumbel, "the model calls gumbel_softmax; its draws would differ"),
 ])
 def test_a_forward_that_would_differ_is_refused_where_it_does(whole_graph, make, complaint):
     graph = whole_graph(comm=MPI.COMM_SELF).graph
@@ -186,7 +186,7 @@ def test_columns_of_edges_that_the_graph_does_not_have_are_named():
                  pyg.GeneralConv(6, 5, in_edge_channels=3)):
         name = type(conv).__name__
         with pytest.raises(ConfigError, match=f"{name} at model.conv is made for 3 columns of edge_attr, and the graph "
-                                              "has one weight an edge"):
+                                              "has one weight per edge"):
             hpcgnn.distribute(TakesAttributes(conv), weighted)
         remark, = hpcgnn.distribute(TakesAttributes(conv), unweighted).remarks(False)
         assert remark.startswith(f"{name} at model.conv is made for edge_attr of 3 columns")

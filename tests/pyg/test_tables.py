@@ -108,7 +108,7 @@ def writes(self, x):
 def test_rows_that_would_be_kept_by_one_rank_are_refused(whole_graph):
     whole = whole_graph()
     whole.graph.num_nodes = NUM_NODES
-    for way, complaint in [(writes, "the model writes to place, which has a row a node"),
+    for way, complaint in [(writes, "the model writes to place, which has one row per node"),
                            (lambda self, x: torch.nn.functional.embedding(
                                torch.arange(len(x)), self.own, max_norm=1.0), "the model has an embedding with max_")]:
         with pytest.raises(ConfigError, match=complaint):

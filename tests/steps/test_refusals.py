@@ -52,8 +52,8 @@ def test_a_history_without_steps_is_refused():
 
 def test_more_steps_than_clusters_end_before_the_first_epoch(tmp_path):
     shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
-    with pytest.raises(CollectiveError, match="an epoch of 200 steps needs as many clusters of about 106 rows, and "
-                                              "this graph has 3; choose at most 3 for --steps"):
+    with pytest.raises(CollectiveError, match="an epoch of 200 steps needs at least 200 clusters of about 106 rows, "
+                                              "and this graph has 3; choose at most 3 for --steps"):
         train(MPI.COMM_SELF, shards, tmp_path / "run", steps="200")
 
 

@@ -143,7 +143,7 @@ def test_the_penalty_counts_once_whatever_the_number_of_ranks(shared_path, monke
 
 def test_a_target_that_no_width_meets_is_refused(tmp_path):
     shards = write_once(MPI.COMM_SELF, easy_graph(), tmp_path / "shards")
-    with pytest.raises(CollectiveError, match=r"^target_kb is 0.9, and rows of the least widths, .* take 0.9375 KB; "
+    with pytest.raises(CollectiveError, match=r"^target_kb is 0.9, and rows of the smallest widths, .* take 0.9375 KB; "
                                               "raise target_kb$"):
         train(MPI.COMM_SELF, shards, tmp_path / "run", quantize="degree-aware", target_kb=0.9)
 

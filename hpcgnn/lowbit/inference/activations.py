@@ -20,7 +20,7 @@ from hpcgnn.shards.sealed import open_sealed, write_sealed
 
 KIND, VERSION = "activations", 2
 ADVICE = "run hpcgnn infer --packages again"
-Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, and a scale a row
+Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, and one scale per row
 
 
 def activation_path(folder: Path, part: int) -> Path:

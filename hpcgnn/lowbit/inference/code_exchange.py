@@ -17,7 +17,7 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.integer_layers import MappedRows
 
 TOGETHER = 8               # eight codes fill whole bytes at every width
-BLOCK_CODES = 1 << 20      # packed at a time, a multiple of TOGETHER
+BLOCK_CODES = 1 << 20      # codes packed at a time, a multiple of TOGETHER
 
 
 class CodeExchange:
@@ -46,7 +46,7 @@ class CodeExchange:
         return self._traffic.blocked_seconds
 
     def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
-        """Collective: start to fetch the codes of halo rows; `bit_width` holds codes (at least num_inner, dim) int8.
+        """Collective: start to fetch the codes of halo rows; `codes`, (num_inner or more, dim) int8, fit `bit_width`.
 
         MappedRows that fill their bytes at that width are sent as they are.
         """
@@ -106,7 +106,7 @@ def packed_bytes(num_codes: int, bit_width: int) -> int:
 
 
 def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """The low `bit_width` bits of int8 codes, one after the other, lowest bit first: (packed_bytes,) uint8.
+    """Return the low `bit_width` bits of int8 codes, one after the other, lowest bit first: (packed_bytes,) uint8.
 
     Codes have magnitudes below 2**(bit_width - 1), bit_width is 2 to 8, and bits after the last code are 0.
     """

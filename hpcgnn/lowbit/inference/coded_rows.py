@@ -45,10 +45,10 @@ class LayerRows(Protocol):
 @dataclass(frozen=True)
 class CodedRows:
     codes: np.ndarray  # (n, dim) int8, or uint8 without a sign
-    # (n,) float32, limit is the largest code
+    # (n,) float32; `limit` holds the largest code of each row
     step: np.ndarray
     limit: np.ndarray
-    bit_width: int     # of the widest rows
+    bit_width: int     # width of the widest rows
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
@@ -70,7 +70,7 @@ class CodedRows:
 
 @dataclass(frozen=True)
 class BitRows:
-    """Rows as bits, each row at the width of its in-degree, (n,) integer in the whole graph."""
+    """Rows as bits, each at the width for its in-degree; `in_degree` is (n,) integer, counted in the whole graph."""
 
     bits: RowBits
     scale: RowScale
@@ -121,7 +121,7 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
 
 
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of packages, value = package code · row_scale (n,), equal to the same floats' codes; errors as there."""
+    """Codes of packages, value = package code · row_scale (n,); the codes and errors of `code_rows` on these floats."""
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
         # Block by block, so that the floats never exist.

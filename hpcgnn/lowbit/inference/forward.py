@@ -26,8 +26,9 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
             neighborhood: CodeNeighborhood) -> tuple[np.ndarray, np.ndarray]:
     """Collective: return logits (n, num_classes) and embeddings (n, hidden) of float rows, both float32.
 
-    Embeddings are the unquantized input of the last convolution; (n, 0) if it is the only one. `in_degree`, (n,) in the
-    whole graph, chooses steps and widths. Raises KernelError for NaN, and for negative features if codes have no sign.
+    Embeddings are the unquantized input of the last convolution; (n, 0) if it is the only one. `in_degree`, (n,), is
+    counted in the whole graph and chooses steps and widths. Raises KernelError for NaN, and for negative features if
+    codes have no sign.
     """
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 

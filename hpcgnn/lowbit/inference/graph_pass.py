@@ -26,7 +26,7 @@ SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weight
 
 
 class GraphPass:
-    """Passes of one model that `is_summed` over the inner nodes' rows; keeps_codes keeps what `observe` shows."""
+    """Passes over inner nodes' rows of a model that `is_summed`; `keeps_codes` keeps the codes that `observe` gets."""
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: BitRows,
                  keeps_codes: bool = False):
@@ -41,7 +41,7 @@ class GraphPass:
         return self._layers.row_bytes
 
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: the answers of `hpcgnn.lowbit.inference.forward.forward_codes`; KernelError for NaN."""
+        """Collective: return what `hpcgnn.lowbit.inference.forward.forward_codes` returns; KernelError for NaN."""
         num_rows, last = self._part.num_inner, self._model.convolutions[-1]
         hidden_dim = last.neighbor.codes.shape[1] if len(self._model.convolutions) > 1 else 0
         logits = empty((num_rows, len(last.bias if last.second is None else last.second_bias))).numpy()
@@ -58,7 +58,7 @@ class GraphPass:
         arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
         done = 0
         for first, stop in blocks(0, part.num_central):
-            if arrival.poll():      # then all other rows go at once
+            if arrival.poll():      # then compute all other rows in one call
                 break
             self._layers.convolve(number, first, stop, logits, hidden)
             done = stop
@@ -82,7 +82,8 @@ def layers_of(model: IntegerModel, factors: Iterable[np.ndarray | None],
               takes_tiles: Iterable[np.ndarray | None] | None = None) -> list[IntegerLayer]:
     """The model's convolutions as layers of `hpcgnn.ops.integer_layers`.
 
-    Per convolution, `factors` has (n,) float32 of its reduction or None; takes_tiles is as in `IntegerLayer`, or None.
+    Per convolution, `factors` has the (n,) float32 factors of its reduction, or None; takes_tiles is as in
+    `IntegerLayer`, or None.
     """
     choices = [None] * len(model.convolutions) if takes_tiles is None else takes_tiles
     return [_layer(*of_one) for of_one in zip(model.convolutions, factors, choices, strict=True)]

@@ -28,7 +28,7 @@ class InputRows(Protocol):
     """Rows of one rank."""
 
     form: str         # such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
-    num_bytes: int    # in memory, before a shard's own compression
+    num_bytes: int    # bytes in memory, before the compression of the shard
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
         """Return codes of all rows; KernelError for NaN, or negative values where codes have no sign."""
@@ -75,7 +75,7 @@ class BitInput:
 
     @property
     def form(self) -> str:
-        # Widths that the scale allows, so that all ranks say the same.
+        # The widths that the scale allows are the same on all ranks; the widths that occur may differ.
         low, high = self.bits.scale.bit_width.min(), self.bits.scale.bit_width.max()
         return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
 
@@ -125,7 +125,7 @@ class StoredPart:
         return replace(self.part, features=floats_of(self.rows.packed, self.rows.scale, self.path))
 
     def shared_with(self, graph: LocalGraph) -> StoredPart:
-        """Its rows where `graph` has the same ones, so that memory holds float32 rows once."""
+        """Return this part with the rows of `graph` if they are the same, so that memory holds float32 rows once."""
         x = graph.x
         is_alike = (isinstance(self.rows, FloatRows) and self.rows.rows.dtype == np.float32 and x.dtype == torch.float32
                     and x.device.type == "cpu" and np.array_equal(graph.node_id[:graph.num_inner], self.part.inner_id))

@@ -1,9 +1,9 @@
 """Integer models as sealed HDF5 files, and checks of all that is read, as if somebody had forged it.
 
 Format 2. Attributes: `dataset`, `scheme` (str), `fingerprint` (JSON, as in graph.h5), `num_nodes`, `num_features`,
-`num_classes`, `num_convolutions` (int), `is_multi_label` (bool), and `trained_cut` (JSON) where the model was trained
-in clusters. Group `class_names` (`bytes`, `offset`, see `store_texts`) where classes have names. Group
-`convolutions/NUMBER` of each convolution, first to last:
+`num_classes`, `num_convolutions` (int), `is_multi_label` (bool), and `trained_cut` (JSON) if the model was trained in
+clusters. Group `class_names` (`bytes`, `offset`, see `store_texts`) if classes have names. Group `convolutions/NUMBER`
+of each convolution, first to last:
 
     attributes kind, epsilon, heads, averages_heads
     rows, second_rows         groups: `step` float32, `bit_width` uint8 by in-degree; attribute is_signed
@@ -41,7 +41,7 @@ from hpcgnn.shards.records import load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.batch_graph import ClusterCut
 
-# Parts of each kind, beside the parts that all kinds have.
+# Parts of each kind, besides the parts that all kinds have.
 PARTS = {"gcn": (), "sage": ("own",), "gin": ("second_rows", "second", "second_bias"), "gat": ("attention",)}
 MAX_HEADS = 4096
 
@@ -59,8 +59,8 @@ MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
     """Replace the model at `path`; the old file stays if anything fails.
 
-    `fingerprint` is of the shards it was made on, `cut` the clusters it was trained in (None: the whole graph). Raises
-    KernelError for a model that `check_model` refuses, CheckpointError if the file can't be written.
+    `fingerprint` names the shards that it was made on, `cut` the clusters it was trained in (None: the whole graph).
+    Raises KernelError for a model that `check_model` refuses, CheckpointError if the file can't be written.
     """
     check_model(model)
 
@@ -84,7 +84,7 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
             return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
-        except ShardError as error:      # of its texts
+        except ShardError as error:      # from its texts
             raise CheckpointError(str(error)) from error
         except KernelError as error:
             raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
@@ -199,7 +199,7 @@ class _Loader:
         codes = np.empty(shape, np.int8)
         unpack_codes(packed, scale.bit_width, codes)
         if not np.array_equal(pack_codes(codes, scale.bit_width), packed):
-            raise KernelError("bits behind the last weight are not zero")
+            raise KernelError("bits after the last weight are not zero")
         return IntegerMap(codes, scale)
 
     def array(self, group: h5py.Group, name: str, dtype: type) -> np.ndarray:
@@ -229,9 +229,9 @@ def check_model(model: IntegerModel) -> IntegerModel:
     for number, convolution in enumerate(model.convolutions):
         in_dim = _check_numbered(number, convolution, in_dim, number == last)
     if in_dim != model.num_classes:
-        raise KernelError(f"the last convolution has {in_dim} outputs, expected one a class, {model.num_classes}")
+        raise KernelError(f"the last convolution has {in_dim} outputs, expected one per class, {model.num_classes}")
     if model.class_names and len(set(model.class_names)) != model.num_classes:
-        raise KernelError(f"its class names are {len(set(model.class_names))} different ones, expected one a class, "
+        raise KernelError(f"its class names are {len(set(model.class_names))} different ones, expected one per class, "
                           f"{model.num_classes}")
     return model
 
@@ -260,7 +260,7 @@ def _check_convolution(convolution: IntegerConvolution, in_dim: int, is_last: bo
         _check_map("second weights", convolution.second, (out_dim, mapped_dim), convolution.second_rows)
         _check_reals("second bias", convolution.second_bias, (out_dim,))
         if convolution.second_rows.is_signed:
-            raise KernelError("its second rows have a sign, and come from a ReLU")
+            raise KernelError("its second rows have a sign, although they come from a ReLU")
     if convolution.attention is not None:
         _check_reals("attention vectors", convolution.attention, (2, mapped_dim))
     _check_norm(convolution, out_dim, is_last)
@@ -283,7 +283,7 @@ def _check_norm(convolution: IntegerConvolution, out_dim: int, is_last: bool) ->
     if norm is None:
         return
     if is_last:
-        raise KernelError("it is the last and has a normalization, expected none behind the logits")
+        raise KernelError("it is the last and has a normalization, expected none after the logits")
     _check_reals("weight of its normalization", norm.weight, (out_dim,))
     _check_reals("bias of its normalization", norm.bias, (out_dim,))
     if not (np.isfinite(norm.eps) and norm.eps > 0):

@@ -57,7 +57,7 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
             raise CheckpointError(f"{source} was made for {found} {name}, {info.name} has {expected}; "
                                   "name the shards of the graph that it was made on")
     if model.is_multi_label != info.is_multi_label and not other_graph:
-        labels = {True: "several labels a node", False: "one label a node"}
+        labels = {True: "several labels per node", False: "one label per node"}
         raise CheckpointError(f"{source} was made for {labels[model.is_multi_label]}, {info.name} has "
                               f"{labels[info.is_multi_label]}; name the shards of the graph that it was made on")
     if model.num_nodes != info.num_nodes and not other_graph:
@@ -104,7 +104,7 @@ def whole_graph_config(settings: dict[str, Any], folder: Path, device: str) -> T
 class OpenedModel:
     model: IntegerModel
     stored: StoredPart      # this rank's shard
-    num_bytes: int      # of its file, or of its numbers without one
+    num_bytes: int      # bytes of its file; without a file, bytes of its numbers
     score: str          # name of its score
     # for a run folder: seconds of a pass of a float model of the same shape, by row type ("float32", "bfloat16")
     float_seconds: dict[str, float]

@@ -18,7 +18,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_rows import Scores, attend_codes, score_codes, sum_codes
 from hpcgnn.partition.partition import Partition
 
-BLOCK_ELEMENTS = 1 << 20     # of int32 sums that are in memory at a time
+BLOCK_ELEMENTS = 1 << 20     # int32 sums in memory at a time
 REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
 
 
@@ -41,7 +41,7 @@ class CodeNeighborhood(Protocol):
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) float32).
 
-        `vectors`, (2, dim) float64, are in units of a code; see `hpcgnn.ops.integer_rows`.
+        `vectors`, (2, dim) float64, apply to codes; see `hpcgnn.ops.integer_rows`.
         """
 
 
@@ -68,7 +68,7 @@ class RankNeighborhood:
         """Collective: see `CodeNeighborhood`."""
         part, scores = self._part, score_codes(codes, vectors, num_heads)
         for first, stop, table in self._readable(codes, bit_width):
-            # Halo rows are scored here, from the same codes to the same integers as by their owners.
+            # Halo rows are scored here; their codes are those of their owners, and so are the integer scores.
             if len(scores.source) < len(table):
                 scores = _joined(scores, score_codes(table[part.num_inner:], vectors, num_heads))
             yield first, attend_codes(part.indptr[first:stop + 1], part.indices, table, scores, first)

@@ -3,11 +3,11 @@
 Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Row v of
 each array belongs to the node of global id v, as the shards number it:
 
-    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators where labels are several
+    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators if labels are several
     logits         (num_nodes, num_classes) float32
-    embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 where there is only one
+    embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 if there is only one
 
-Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, where they have
+Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, if they have
 names.
 """
 
@@ -81,7 +81,7 @@ def read_predictions(path: Path) -> Predictions:
             raise CheckpointError(str(reason)) from reason
         texts = [file.attrs[name] for name in ("dataset", "scheme")]
         if not all(isinstance(text, str) for text in texts):
-            raise CheckpointError(f"{path} has a dataset or a scheme that is no text; {ADVICE}")
+            raise CheckpointError(f"{path} has a dataset or a scheme that is not text; {ADVICE}")
         return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS),
                            tuple(names))
 

@@ -50,13 +50,13 @@ def refuse_edge_weights(part: Partition) -> None:
 
 @dataclass(frozen=True)
 class RowBytes:
-    # of input rows in shards, and in memory
+    # bytes of input rows in shards, and in memory
     stored_form: str
     form: str
-    # their bytes
+    # bytes of both forms
     stored: int
     kept: int
-    # of rows between convolutions, in memory; None if passes go layer by layer, in batches or on a device
+    # bytes of rows between convolutions, in memory; None if passes go layer by layer, in batches or on a device
     between: int | None = None
 
 
@@ -66,7 +66,7 @@ class IntegerRun:
     model: IntegerModel
     info: GraphInfo
     part: Partition                     # without features
-    # of this rank's input rows in its shard
+    # bytes of this rank's input rows in its shard
     stored_form: str
     stored_bytes: int
     rows: InputRows                     # as kept for passes

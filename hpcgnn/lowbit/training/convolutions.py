@@ -38,11 +38,11 @@ class QuantizerMaker(Protocol):
 
 
 class QuantizedConvolution(nn.Module, ABC):
-    """Quantizes a layer's rows, drops them out and combines them as its kind does.
+    """Quantizes a layer's rows, applies dropout and combines them as its kind does.
 
-    The float `convolution` has the weights, which are trained, and quantized in every pass. in_dim and mapped_dim are
-    the columns of its rows and of the rows that travel; is_signed rows have negative values. If has_sparse_input, alike
-    on all ranks, input rows are mostly zeros, see `SparseInput`.
+    The float `convolution` has the weights; they are trained, and quantized in every pass. in_dim and mapped_dim count
+    the columns of its rows and of the rows that are sent; is_signed rows have negative values. If has_sparse_input, the
+    same on all ranks, input rows are mostly zeros, see `SparseInput`.
     """
 
     kind: str

@@ -28,7 +28,7 @@ class _FakeQuantize(torch.autograd.Function):
                                          local_weight, ctx.needs_input_grad[0])
         of_width = None
         if ctx.needs_input_grad[2]:
-            # The derivative of max_code by the width, where a value takes it.
+            # For clipped values, the derivative of step * max_code by the width.
             slope = step * (max_code + 1) * math.log(2.0)
             of_width = (found.clipped * slope).sum_to_size(bit_width.shape)
         return found.of_values, found.of_step.sum_to_size(step.shape), of_width, None, None

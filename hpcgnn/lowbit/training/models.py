@@ -1,8 +1,8 @@
 """QuantizedStack: a stack of convolutions trained as integers, its stored size, and its export to an IntegerModel.
 
 `QuantizedStack.fit` runs the float stack once and fits all steps. If widths are learned, `share_bits` then deals out
-the target size: every in-degree of every layer starts at its least width, and the next bit always goes where it saves
-most error per stored bit. From there on training learns the widths, and `penalty` pulls their total to the target.
+the target size: every in-degree of every layer starts at its smallest width, and the next bit always goes where it
+saves most error per stored bit. Then training learns the widths, and `penalty` pulls their total to the target.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hpcgnn.training.model_hooks import ModelHooks
 
 @torch.no_grad()
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
-    """Set the widths of fitted quantizers so that all rows take at most `num_bits` and lose least."""
+    """Set the widths of fitted quantizers so that all rows take at most `num_bits`, with the least error."""
     # A layer's loss is the energy of its errors relative to its rows; one more bit makes an error four times smaller.
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
@@ -67,7 +67,7 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
 
 
 def _limits(quantizer: RowQuantizer) -> np.ndarray:
-    # The largest useful width: codes that needed fewer bits than were fitted gain nothing from more.
+    # The largest useful width: if the fitted codes need fewer bits than they have, more bits gain nothing.
     width = quantizer.whole_width().cpu().numpy().astype(int)
     return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
 
@@ -84,18 +84,18 @@ KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
 }
 DEFAULT_TARGET_BITS = 2
 TARGET_TOLERANCE = 0.01
-PRESSURE_RATE = 0.1                 # share of an epoch's excess that the pressure on widths takes up
-FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in a table
+PRESSURE_RATE = 0.1                 # share of an epoch's excess that is added to the pressure on widths
+FLOAT_BITS, WIDTH_BITS = 32, 4      # bits of a float, and of a number from 1 to 8 in a table
 
 
 class StoredBits(NamedTuple):
     weights: int
     scales: int    # steps, widths, biases, norms and attention
-    floats: int    # all of it in float32
+    floats: int    # bits of the same numbers in float32
 
 
 class QuantizedStack(nn.Module, ModelHooks):
-    """Quantized convolution → norm → ReLU, as often as the stack has convolutions.
+    """Quantized convolution → norm → ReLU, once per convolution of the stack.
 
     stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
     counts : (num_entries,) int64    see `count_in_degrees`
@@ -104,7 +104,7 @@ class QuantizedStack(nn.Module, ModelHooks):
     has_sparse_input : bool          input rows are mostly zeros over all ranks, and mapped value by value
     """
 
-    num_hops = None     # every row is computed: sizes and ranges count all nodes
+    num_hops = None     # every row is computed, since sizes and ranges count all nodes
 
     def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
                  has_negative_input: bool, has_sparse_input: bool = False):
@@ -126,7 +126,7 @@ class QuantizedStack(nn.Module, ModelHooks):
 
     @classmethod
     def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm) -> QuantizedStack:
-        """Collective: quantize a stack with the steps that fit its rows on this graph best.
+        """Collective: quantize a stack with the steps that best fit its rows on this graph.
 
         Raises CollectiveError for non-finite input rows, a target below the least size, or a graph with edge weights.
         """
@@ -152,12 +152,12 @@ class QuantizedStack(nn.Module, ModelHooks):
             return
         num_bits = sum(quantizer.least_bits * quantizer.dim for quantizer in self.row_quantizers) * self.num_nodes
         if num_bits > self.target_kb * BITS_A_KB:
-            raise CollectiveError(f"target_kb is {self.target_kb:g}, and rows of the least widths, 1 bit and 2 where "
-                                  f"there are values below zero, take {num_bits / BITS_A_KB:g} KB; raise target_kb")
+            raise CollectiveError(f"target_kb is {self.target_kb:g}, and rows of the smallest widths, 1 bit or 2 with "
+                                  f"values below zero, take {num_bits / BITS_A_KB:g} KB; raise target_kb")
 
     @torch.no_grad()
     def _fit(self, graph: LocalGraph, comm) -> None:
-        """Collective: fit all quantizers, first to last, each to the output of those before it."""
+        """Collective: fit all quantizers, first to last, each to the output of the quantizers before it."""
         quantizers = [module for module in self.modules() if isinstance(module, Quantizer)]
         for quantizer in quantizers:
             quantizer.fitting_comm = comm
@@ -240,8 +240,8 @@ class QuantizedStack(nn.Module, ModelHooks):
         to one graph; as in the authors' program, a size below the target is not pulled up; and p is the multiplier of
         an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
         """
-        # The pressure is 0 until the target is missed by more than its tolerance, and rises every step. So the target
-        # is met however much error wider rows would save, as in sums over thousands of neighbors.
+        # The pressure is 0 until the target is missed by more than its tolerance, then rises every step. So the target
+        # is met even if wider rows would save much error, as in sums over thousands of neighbors.
         if not self.width_parameters():
             return torch.zeros(())
         penalty = torch.relu(self.pressure + self._excess()).square() - self.pressure.square()
@@ -277,10 +277,10 @@ class QuantizedStack(nn.Module, ModelHooks):
     def summary(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         """Sizes of the integers, means over the seeds' best models.
 
-        `feature_kb`, `mean_feature_bits` and `feature_bits` are as in `feature_size`; `weight_bits` and `scale_bits`
-        count weights and all that goes with them; `stored_kb` is all of that, `float_kb` the same features and weights
-        as float32. `widths_by_degree` has, per row quantizer that learns widths, the in-degrees that occur, how many
-        nodes have each, and their bits.
+        `feature_kb`, `mean_feature_bits` and `feature_bits` are as in `feature_size`; `weight_bits` counts weights,
+        `scale_bits` steps, widths, biases, norms and attention; `stored_kb` is the sum of features, weights and these,
+        `float_kb` the same in float32. `widths_by_degree` has, per row quantizer that learns widths, the in-degrees
+        that occur, the number of nodes with each, and their bits.
         """
         columns = zip(*(result["feature_bits"] for result in results), strict=True)
         feature_kb = statistics.fmean(result["feature_kb"] for result in results)
@@ -310,9 +310,9 @@ class QuantizedStack(nn.Module, ModelHooks):
 def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
     """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
 
-    All ranks get the same model; its rows have a step per in-degree. Weights are shared with `stack`, not copied.
-    Mapped rows and weights have `bits`, rows `row_bits`, 2 to 8 both. Raises CollectiveError for non-finite input rows,
-    or a model that can't be quantized.
+    All ranks get the same model; its rows have one step per in-degree. Weights are shared with `stack`, not copied.
+    Mapped rows and weights have `bits` bits, rows `row_bits`, both 2 to 8. Raises CollectiveError for non-finite input
+    rows, or a model that can't be quantized.
     """
     convolutions = getattr(stack, "convolutions", [stack])
     unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS

@@ -16,8 +16,8 @@ from hpcgnn.lowbit.training.quantizer import MOMENTUM, Nodes, Quantizer, SharedC
 from hpcgnn.ops.counter import PROTECT, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
-PERCENTILE = 0.999      # of the magnitudes that are not zero
-NUM_BINS = 1 << 15      # magnitudes are counted by their upper 15 bits, bfloat16 without a sign
+PERCENTILE = 0.999      # share of the non-zero magnitudes below the range's end
+NUM_BINS = 1 << 15      # magnitudes are counted by 15 bits: bfloat16 without the sign
 DRAW_BITS = 16
 
 

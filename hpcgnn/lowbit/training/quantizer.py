@@ -1,7 +1,7 @@
 """Quantizers with learned steps: for rows by in-degree, for mapped rows by column, for weights by output.
 
 Each is first fitted to the values of one pass: `search_steps` tries a grid of steps for each group of values and takes
-the one of least squared error, summed over all ranks. Training then moves the step as a factor on the fitted one.
+the step of least squared error, summed over all ranks. Training then learns a factor on the fitted step.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, 
 from hpcgnn.lowbit.training.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
 from hpcgnn.ops.dense import column_magnitudes
 
-CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # peaks tried, in largest codes
-TOLERANCE = 1e-3                 # among errors so near, relative, the largest step wins: fewer codes are in use
-NEGLIGIBLE = 1e-10               # of the sum of squares
+CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # tried peaks, as multiples of the largest code
+TOLERANCE = 1e-3                 # among errors within this relative distance the largest step wins: it uses fewer codes
+NEGLIGIBLE = 1e-10               # share of the sum of squares
 VALUES_AT_ONCE = 1 << 20
 
-MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
+MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few and share the last entry
 BITS_A_KB = 8 * 1024    # the paper's eta
 # Factor on fitted steps of mapped rows: their values are multiples of a unit, and many would fall between two codes.
 OFF_EDGES = 1 + 2 ** -10
-SMALLEST_MEAN = 1e-8    # of an output with zero weights
+SMALLEST_MEAN = 1e-8    # mean magnitude of an output with zero weights
 MOMENTUM = 0.1          # weight of the newest value in a running mean
 
 
@@ -50,15 +50,15 @@ class Quantizer(nn.Module):
 class RowQuantizer(Quantizer):
     """Rows of a layer as codes, with step and width chosen by a node's in-degree.
 
-    counts : (num_entries,) int64        nodes of the whole graph by in-degree; the last entry has all larger ones
+    counts : (num_entries,) int64        nodes of the whole graph by in-degree; the last entry has all larger ones, too
     bits : int                           width for which steps are fitted
     is_signed : bool                     rows have negative values
     learns_width : bool                  widths are parameters
     shrinks : bool                       widths start at the fewest bits that hold the fitted codes
     is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
     """
-    # Beside the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
-    # changes, the step follows, and codes grow coarser instead of clipped.
+    # Besides the width, training learns the largest unclipped magnitude, as a factor on the fitted one. If a width
+    # changes, the step changes too, so fewer bits make codes coarser and do not clip values.
 
     def __init__(self, comm, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
                  shrinks: bool = False, is_local: bool = False):
@@ -86,7 +86,7 @@ class RowQuantizer(Quantizer):
         return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Return (n, dim) float32, quantized. Collective where widths are learned."""
+        """Return (n, dim) float32, quantized. Collective if widths are learned."""
         entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
         if self.fitting_comm is not None:
             self._fit(rows, entry)
@@ -97,8 +97,7 @@ class RowQuantizer(Quantizer):
         """Collective: the weight of the rows' own error, or None."""
         if self.local_weight is None or not (self.learns_width and self.training):
             return self.local_weight
-        # Where widths follow the error, it is relative to the rows, so that a layer of large values doesn't take all
-        # bits.
+        # If widths follow the error, it is relative to the rows, so that a layer of large values doesn't take all bits.
         return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
@@ -151,7 +150,7 @@ class ColumnQuantizer(Quantizer):
     With is_local, steps follow the mapped rows' own error, see `fake_quantize`.
     """
     # Mapped rows grow faster than the weights that map them. With steps as multiples of the weights' magnitudes, most
-    # values of the last layer were clipped from the first epochs on, and the loss kept them so.
+    # values of the last layer were clipped from the first epochs on, and training did not undo it.
 
     def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
         super().__init__()
@@ -180,7 +179,7 @@ class ColumnQuantizer(Quantizer):
         column, max_code = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape), _max_code(self.bits)
         fit = search_steps(self.fitting_comm, rows.reshape(-1), column.reshape(-1), np.full(rows.shape[1], max_code))
         step, mean = torch.from_numpy(fit.step).to(rows.device) * OFF_EDGES, self._mean_magnitude(rows)
-        # A column of zeros takes its neighbor's step, and expects values of about half its largest code.
+        # A column of zeros takes its neighbor's step, as if its values were about half the largest code.
         self.magnitude = torch.where(mean > 0, mean, step * max_code / 2)
         self.log_step.copy_((step / self.magnitude).log())
 

@@ -11,7 +11,7 @@ from hpcgnn.lowbit.training.convolutions import QuantizerMaker
 from hpcgnn.lowbit.training.protected import LargestWeightQuantizer, TrackedColumnQuantizer, TrackedRowQuantizer
 from hpcgnn.lowbit.training.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
-FIRST_BITS = 4       # at which rows are fitted, before their widths are chosen
+FIRST_BITS = 4       # width for which rows are fitted, before their widths are chosen
 LEARNS_WIDTHS = ("degree-aware", "layer-aware")
 SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # rows with fewer codes get fewer bits
 BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step and width
@@ -20,9 +20,9 @@ BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step a
 @dataclass(frozen=True)
 class QuantizationScheme:
     name: str  # {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
-    bits: int                                     # of weights and mapped rows
-    row_bits: int                                 # of rows; the starting width where widths are learned
-    target_kb: float = 0.0  # of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
+    bits: int                                     # width of weights and mapped rows
+    row_bits: int                                 # width of rows; the first width if widths are learned
+    target_kb: float = 0.0  # size of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
     size_weight: float = 1.0                      # lambda of Eq. (5)
     is_local: bool = False  # steps and widths of rows and mapped rows follow their own error, not the loss
     protection: tuple[float, float] = (0.0, 0.0)  # (low, high), probabilities, of degree-quant

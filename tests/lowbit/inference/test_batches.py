@@ -276,7 +276,7 @@ def test_codes_that_do_not_fit_are_refused():
     degree = dataset.in_degree()[batches.node_id]
     with pytest.raises(KernelError, match="2 bits"):
         PackedBatches.pack(batches, np.full((batches.num_rows, 3), 4, np.uint8), degree, 2)
-    with pytest.raises(KernelError, match="as many rows"):
+    with pytest.raises(KernelError, match="one row of codes and one in-degree per row"):
         PackedBatches.pack(batches, np.ones((3, 3), np.uint8), degree, 2)
 
 

@@ -20,7 +20,7 @@ from hpcgnn.partition.clusters import arc_groups, batch_clusters
 class Batches:
     """Batches of nodes, one after the other, as one CSR without edges between batches."""
 
-    node_id: np.ndarray    # (num_rows,) int64, of each row, in the whole graph
+    node_id: np.ndarray    # (num_rows,) int64, number of each row's node in the whole graph
     row_begin: np.ndarray  # (num_batches + 1,) int64, batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
     indptr: np.ndarray     # (num_rows + 1,) int64, row v lists the sources of the edges into v
     indices: np.ndarray    # (num_entries,) int32, rows, ascending within a row
@@ -89,7 +89,7 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    # All ranges, one after the other.
+    # Concatenate the ranges.
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - counts), counts)

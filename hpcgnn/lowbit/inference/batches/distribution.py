@@ -66,9 +66,9 @@ class DealtBatches:
 @dataclass(frozen=True)
 class BatchTotals:
     num_batches: int
-    num_entries: int     # edges within batches, of num_arcs in all
+    num_entries: int     # edges within batches; num_arcs counts all edges
     num_arcs: int
-    packed_bytes: int    # of the packed objects
+    packed_bytes: int    # bytes of the packed objects
 
 
 class DealtRun:

@@ -40,7 +40,7 @@ class PackedBatches:
         """
         is_signed = codes.dtype == np.int8
         if codes.ndim != 2 or len(codes) != batches.num_rows or len(in_degree) != batches.num_rows:
-            raise KernelError(f"batches of {batches.num_rows} rows need as many rows of codes and in-degrees, "
+            raise KernelError(f"batches of {batches.num_rows} rows need one row of codes and one in-degree per row, "
                               f"found codes of shape {codes.shape} and {len(in_degree)} degrees")
         shifted = (codes.astype(np.int16) + (1 << bit_width >> 1)).astype(np.uint8) if is_signed else codes
         features = to_bit(torch.from_numpy(np.ascontiguousarray(shifted)), bit_width)
@@ -147,5 +147,5 @@ def _check(arrays: dict[str, np.ndarray], counts: dict[str, int]) -> None:
     limit = -(-size // (4 * 32))[tile_batch]
     is_fit &= bool(((arrays["tile_column"] >= 0) & (arrays["tile_column"] < limit)).all())
     if not is_fit or (arrays["in_degree"] < 0).any():
-        raise KernelError("packed batches have an arc or a tile outside its batch, or a negative in-degree; "
+        raise KernelError("packed batches have an edge or a tile outside its batch, or a negative in-degree; "
                           "pack the batches again")

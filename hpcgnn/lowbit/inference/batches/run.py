@@ -86,8 +86,8 @@ def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNe
 class BatchNeighborhood:
     """Sums of packed batches; see `CodeNeighborhood`.
 
-    `costs` decide if `aggregation` is "auto"; None is this machine's. "tiles" and "gather" are other choices, any other
-    word raises ConfigError.
+    `aggregation` is "auto", "tiles" or "gather", else ConfigError. With "auto", `costs` decide; None takes this
+    machine's costs.
     """
 
     def __init__(self, packed: PackedBatches, aggregation: str = "auto", costs: AggregationCosts | None = None):
@@ -159,7 +159,7 @@ class AggregationCounts:
 
 
 def _runs(takes_tiles: np.ndarray, first: int, end: int) -> Iterator[tuple[int, int]]:
-    # Neighboring batches that are summed alike form a run.
+    # Runs of neighboring batches that are all summed by tiles or all by gathering.
     changes = np.flatnonzero(np.diff(takes_tiles[first:end])) + first + 1
     bounds = [first, *changes.tolist(), end]
     yield from pairwise(bounds)

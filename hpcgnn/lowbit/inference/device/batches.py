@@ -43,7 +43,7 @@ LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by ti
 class GroupBuffer:
     memory: torch.Tensor                                         # (num_bytes,) uint8 tensor, pinned
     places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]  # section -> first byte, type and shape
-    # rows of the packed batches
+    # the rows of the packed batches in this group
     first: int
     stop: int
 
@@ -97,7 +97,7 @@ class DeviceBatchedRun:
         self._result_dims = result_dims(self._layers)
         self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
-        # As many groups as are on the device at a time keep their memory, and so what they launch.
+        # The groups that are on the device at a time keep their memory, and so their recorded launches.
         self._kept: list[tuple[torch.Tensor, DeviceLayers]] = []
 
     @property
@@ -193,7 +193,7 @@ class DeviceBatchedRun:
 
 
 class ResidentRun:
-    """Passes over groups of batches (DeviceLayers) that stay on the device, as their results do."""
+    """Passes over groups of batches (DeviceLayers); the groups and their results stay on the device."""
 
     def __init__(self, groups: list[DeviceLayers]):
         self._groups = groups

@@ -44,7 +44,7 @@ class DeviceGraphPass:
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collective: logits and embeddings as of `hpcgnn.lowbit.inference.forward.forward`; KernelError for NaN."""
+        """Collective: return what `hpcgnn.lowbit.inference.forward.forward` returns; KernelError for NaN."""
         self.queue()
         results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
         self._layers.copy_results(*results)
