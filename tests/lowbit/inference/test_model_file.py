@@ -198,7 +198,7 @@ FORGERIES = {
     "a step of 0": (put(f"{FIRST}/rows/step", np.zeros(12, np.float32)), "steps of codes are finite float32 above 0"),
     "a step that is NaN": (put(f"{FIRST}/mapped/step", np.full(10, np.nan, np.float32)), "steps of codes are finite"),
     "steps of float64": (put(f"{FIRST}/mapped/step", np.ones(10)), "is no array of float32"),
-    "steps of weights in a column": (put(f"{FIRST}/neighbor/step", np.ones((10, 1), np.float32)), "one step per colu"),
+    "steps of weights in a column": (put(f"{FIRST}/neighbor/step", np.ones((10, 1), np.float32)), "one step"),
     "a step of weights that is alone": (put(f"{FIRST}/neighbor/step", np.float32(1)), "one step per column"),
     "too few mapped steps": (put(f"{FIRST}/mapped/step", np.ones(9, np.float32)), "steps of mapped rows have shape"),
     "a bias that is infinite": (put(f"{FIRST}/bias", np.full(10, np.inf, np.float32)), "finite float32"),
