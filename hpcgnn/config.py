@@ -99,7 +99,7 @@ class TrainConfig:
 
     model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
                          flag="common")
-    model_args: str = setting("", "What your own model's constructor takes beside the usual sizes, as a JSON object: "
+    model_args: str = setting("", "What your own model's constructor takes besides the usual sizes, as a JSON object: "
                               "'{\"heads\": 8}'.", group=MODEL)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, flag="common")

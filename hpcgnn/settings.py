@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcgnn.errors import ConfigError
 
-HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # of settings without their own limit, for int32 and float32
+HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # limits of settings without their own limit, for int32 and float32
 PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 

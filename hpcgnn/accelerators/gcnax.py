@@ -71,7 +71,7 @@ class Shape(NamedTuple):
     rows: int
     depth: int
     parts: tuple[int, ...]    # columns of the dense matrix; a tile lies within one part
-    sparse_bytes: int         # of the sparse matrix
+    sparse_bytes: int         # bytes of the sparse matrix
 
 
 def num_panels(shape: Shape, columns: int) -> int:

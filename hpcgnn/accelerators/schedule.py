@@ -48,7 +48,7 @@ class Pass:
     A pass begins when all writes of the pass before it are done.
     """
 
-    name: str                                 # of the product and the phase
+    name: str                                 # name of the product and the phase
     stages: tuple[str, ...]                   # units that a block passes through, in this order
     blocks: Callable[[], Iterator[Blocks]]    # returns a new iterator over Blocks
     buffered_until: int = -1  # the stage that frees a block's half of the buffers when it ends; -1: the last one

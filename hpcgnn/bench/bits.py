@@ -27,7 +27,7 @@ from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 from hpcgnn.partition.metis import metis_parts
 
-SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # of Table 3: sides of the adjacency, columns, bits
+SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # Table 3: sides of the adjacency, columns, bits
 REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)
 BATCH_SIZE, MAX_BATCHES = 16, 8             # clusters per batch, and batches that are multiplied
 BATCH_DENSITY = 0.1                         # share of edges inside the clusters of a drawn batch

@@ -360,8 +360,8 @@ def complaints(measured: Iterable[Measurement]) -> list[str]:
     if HUGE_PAGES.exists() and "[never]" in HUGE_PAGES.read_text():
         found.append(f"the system gives no huge pages; write madvise into {HUGE_PAGES}")
     if os.getloadavg()[0] > 0.5 * available_cores():
-        found.append(f"the load is {os.getloadavg()[0]:.1f}: something else runs here, and rates are those of what it "
-                     "leaves")
+        found.append(f"the load is {os.getloadavg()[0]:.1f}: something else runs here, and rates are measured with "
+                     "what it leaves")
     found += [f"{row.case} reaches {100 * row.ceiling_share:.0f} % of what the instructions can do"
               for row in measured if row.ceiling_share < LOW_SHARE]
     return found

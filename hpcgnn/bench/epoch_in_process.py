@@ -61,7 +61,7 @@ class InProcessEpochs(PartedBenchmark):
     source: str                    # .npz archive, folder of shards of one part, or drawn:ARCS,NODES
     device: str
     models: tuple[str, ...]
-    precisions: tuple[str, ...]    # of "fp32", "tf32", "bf16"
+    precisions: tuple[str, ...]    # some of "fp32", "tf32", "bf16"
     # has_peer: PyTorch Geometric takes part; compiles: also under torch.compile, after everything else
     has_peer: bool = False
     compiles: bool = False

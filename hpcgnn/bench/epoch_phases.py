@@ -43,7 +43,7 @@ class PhaseClock:
     losses: dict[str, list[float]] = field(default_factory=dict)
     # the profile of PROFILED, see `profile_record`; has only `fault` if torch's profiler fails
     profile: dict[str, Any] = field(default_factory=dict)
-    peak_bytes: int = 0  # of the device's memory from the first epoch to the profile; 0 on the host
+    peak_bytes: int = 0  # peak of the device's memory from the first epoch to the profile; 0 on the host
     _number: int = -1
     _left: int = 0
     _profiler: Any = None

@@ -38,7 +38,7 @@ from hpcgnn.ops.simd import multiplies_bfloat16
 
 WIDTH = 256             # columns of messages, of pointwise work and of weights
 BITS = (1, 2, 4, 8)
-PROBABILITY = 0.5       # of dropout
+PROBABILITY = 0.5       # probability of dropout
 KEY = CounterKey(0, 0, FORWARD, 0)
 PACKING = {"affine": "quantize + pack", "rotated": "rotate + pack"}
 UNPACKING = {"affine": "unpack + dequantize", "rotated": "unpack + rotate"}

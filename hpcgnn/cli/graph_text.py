@@ -54,7 +54,7 @@ def refinement_line(settings: dict) -> str:
         return f"{settings[f'{name}_before']:{form}} to {settings[f'{name}_after']:{form}}"
 
     return (f"refinement: volume {change('volume', ',')}, cut edges {change('num_cut_edges', ',')}, imbalance of nodes "
-            f"{change('node_imbalance', '.3f')} and of edges {change('edge_imbalance', '.3f')}; arcs taken as edges")
+            f"{change('node_imbalance', '.3f')} and of edges {change('edge_imbalance', '.3f')}; directions ignored")
 
 
 def fact_lines(info: GraphInfo) -> list[str]:

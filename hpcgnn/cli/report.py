@@ -30,7 +30,7 @@ def command(paths: tuple[Path, ...], out: Path | None) -> None:
     if out is None:
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     elif out.suffix not in (".html", ".csv"):
-        raise ConfigError(f"--out is {out}; expected a file whose name ends in .html or .csv")
+        raise ConfigError(f"--out is {out}; expected a file name that ends in .html or .csv")
     elif out.suffix == ".csv" and benches:
         raise ConfigError(f"{benches[0]} holds a benchmark, which can only be drawn, and a CSV table holds epochs of "
                           "runs; name a file that ends in .html")

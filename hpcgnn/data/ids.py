@@ -79,8 +79,8 @@ class NodeRows:
         if isinstance(ids, pa.Array) == isinstance(self.ids, pa.Array) or not len(self.ids):
             return ""
         kinds = ("integers", "texts")
-        return (f", whose ids are {kinds[isinstance(self.ids, pa.Array)]} such as {self.id_of(0)!r}, while those are "
-                f"{kinds[isinstance(ids, pa.Array)]}")
+        return (f"; its ids are {kinds[isinstance(self.ids, pa.Array)]} such as {self.id_of(0)!r}, and the ids here "
+                f"are {kinds[isinstance(ids, pa.Array)]}")
 
 
 def ids_of_ends(source: Ids, target: Ids) -> Ids:

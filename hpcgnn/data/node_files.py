@@ -160,5 +160,5 @@ def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:
         raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers per node")
     if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim not in (1, 2):
         raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "
-                           "numbers a node")
+                           "numbers per node")
     return matrix

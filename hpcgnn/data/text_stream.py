@@ -55,7 +55,7 @@ BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
 def parts_of(path: Path, kinds: str) -> list[Path]:
     """The files of a path, sorted by name.
 
-    Hidden files, and files that begin with _ or end with .crc, are skipped: Spark and Dask write them beside the data.
+    Hidden files, and files that begin with _ or end with .crc, are skipped: Spark and Dask write them next to the data.
 
     Parameters
     ----------

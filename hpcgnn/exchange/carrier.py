@@ -106,7 +106,7 @@ class Flight:
 class _Outgoing:
     def __init__(self, comm: MPI.Comm):
         self._comm, self._first, self._num_unanswered, self.most = comm, 0, 0, LEAST_SENT
-        self._messages: deque[Message] = deque()      # of the first message, bytes before `_first` have left
+        self._messages: deque[Message] = deque()      # the bytes of the first message before `_first` have left
         self._requests: list[MPI.Request] = []
         self._posted: list[tuple[Message | None, float]] = []     # one entry per request; None is an answer
 

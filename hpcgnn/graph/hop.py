@@ -32,7 +32,7 @@ class Exchange(Protocol):
 
     is_alone: bool                                   # whether this rank neither sends nor receives a row
     halo_spans: tuple[tuple[int, int], ...] | None   # (start, stop) of each rank's halo rows, if they arrive by peer
-    num_returning: int | None                        # first halo rows, whose gradients go home; None: all
+    num_returning: int | None                        # number of first halo rows with gradients that go home; None: all
     reads_history: bool                              # whether halo rows may be constants from an earlier step
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:

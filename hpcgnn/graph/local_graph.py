@@ -277,7 +277,7 @@ class LocalGraph:
         self._pass = replace(earlier)
 
     def is_input(self, h: torch.Tensor) -> bool:
-        """Whether `h` is the constant input, whose halo rows are already here."""
+        """Whether `h` is the constant input; its halo rows are already here."""
         return h is self.x
 
     def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:

@@ -147,6 +147,6 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
 
 
 def _tell(source: str, dataset: GraphDataset) -> None:
-    for topic in ("unused", "dubious"):      # of interest to a program's author before training
+    for topic in ("unused", "dubious"):      # what a program's author should see before training
         for text in dataset.cleaning.read.of(topic):
             tell(f"hpcgnn: {topic} in {dataset.name}: {text}")

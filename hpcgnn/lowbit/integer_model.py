@@ -107,7 +107,7 @@ class IntegerConvolution:
     mapped: ColumnScale                  # scale of the codes that are sent and summed
     bias: np.ndarray                     # (out_dim,) float32; of gin's first map
     own: IntegerMap | None = None        # sage
-    # only gin; the last three belong to its second map
+    # gin only; the last three belong to its second map
     epsilon: float = 0.0
     second_rows: RowScale | None = None
     second: IntegerMap | None = None
@@ -136,7 +136,7 @@ class IntegerModel:
     num_features: int
     num_classes: int
     is_multi_label: bool
-    scheme: str                           # of `train --quantize` that found the scales, or "calibrated"
+    scheme: str                           # value of `train --quantize` that found the scales, or "calibrated"
     class_names: tuple[str, ...] = ()     # by column; empty if classes have numbers
 
     @property

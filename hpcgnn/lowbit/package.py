@@ -25,7 +25,7 @@ MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
 MAX_INTERVAL = 2**31 - 1
 INDEX_BITS = 160    # bits of an index entry: int64 bit, int32 number of values, int64 bit of positions
-MAX_DIM = 2**30    # sums of column differences fit int32
+MAX_DIM = 2**30    # sums of gaps between columns fit int32
 
 # Numbers as in ext/src/package.h; the last fault is found in Python.
 WASTED_BITS = 13

@@ -101,7 +101,7 @@ class GatheredAssigner:
 class Told:
     """Data of one rank about the messages that it sends in one exchange."""
 
-    # of the messages, the same on all ranks
+    # columns and code of the messages, the same on all ranks
     dim: int
     code: str
     beta: tuple[np.ndarray, ...]      # (num_groups,) float64 per peer, see `Problem`

@@ -56,7 +56,7 @@ def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: floa
     pairs, place = np.unique(problem.group_pair[groups], return_inverse=True)
     seconds = problem.group_seconds[groups]
     unit = max(float(np.bincount(place, seconds[:, -1]).max()), float(problem.used_gamma[pairs].max()))
-    unit = unit or 1.0    # of Z, so that HiGHS's absolute tolerances mean the same on every link
+    unit = unit or 1.0    # unit of Z, so that HiGHS's absolute tolerances mean the same on every link
     # Each group has one binary per width, exactly one of them 1; the round has a Z that none of its pairs may exceed.
     cost = np.append(weight * problem.group_variance[groups].ravel(), rate * unit)
     binary, group = np.arange(num_binaries), np.repeat(np.arange(len(groups)), num_widths)

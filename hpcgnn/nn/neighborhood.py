@@ -369,7 +369,7 @@ class Neighborhood:
         if self.hop.central or self.has_backward:
             out = self._empty_out(h)
         if self.hop.central:
-            no_row = self._empty_halo(h)   # only addresses, of which central rows read none
+            no_row = self._empty_halo(h)   # only addresses; central rows read none of them
             with central_stream.after_computing():
                 for span in self.hop.central:
                     multiply_span(matrix, near, no_row, out, span)

@@ -145,7 +145,7 @@ def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, slot_row
 
 
-WIDEST = 4096              # most columns whose sums fit a block's shared memory, eight rows at a time
+WIDEST = 4096              # most columns: their sums of eight rows fit a block's shared memory
 
 
 def field_bits_of(bit_width: int) -> int:

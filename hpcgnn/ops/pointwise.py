@@ -218,7 +218,7 @@ def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
 
 
-ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums, and most blocks
+ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows of weight gradients that one thread sums, and most blocks
 
 
 @by_device("pointwise")

@@ -16,7 +16,7 @@ from hpcgnn.partition.choices import EDGES_A_NODE, EPOCHS_AN_EVALUATION
 from hpcgnn.partition.partition import row_blocks
 
 PASSES = 3              # an epoch's forward and backward pass cost about this many forward passes
-MOST_WEIGHT = 1 << 30   # of all nodes together: partitioners add up weights in 32 bits
+MOST_WEIGHT = 1 << 30   # sum over all nodes: partitioners add up weights in 32 bits
 
 
 class _Arcs(NamedTuple):

@@ -180,7 +180,7 @@ def _read_rates(check: Checks, name: str, table: Any) -> Rates:
     rows = table["sum_bytes"]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and len(row) == 3 for row in rows):
         raise ConfigError(f"{check.file}: {name}.sum_bytes is {rows!r}; expected a list of [columns, bytes of a table, "
-                          "bytes a second]")
+                          "bytes per second]")
     grid = np.array([[check.number(f"{name}.sum_bytes", value) for value in row] for row in rows])
     numbers = [check.number(f"{name}.{key}", table[key]) for key in RATES if key != "sum_bytes"]
     return Rates(*numbers, grid)

@@ -130,7 +130,7 @@ class _Exchange:
         self._posted: list[float | None] = [None] * num       # when the first side of a long message was posted
         self._arrived: list[float | None] = [None] * num      # when a short message arrives, or is requested
         self._events: list[tuple[float, int]] = []
-        self._to_post: list[tuple[int, float]] = []           # rounds whose predecessor has ended, and when
+        self._to_post: list[tuple[int, float]] = []           # rounds after an ended round, and when that ended
 
     def run(self, finished: np.ndarray) -> np.ndarray:
         self._to_post += [(step, 0.0) for step in self._firsts]

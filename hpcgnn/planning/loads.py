@@ -43,7 +43,7 @@ class PartLoads:
     rows_within: np.ndarray            # (num_parts, num_hops + 1) int64, inner rows at most 0, 1, .. hops from the loss
     arcs_within: np.ndarray            # edges into such rows, in the same shape
     far_arcs_within: np.ndarray        # those edges that come from halo rows
-    central_arcs_within: np.ndarray    # of arcs_within, edges into rows without a halo neighbor
+    central_arcs_within: np.ndarray    # those edges that go into rows without a halo neighbor
     pairs: Pairs
     # rows sent if ranks of a node share rows, see `count_shared_pairs`; None: not shared, or unknown
     shared: Pairs | None = None

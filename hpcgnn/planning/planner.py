@@ -198,9 +198,9 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
         "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more if few parts need "
                   "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
                   "which parts share a node are assumed, and no rows are shared in a node, which saves bytes",
-        "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its arcs "
+        "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its edges "
                   "with the edges; its halo rows stay in proportion to its own rows, as if the graph looked the same "
-                  "at every size, and all parts are alike, neither of which anybody has measured; where train=N is "
+                  "at every size, and all parts are alike; nobody has measured either; if train=N is "
                   "given, so large a share of nodes is drawn to train on; rows that ranks of a node share, which saves "
                   "bytes, are not predicted"}
     return [texts[way] for way in ways] + [

@@ -82,7 +82,7 @@ def ways_of(model: nn.Module) -> dict[str, Way]:
                           is_inside=any(not outer or place.startswith(f"{outer}.") for outer in ways))
     if not ways and not is_pyg(model):
         raise ConfigError(f"{type(model).__name__} has no convolution of PyTorch Geometric to distribute; a model "
-                          "whose forward takes (graph, x) is trained as it is")
+                          "with forward(graph, x) is trained as it is")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise ConfigError(f"{name} of the model has no size yet; give its layer the number of its input columns in "

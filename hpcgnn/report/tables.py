@@ -67,7 +67,7 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
          lambda run: _cell(training_seconds(run), format_seconds)),
         (Column("sent per epoch", "bytes of training messages, all ranks", True),
          lambda run: _cell(run.summary["sent_bytes_per_epoch"], format_bytes)),
-        (Column("bits a value", "payload bits", True), lambda run: _cell(run.summary["mean_bits"], format_number)),
+        (Column("bits per value", "payload bits", True), lambda run: _cell(run.summary["mean_bits"], format_number)),
         (Column("blocked (%)", "share of a mean epoch that a rank waits for messages", True), _blocked),
         (Column("synchronous (%)", "epochs that waited for their messages", True),
          lambda run: _cell(run.summary["synchronous_share"], format_percent)),

@@ -62,7 +62,7 @@ def check_layout(file: h5py.Group, path: Path, layout: Layout, advice: str = AGA
                              f"and shape {shape}; {advice}")
         most = held.id.get_storage_size() * (LARGEST_COMPRESSION if held.chunks else 1)
         if held.nbytes > most:
-            raise ShardError(f"{path} has {name} of {held.nbytes} bytes, of which it holds only "
+            raise ShardError(f"{path} has {name} of {held.nbytes} bytes, and it holds only "
                              f"{held.id.get_storage_size()}; {advice}")
 
 
@@ -70,7 +70,7 @@ GRAPH_VERSION = 3
 GRAPH_VERSION_OF_MORE = 4  # for a graph.h5 with more: targets, names of classes, weights of edges, ids, clusters
 GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
-PACKAGE_PART_VERSION = 4   # of a part file with features in packages; all else in it is of format 2
+PACKAGE_PART_VERSION = 4   # format of a part file with features in packages; all else in it is as in format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
 PACKAGES = "packages"       # the group of a part file that holds them, in the place of array `features`
 GRAPH_FILE = "graph.h5"

@@ -72,7 +72,7 @@ class PatientFile(io.RawIOBase):
 SEAL_BYTES = 512   # the smallest user block that HDF5 allows
 CRC_BLOCK_BYTES = 4 << 20
 MAGIC = "hpcgnn"
-NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # of a folder; 524 is ENOTSUPP of the kernel
+NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # no fsync of this folder; 524: ENOTSUPP
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErro
 
 
 def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[HpcgnnError] = ShardError) -> None:
-    """Write a sealed file under a temporary name beside `path`, and rename it when it is complete and on disk.
+    """Write a sealed file under a temporary name in the same folder, and rename it when it is complete and on disk.
 
     `fill(file)` puts the content in. Raises `error` if the folder can't be written or the disk is full; the old file at
     `path` stays.

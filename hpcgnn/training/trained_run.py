@@ -35,7 +35,7 @@ ConfigOf = Callable[[dict[str, Any], Path, str], TrainConfig]
 
 @dataclass(frozen=True)
 class BestModel:
-    """A run folder's weights of the best validation score, found to fit some shards, whose parts are not read yet."""
+    """A run folder's weights of the best validation score; they fit some shards, and no part is read yet."""
 
     folder: Path
     shards: Path
@@ -122,7 +122,7 @@ def answering_config(settings: dict[str, Any], folder: Path, names: Iterable[str
         kept = {name: settings[name] for name in names if name in settings}
         return TrainConfig(**{**kept, "epoch_rows": "all", **others})
     except ConfigError as error:
-        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
+        raise CheckpointError(f"{folder} holds a run with settings that this version can't take: {error}") from error
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:

@@ -34,7 +34,7 @@ from hpcgnn.training.generators import alike_draws
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
 NEIGHBORS = (1, 2, 5)               # a node's in-neighbors come so many nodes before it
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
-MOST_NUDGED = 1 << 20               # elements of a weight whose zeros are nudged
+MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
 TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape")
 ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax"}
@@ -200,7 +200,7 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
     culprit = _culprit(*logs)
     where = "" if culprit is None else f", by {culprit}"
     advice = "" if isinstance(model, DistributedModel) else (
-        "; a class whose forward sums over ranks by itself states mixes_rows = True")
+        "; if its forward sums over ranks by itself, set mixes_rows = True in its class")
     raise ConfigError(f"{name}'s answer for a node depends on other rows of its rank, or on where its row lies{where}; "
                       "that would differ with the number of ranks; let rows meet in convolutions or BatchNorm1d, and "
                       f"look up what belongs to a node by node_index{advice}")

@@ -47,7 +47,7 @@ def test_an_output_that_is_no_html_file_is_refused_before_anything_is_written(tm
     run = write_run(tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
     assert call(run, "--out", tmp_path / "picture.png") == 1
-    assert "expected a file whose name ends in .html" in capsys.readouterr().err
+    assert "expected a file name that ends in .html" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -133,7 +133,7 @@ PART_FAULTS = {
         lambda file: (file.pop("labels"), file.__setitem__("labels", h5py.ExternalLink("/x", "x"))), "has no labels"),
     "bytes that are not there": (
         lambda file: (file.pop("labels"), file.create_dataset("labels", (len(file["inner_id"]),), "i8", chunks=(1,))),
-        "of which it holds only 0"),
+        "and it holds only 0"),
 }
 
 

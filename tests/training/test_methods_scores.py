@@ -15,7 +15,7 @@ CASES = [("sylvie", "none", 4.0), ("adaqp", "none", 8.0), ("joint", "none", 4.0)
 
 
 def node_bytes(mean_bits):
-    """Bytes of a node's row in both exchanges at so many bits a value, two bfloat16 parameters a row included."""
+    """Bytes of a node's row in both exchanges at that many bits per value, with two bfloat16 parameters per row."""
     return (DIM + CLASSES) * mean_bits / 8 + 2 * 4
 
 

@@ -179,7 +179,7 @@ class OnGraph(torch.nn.Module):
 def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_lie(graph):
     mixing = OnGraph(lambda self, graph, h: h - h.mean(0))
     assert try_model(mixing, graph, np.arange(40), 1).remark == ""
-    with pytest.raises(ConfigError, match=r"by mean; .* states mixes_rows = True"):
+    with pytest.raises(ConfigError, match=r"by mean; .* set mixes_rows = True"):
         try_model(mixing, graph, np.arange(40), 2)
     mixing.mixes_rows = True
     assert try_model(mixing, graph, np.arange(40), 2).remark == ""

@@ -50,10 +50,10 @@ def refuse_edge_weights(part: Partition) -> None:
 
 @dataclass(frozen=True)
 class RowBytes:
-    # bytes of input rows in shards, and in memory
+    # forms of input rows in shards, and in memory
     stored_form: str
     form: str
-    # bytes of both forms
+    # bytes of input rows in these forms
     stored: int
     kept: int
     # bytes of rows between convolutions, in memory; None if passes go layer by layer, in batches or on a device
@@ -66,7 +66,7 @@ class IntegerRun:
     model: IntegerModel
     info: GraphInfo
     part: Partition                     # without features
-    # bytes of this rank's input rows in its shard
+    # form and bytes of this rank's input rows in its shard
     stored_form: str
     stored_bytes: int
     rows: InputRows                     # as kept for passes
