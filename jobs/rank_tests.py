@@ -64,6 +64,7 @@ def run_claimed(session, claims: Path) -> bool:
         if CONFTESTS:
             fixtures._pending_conftests.update(CONFTESTS)
         WANTED[:] = [Path(argument.partition("::")[0]).absolute()]
+        gc.collect()    # of the last file; frozen, a cycle would keep what it holds, as a hook of autograd
         gc.disable()
         items = list(session.perform_collect([argument]))
         num_tests += len(items)
