@@ -101,8 +101,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
 def plain_torch() -> Iterator[None]:
     """Within the block, compute with gradients, in float32 and on the host; torch's generators are restored after it.
 
-    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device, and
-    draws on from its own seed: a training seeds torch, and without this a search would draw the same after each.
+    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device, and its
+    own random draws go on: a training seeds torch, so without this a search would draw the same after each training.
     """
     dtype = torch.get_default_dtype()
     # A context of a device passes every operation through Python, so it is entered only if it changes something.

@@ -62,8 +62,9 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
                   limit: np.ndarray, task: ProgressTask | None = None) -> tuple[np.ndarray, Refinement]:
     """Move nodes between parts so that fewer rows cross; returns new owners, `owner` is not changed.
 
-    If the given parts keep the limits, so do the refined ones, and the volume never grows. If they exceed them, the sum
-    of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always the same.
+    If the given parts keep the limits, so do the refined ones, and the volume never grows. If the given parts exceed
+    them, the sum of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always
+    the same.
 
     The graph is undirected neighbor lists without loops. `weight`, (num_nodes, num_kinds) int64, is what a node adds to
     its part's load of each kind, and `limit`, (num_kinds,) int64, the largest load, see `load_limits`.

@@ -72,7 +72,7 @@ GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # format of a part file with features in packages; all else in it is as in format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
-PACKAGES = "packages"       # the group of a part file that holds them, in the place of array `features`
+PACKAGES = "packages"       # the group of a part file that holds them, instead of array `features`
 GRAPH_FILE = "graph.h5"
 PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 

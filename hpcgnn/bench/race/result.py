@@ -52,7 +52,7 @@ class ScoreRow:
         return {target.share: self.chosen.seconds_to(target.score) for target in self.targets}
 
     def ratio(self, target: Target) -> float | None:
-        """Ratio of the seconds to a target to full-graph training's; None if either never reaches it."""
+        """Seconds to a target, divided by full-graph training's; None if either never reaches it."""
         ours, theirs = self.chosen.seconds_to(target.score), self.reference.get(target.share, math.inf)
         return ours / theirs if math.isfinite(ours) and math.isfinite(theirs) and theirs > 0 else None
 
