@@ -11,7 +11,7 @@ SPEC = "synthetic:nodes=600,mean_degree=8,classes=4,features=12,signal=4,homophi
 DIM, CLASSES = 64, 4     # columns of the two exchanges; all rows travel in both
 SETTINGS = {"model": "sage", "layers": 3, "hidden": DIM, "dropout": 0.3, "epochs": 30, "eval_every": 5, "lr": 0.02,
             "epoch_rows": "all"}
-CASES = [("sylvie", "none", 4.0), ("adaqp", "none", 8.0), ("joint", "none", 4.0), ("joint", "previous", 4.0)]
+CASES = [("sylvie", "none", 4.0), ("adaqp", "none", 8.0), ("joint", "previous", 4.0)]
 
 
 def node_bytes(mean_bits):

@@ -18,7 +18,7 @@ from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.run_folder import RunFolder
 
 COMM = MPI.COMM_WORLD
-NUM_EPOCHS = 12
+NUM_EPOCHS = 10
 # Windows and periods so short that asynchronous epochs and new widths lie on both sides of the stop.
 ADAPTIVE = {"descent_window": 1, "descent_smoothing": 0.5, "most_motion": 9.0}
 METHOD_SETTINGS = {

@@ -36,18 +36,18 @@ SETTINGS = [
     *({"model": model, "precision": precision, "steps": steps} for model, precision, steps in zip(
         MODELS, ("fp32", "bf16", "fp16", "bf16", "fp32", "fp16", "fp32", "bf16", "fp16", "fp32", "bf16"),
         ("2", "1", "2", "rows:2", "1", "2", "2", "1", "2", "2", "1"), strict=False)),
-    {"model": "gcn", "precision": "fp16", "sums": "half"}, {"precision": "auto"},
-    {"method": "random"}, {"method": "bns", "share": 0.4}, {"method": "sancus"}, {"model": "gat", "method": "sancus"},
+    {"model": "gcn", "precision": "fp16", "sums": "half"}, {"method": "bns", "share": 0.4, "precision": "auto"},
+    {"model": "gat", "method": "sancus"},
     {"method": "sylvie", "epochs": 5, "descent_window": 2, "most_motion": 9.0, "model": "gat"},
     {"method": "adaqp", "period": 1}, {"method": "pipegcn", "smoothing": 0.5, "precision": "bf16"},
-    {"method": "uniform", "bits": 2, "predict": "previous"}, {"method": "uniform", "bits": 1, "code": "rotated"},
-    {"method": "uniform", "bits": 4, "exchange": "alltoallv"}, {"model": "gat", "rematerialize": True},
+    {"method": "uniform", "bits": 2, "predict": "previous", "exchange": "alltoallv"},
+    {"method": "uniform", "bits": 1, "code": "rotated"}, {"model": "gat", "rematerialize": True},
     {"method": "uniform", "bits": 8, "steps": "2", "history": "8", "model": "gat"},
     {"steps": "2", "history": "4", "precision": "bf16", "store_activations": 8},
     {"steps": "auto", "history": "bf16"}, {"model": "gcn", "store_activations": 2, "repeat": 2},
-    {"quantize": "uniform", "model": "gat"}, {"quantize": "degree-aware", "model": "gcn"},
+    {"quantize": "uniform", "model": "gat"},
     {"quantize": "degree-quant", "model": "gin"}, {"quantize": "degree-aware", "model": "sage", "epoch_rows": "all"},
-    {"clusters": 6}, {"early_stop": 1, "epochs": 4},
+    {"clusters": 6, "early_stop": 1, "epochs": 4},
 ]
 
 
