@@ -33,7 +33,8 @@ ALONE = [{"model": "gcn", "precision": "bf16"}, {"model": "gat", "steps": "2", "
          {"steps": "rows:2", "average": 0.5}]
 # Each model, method, precision, number of steps and kind of history, and pairs that keep something of their own.
 SETTINGS = [
-    *({"model": model, "precision": precision, "steps": steps} for model, precision, steps in zip(
+    *(pytest.param({"model": model, "precision": precision, "steps": steps},
+                   marks=() if model in ("gcn", "gat", "gin") else pytest.mark.long) for model, precision, steps in zip(
         MODELS, ("fp32", "bf16", "fp16", "bf16", "fp32", "fp16", "fp32", "bf16", "fp16", "fp32", "bf16"),
         ("2", "1", "2", "rows:2", "1", "2", "2", "1", "2", "2", "1"), strict=False)),
     {"model": "gcn", "precision": "fp16", "sums": "half"}, {"method": "bns", "share": 0.4, "precision": "auto"},
