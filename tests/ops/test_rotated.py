@@ -302,7 +302,7 @@ def test_the_contract_is_checked():
     dequantize_rows(plain, index, node_id, wide, rows)
     with pytest.raises(KernelError, match=r"^rows are rotated for purposes 1 and 2, found 0$"):
         send(torch.ones(2, 8), 4, key=CounterKey(0, 0, DROPOUT, 0))
-    with pytest.raises(KernelError, match=r"^code must be of \('affine', 'rotated'\), found 'turned'$"):
+    with pytest.raises(KernelError, match=r"^code must be one of \('affine', 'rotated'\), found 'turned'$"):
         MessageLayout.build([4], 8, "turned")
     with pytest.raises(KernelError, match=r"^rows of at most 32768 columns can be rotated, found 32769"):
         MessageLayout.build([4], 32769, "rotated")
