@@ -101,7 +101,7 @@ class PeerArrival(Protocol):
     """Halo rows on their way, one peer at a time."""
 
     def poll(self) -> bool:
-        """Let messages make progress; whether the next peer's rows have arrived."""
+        """Let messages make progress; return whether the next peer's rows have arrived."""
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Collective: yield each peer and its halo rows, which are valid until the next step of the iteration."""

@@ -18,11 +18,11 @@ GROWTH = 4             # ratio of a period to the one before
 MOST_GROWN = 3         # most times that a period grows, so that a run of any length goes on trying
 HARMFUL = 1.25         # a base is harmful at this multiple of the wider base's loss
 NOTICEABLE = 0.1       # share of the first loss: small losses of few training nodes leap by themselves
-FASTER = 2.0       # least ratio of the fall to the window before
+FASTER = 2.0       # least ratio of a window's fall to the fall of the window before
 NOTICEABLE_GAIN = 0.02  # share of the loss per window: less is noise
 LONGEST_WINDOW = 10_000    # as config.py allows
 LONGEST_PAST = 2 * LONGEST_WINDOW
-CLEAR_DROP = 0.5    # ratio of the relative descent to the window before
+CLEAR_DROP = 0.5    # ratio of a window's relative descent to that of the window before
 FLAT = 1e-3         # share of the loss: a smaller fall over a window counts as converged
 
 

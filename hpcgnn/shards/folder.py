@@ -148,7 +148,7 @@ def _tidy(folder: Path) -> None:
     if (arrived / GRAPH_FILE).exists():
         parts = sorted(path.name for path in arrived.glob(PART_PATTERN))
         if parts and parts[0] == part_file(arrived, 0).name:
-            # Nothing was moved yet, so what has no namesake among the arrived is of the old run.
+            # Nothing was moved yet, so a part without a namesake among the arrived ones belongs to the old run.
             for path in folder.glob(PART_PATTERN):
                 if path.name not in parts:
                     path.unlink()

@@ -93,8 +93,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 def load_info(file: h5py.File, path: Path) -> GraphInfo:
     """Read what `store_info` wrote; arrays must have the layout that the file's counts give them.
 
-    Raises ShardError for class names that are no texts or of another number, or an attribute without the others that
-    are written with it.
+    Raises ShardError for class names that are not texts or of another number, or if some of the attributes that are
+    written together are missing.
     """
     more = _load_together(file, path, MORE) | _load_together(file, path, CLUSTERS)
     if "num_clusters" in more:
