@@ -110,7 +110,7 @@ def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, m
         assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32", "hpcgnn bf16"}
         assert 0 <= row["zero_tile_share"] <= 1 and 0 <= row["tile_choice_share"] <= 1
         assert row["packed_bytes"] > 0 and row["auto_over_better"] > 0
-    assert "% of the tiles are zero and jumped" in printed.out
+    assert "% of the tiles are zero and skipped" in printed.out
 
 
 def test_a_whole_graph_is_measured_too(archive, tmp_path, capsys, monkeypatch):
