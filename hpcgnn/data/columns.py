@@ -124,7 +124,7 @@ def as_labels(values: Any, what: str) -> np.ndarray | Words:
 
 
 def as_words(values: Any, what: str) -> Words:
-    """Return one word per node, such as the name of a split. Raises DatasetError for values that are no texts."""
+    """Return one word per node, such as the name of a split. Raises DatasetError for values that are not texts."""
     column = _taken(values, what)
     if column.texts is None and column.unknown is not None and column.unknown.all():
         return Words(np.full(column.shape, -1, np.int32), ())
