@@ -99,7 +99,7 @@ def dynamic():
     (lambda: Around(beside=torch.nn.AlphaDropout()), "AlphaDropout at model.beside can't be distributed: its draws"),
     (lambda: torch.nn.DataParallel(Around()), "DataParallel can't be distributed: hpcgnn shares the graph out itself"),
     (lambda: OwnEdges(), "OwnEdges at model can't be distributed: its message or update takes edge_index_j"),
-    (lambda: Twice(), "Twice at model can't be distributed: its message or update takes x beside x_j"),
+    (lambda: Twice(), "Twice at model can't be distributed: its message or update takes both x and x_j"),
     (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
     (lambda: NeedsTypes(), "NeedsTypes.forward needs edge_type, which shards don't hold"),
     (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
