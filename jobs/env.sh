@@ -4,7 +4,8 @@
 #   HPCGNN_VENV        where the environment lies             default: .venv in the repository
 #   HPCGNN_PYTHON      the interpreter that makes it          default: python3
 #   HPCGNN_EXTRAS      what of pyproject.toml's extras is asked for; what is there stays     default: report
-#   HPCGNN_INSTALLER   auto | pip | uv                     default: auto, uv where it is or can be installed, else pip
+#   HPCGNN_INSTALLER   auto | pip | uv | none              default: auto, uv where it is or can be installed, else pip;
+#                      none takes what is there as it is
 #   HPCGNN_TORCH       what pip installs as torch; options may follow, as in
 #                      HPCGNN_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cu130"
 #                      default: torch==2.13.0, where no NVIDIA GPU is seen its CPU wheel; a torch that is there stays
@@ -36,8 +37,9 @@ hpcgnn_fingerprint() {
     {
         printf '%s\n' "$HPCGNN_ROOT" "${HPCGNN_TORCH:-}" "${HPCGNN_BOUNDS_CHECK:-}" "${CFLAGS:-}"
         "$HPCGNN_VENV/bin/python" -c 'import sys; print(sys.version)'
-        find "$HPCGNN_ROOT/pyproject.toml" "$HPCGNN_ROOT/setup.py" "$HPCGNN_ROOT/ext" -type f -print0 |
-            LC_ALL=C sort -z | xargs -0 cat
+        # Without the settings of tools that only look at the sources.
+        sed -nE '/^\[/h; x; /^\[+tool\.(mypy|pytest|ruff)/!{ x; p; x; }; x' "$HPCGNN_ROOT/pyproject.toml"
+        find "$HPCGNN_ROOT/setup.py" "$HPCGNN_ROOT/ext" -type f -print0 | LC_ALL=C sort -z | xargs -0 cat
     } 2>/dev/null | sha256sum
 }
 
@@ -102,7 +104,7 @@ hpcgnn_put_first() {
 }
 
 hpcgnn_activate() {
-    hpcgnn_is_installed || hpcgnn_install_once || return 1
+    hpcgnn_is_installed || [[ ${HPCGNN_INSTALLER:-} == none ]] || hpcgnn_install_once || return 1
     PATH=$(hpcgnn_put_first "$HPCGNN_VENV/bin" "$PATH")
     export PATH VIRTUAL_ENV=$HPCGNN_VENV
     unset PYTHONHOME

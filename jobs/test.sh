@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests: ruff, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
+# All tests: ruff, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go
+# to pytest: jobs/test.sh -k codec. Files that are named run without ranks where no test is for ranks.
 #   --all                               runs also the tests that are marked long, which take most of the time: before a
 #                                       release, and after a change of what they name
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
@@ -55,13 +56,15 @@ run_parallel() {
     show_other_ranks "$folder"
 }
 
-# names_tests ARGUMENTS...: whether one of them is a file or folder of tests.
-names_tests() {
-    local word
-    for word; do
-        [[ ! -e ${word%%::*} ]] || return 0
-    done
-    return 1
+# The files and folders of tests that are named.
+places=()
+for word; do
+    [[ ! -e ${word%%::*} ]] || places+=("${word%%::*}")
+done
+
+# Whether a test may be for ranks: one in a named place, or any where none is named.
+needs_ranks() {
+    ((${#places[@]} == 0)) || grep -rq --include='*.py' 'mark\.parallel' "${places[@]}"
 }
 
 heading "ruff"
@@ -75,7 +78,7 @@ run_all_parallel() {
         IFS=: read -r mpi counts named <<<"$entry"
         counts=${counts:-3,2,4} rooms=()
         # A test that is asked for by its place is run, whatever its folder.
-        if ! names_tests "$@"; then
+        if ((${#places[@]} == 0)); then
             for room in ${named//,/ }; do
                 rooms+=("tests/$room")
             done
@@ -106,13 +109,17 @@ start_parallel() {
 
 # The parallel tests run beside the serial ones where there are cores for both. On few cores they come after them: ranks
 # look for messages again and again, and so take from serial tests what they then wait for.
-cores=$(hpcgnn_cores)
-((cores < 4)) || start_parallel "$@"
+cores=$(hpcgnn_cores) beside=
+((cores < 4)) || ! needs_ranks || start_parallel "$@"
 
 heading "serial tests"
 # A process a core and one more, since some tests wait for the end of others' processes; each takes one file after
 # another. Two threads each, that do not spin.
 processes=$((cores < 8 ? cores + 1 : 8)) claims=$results.claims
+if ((${#places[@]})); then
+    num_files=$(find "${places[@]}" -name 'test_*.py' | wc -l)
+    ((num_files >= processes)) || processes=$((num_files > 1 ? num_files : 1))
+fi
 mkdir "$results/serial-$processes" "$claims"
 for ((process = 0; process < processes; process++)); do
     HPCGNN_TEST_PROCESS=$process OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive \
@@ -122,9 +129,11 @@ done
 wait "${serial[@]}" || true
 show_other_ranks "$results/serial-$processes"
 heading "serial tests have ended"
-((cores >= 4)) || start_parallel "$@"
-wait "$beside" || failed=1
-cat "$results.log"
+((cores >= 4)) || ! needs_ranks || start_parallel "$@"
+if [[ -n $beside ]]; then
+    wait "$beside" || failed=1
+    cat "$results.log"
+fi
 
 heading "all runs"
 python jobs/count_tests.py "$results" || failed=1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import platform
 import signal
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest_plugins = ["covering", "fork_server"]
+pytest_plugins = ["mpi_environment", *(["pytest_mpi.plugin"] if find_spec("pytest_mpi") else []), "covering",
+                  "fork_server"]
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -319,6 +319,25 @@ def test_changed_sources_are_installed_again(machine):
     assert machine.installed("pip")
 
 
+@pytest.mark.parametrize("tool, is_new", [
+    ("[tool.ruff]\nline-length = 99\n", False), ("[tool.mypy]\nstrict = true\n", False),
+    ("[[tool.mypy.overrides]]\nmodule = 'x'\n", False), ("[tool.setuptools]\nzip-safe = false\n", True)])
+def test_settings_of_tools_that_read_the_sources_install_nothing_again(machine, tool, is_new):
+    machine.run()
+    with open(machine.root / "pyproject.toml", "a") as file:
+        file.write(tool)
+    machine.run()
+    assert bool(machine.installed("pip")) == is_new
+
+
+def test_without_an_installer_changed_sources_stay_as_they_are(machine):
+    machine.run()
+    (machine.root / "ext/codec.pyx").write_text("changed")
+    done = machine.run("hpcgnn_timed() { :; }; hpcgnn_activate", HPCGNN_INSTALLER="none")
+    assert done.returncode == 0, done.stderr
+    assert not machine.installed("pip")
+
+
 def test_kernels_that_cannot_be_built_end_the_installation_with_what_the_compiler_said(machine):
     done = machine.run(BUILD="echo codec.c:3: error; exit 1")
     assert done.returncode == 1
