@@ -52,7 +52,8 @@ def ask(words: list[str]) -> int:
     folder = os.environ.get(FOLDER)
     # By nohup, and by a shell for what it starts with &.
     ignored = [number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN]
-    if not folder or signal.pthread_sigmask(0, ()) or not words or (
+    # MPICH's ranks talk to their launcher by a file that is open in them.
+    if not folder or "PMI_FD" in os.environ or signal.pthread_sigmask(0, ()) or not words or (
             words[0].startswith("-") and words[0] not in ("-m", "-c")):
         return REFUSED
     mask = os.umask(0)
