@@ -177,10 +177,10 @@ def test_no_rows_and_no_columns_are_packages_of_nothing(simd, shape):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"codes": np.array([[4]], np.uint8)}, "row 0 has the code 4, and its 2 bits end at 3"),
-    ({"codes": np.array([[2]], np.int8), "signed": True}, "row 0 has the code 2, and its 2 bits end at 1"),
-    ({"codes": np.array([[-128]], np.int8), "signed": True, "width": [8]}, "the code -128, and its 8 bits end at 127"),
-    ({"codes": np.array([[1]], np.int8), "signed": True, "width": [1]}, "its 1 bits end at 0"),
+    ({"codes": np.array([[4]], np.uint8)}, "row 0 has the code 4, and its 2 bits reach 3"),
+    ({"codes": np.array([[2]], np.int8), "signed": True}, "row 0 has the code 2, and its 2 bits reach 1"),
+    ({"codes": np.array([[-128]], np.int8), "signed": True, "width": [8]}, "the code -128, and its 8 bits reach 127"),
+    ({"codes": np.array([[1]], np.int8), "signed": True, "width": [1]}, "its 1 bits reach 0"),
     ({"width": [0]}, "a row has bit-width 0; expected 1 to 8"),
     ({"width": [9]}, "a row has bit-width 9; expected 1 to 8"),
     ({"width": [1, 1]}, "expected one entry for each of 1 rows"),

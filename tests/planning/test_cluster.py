@@ -83,7 +83,7 @@ def test_a_network_that_a_run_needs_must_be_described(file_of, key, ranks, fits)
     del tables["network"][key]
     cluster = read_cluster(file_of(tables))
     cluster.check_network(fits)
-    with pytest.raises(ConfigError, match=f"network.{key} is missing, which {ranks} ranks at 4 a node need"):
+    with pytest.raises(ConfigError, match=f"network.{key} is missing, which {ranks} ranks at 4 per node need"):
         cluster.check_network(ranks)
 
 

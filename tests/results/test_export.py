@@ -198,7 +198,7 @@ def test_files_that_are_no_exports_are_refused(tmp_path):
     record = asdict(ModelRecord("own", "a:B", None, "easy", {}))
     cases = [(None, "that hpcgnn export has not written; read it with"), ({"hpcgnn": "{"}, "has a record that"),
              ({"hpcgnn": json.dumps({**record, "version": 9})}, "has version 9"),
-             ({"hpcgnn": json.dumps({**record, "model": 3})}, "whose model is no str"),
+             ({"hpcgnn": json.dumps({**record, "model": 3})}, "with a model that is no str"),
              ({"hpcgnn": json.dumps({**record, "kind": "pyg", "model": "Sequential"})}, "a model of your own")]
     for metadata, words in cases:
         save_file(weights, path, metadata)
