@@ -49,7 +49,7 @@ def test_each_node_is_in_the_part_that_it_is_given(tmp_path, form):
     ({"partitioner": PARTS - 0.5}, "node 0 into part 0.5"),
     ({"partitioner": np.minimum(PARTS, 1)}, "leave part 2 of 3"),
     ({"partitioner": "kaminpa"}, "unknown partitioner 'kaminpa'; choose one of .*, or give a file"),
-    ({"partitioner": PARTS, "balance": "both"}, "parts come from array, so balance both says nothing"),
+    ({"partitioner": PARTS, "balance": "both"}, "parts come from array, so balance both has no effect"),
 ])
 def test_parts_that_can_not_be_are_refused(tmp_path, options, complaint):
     with pytest.raises(ConfigError, match=complaint):
