@@ -85,6 +85,7 @@ def open_part():
     from hpcgnn.exchange.plan import ExchangePlan
     from hpcgnn.exchange.sender import Wire
     from hpcgnn.graph.local_graph import LocalGraph
+    from hpcgnn.graph.rows import LocalRows
     from hpcgnn.partition.build import build_partition
 
     def open_one(comm, dataset, owner, bit_plan=None, algorithm="ring"):
@@ -92,8 +93,7 @@ def open_part():
         plan = ExchangePlan.build(part)
         exchange = HaloExchange(comm, plan, bit_plan or UniformBits(32), Wire(algorithm))
         features = exchange.input_rows(torch.from_numpy(part.features))
-        graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           features, exchange)
-        return OpenedPart(part, plan, exchange, graph)
+        rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features, part.num_nodes_global)
+        return OpenedPart(part, plan, exchange, LocalGraph(rows, exchange))
 
     return open_one

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import HaloExchange, weighted_degree_of
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows, Prefixes
 from hpcgnn.partition.build import build_partition
 
 
@@ -29,7 +30,7 @@ def weigh_part(part, dataset, weight):
     for v in range(dataset.num_nodes):
         for e in range(dataset.indptr[v], dataset.indptr[v + 1]):
             known[int(dataset.indices[e]), v] = weight[e]
-    row_id = np.concatenate([part.inner_id, part.halo_id])
+    row_id = part.node_id
     target = np.repeat(part.inner_id, np.diff(part.indptr))
     of_part = [known[int(u), int(v)] for u, v in zip(row_id[part.indices], target, strict=True)]
     return replace(part, edge_weight=np.array(of_part, np.float32))
@@ -59,7 +60,6 @@ def open_weighted(comm, dataset, owner, weight, num_hops=None, bits=32, remateri
     exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(bits), Wire(by_peer=rematerializes),
                             reach=reach)
     features = exchange.input_rows(torch.from_numpy(part.features))
-    graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                       features, exchange, reach.num_within if reach else None, edge_weight=part.edge_weight,
-                       weighted_degree=exchange.weighted_degree(part))
-    return graph, exchange
+    rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features, part.num_nodes_global,
+                     part.edge_weight, weighted_degree_of(exchange, part))
+    return LocalGraph(rows, exchange, Prefixes(reach.num_within) if reach else None), exchange

@@ -12,7 +12,7 @@ import pytest
 from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_running, run_parallel_command
 from training_setup import easy_graph, random_owner, write
 
-from hpcgnn.exchange.ring import waiting
+from hpcgnn.exchange.transfer import waiting
 from hpcgnn.run.watchdog import Colleague, Watchdog, Whereabouts, Word
 
 TIMEOUT = 4.0

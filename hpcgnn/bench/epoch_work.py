@@ -46,7 +46,7 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
 
 
 def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
-    node_id = np.concatenate([part.inner_id, part.halo_id])
+    node_id = part.node_id
     return node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
 
 

@@ -19,7 +19,7 @@ from hpcgnn.bench.place import Work
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES, Transfer
+from hpcgnn.exchange.transfer import EXCHANGES, HostDelivery, Transfer
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.widths import BIT_WIDTHS
@@ -101,7 +101,7 @@ class ExchangeBenchmark:
                 self.comm.Sendrecv(send[destination], destination, TAG, receive[source], source, TAG)
 
         def ours(transfer: type[Transfer]) -> None:
-            transfer(self.comm, peers, rounds, send, receive, TAG).wait()
+            transfer(HostDelivery(self.comm, peers, send, receive, TAG), rounds).wait()
 
         return {PLAIN: plain, **{name: partial(ours, transfer) for name, transfer in EXCHANGES.items()}}
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.bench.stand_in import StandInComm
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.stand_in import StandInComm
 from hpcgnn.lowbit.inference.batches.cut import Batches, cut_batches
 from hpcgnn.lowbit.inference.batches.packed import PackedBatches
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from hpcgnn.bench.result import BenchmarkResult
+from hpcgnn.bench.stand_in import StandInComm
 from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing, wall_seconds
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, MessageArena
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
-from hpcgnn.exchange.ring import REPETITIONS, SIZES, Transfer, timed_rounds
-from hpcgnn.exchange.stand_in import StandInComm
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.exchange.transfer import REPETITIONS, SIZES, HostDelivery, Transfer, timed_rounds
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.methods.cost_model import fit_links, fixed_links
 from hpcgnn.methods.solving import Solver, SolverSettings
@@ -111,7 +111,8 @@ class SimulatedRank:
         send, receive = MessageArena().slices(messages.send_sizes, messages.receive_sizes)
 
         def post(is_open: bool) -> None:
-            Transfer(self.comm, self.plan.peers, self.plan.rounds, send, receive, 0, is_open=is_open).wait()
+            delivery = HostDelivery(self.comm, self.plan.peers, send, receive, 0)
+            Transfer(delivery, self.plan.rounds, is_open=is_open).wait()
 
         return {"posting": lambda: post(is_open=False), "posting at once": lambda: post(is_open=True)}
 

@@ -24,8 +24,9 @@ from hpcgnn.bench.timing import OURS
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan
-from hpcgnn.exchange.ring import Transfer
+from hpcgnn.exchange.transfer import HostDelivery, Transfer
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.methods.cost_model import fit
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops.aggregation import from_csr, multiply
@@ -118,8 +119,9 @@ class NodeRates:
         indptr = np.arange(TINY + 1, dtype=np.int64) * TINY_DEGREE
         indices = (np.arange(TINY * TINY_DEGREE, dtype=np.int32) * 7) % TINY
         plan = ExchangePlan(0, 1, TINY, 0, (0,), (NO_ROWS,), (NO_ROWS,), ())
-        graph = LocalGraph(indptr, indices, np.arange(TINY), np.full(TINY, TINY_DEGREE, np.int32),
-                           torch.ones(TINY, WIDTH), HaloExchange(alone, plan, UniformBits(32)))
+        rows = LocalRows(indptr, indices, np.arange(TINY), np.full(TINY, TINY_DEGREE, np.int32),
+                         torch.ones(TINY, WIDTH))
+        graph = LocalGraph(rows, HaloExchange(alone, plan, UniformBits(32)))
         model = build_model(ModelShape("sage", WIDTH, WIDTH, WIDTH, 3, 0.5, "layer")).train()
 
         def step() -> None:
@@ -158,7 +160,7 @@ class NodeRates:
                 f"{name}_bytes_per_second": 1 / (per_byte or seconds[-1] / sizes[-1])}
 
     def _transfer(self, rounds: tuple[tuple[int, int]], send: list[np.ndarray], receive: list[np.ndarray]) -> None:
-        Transfer(self.place.comm, range(self.place.comm.size), rounds, send, receive, TAG).wait()
+        Transfer(HostDelivery(self.place.comm, range(self.place.comm.size), send, receive, TAG), rounds).wait()
 
 
 def resident_bytes() -> int:

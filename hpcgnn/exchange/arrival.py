@@ -28,7 +28,7 @@ from hpcgnn.ops.streams import Streams
 
 
 class Travel(Protocol):
-    """Messages on their way; see `hpcgnn.exchange.ring.Transfer`."""
+    """Messages on their way; see `hpcgnn.exchange.transfer.Transfer`."""
 
     def poll(self) -> bool:
         """Whether all have arrived."""
@@ -95,11 +95,13 @@ class Arrival:
         return self.key.purpose == BACKWARD
 
     @property
-    def keys(self) -> tuple[CounterKey, ...]:
-        peers = self.messages.peers
-        epochs = [self.epoch] * len(peers) if self.sent_epochs is None else self.sent_epochs.tolist()
-        return tuple(key_of_sender(self.key._replace(epoch=epoch), rank)
-                     for rank, epoch in zip(peers, epochs, strict=True))
+    def keys(self) -> list[CounterKey]:
+        """By which each peer encoded its message."""
+        keys, epochs = [], self.sent_epochs
+        for place, rank in enumerate(self.messages.peers):
+            key = self.key if epochs is None else self.key._replace(epoch=int(epochs[place]))
+            keys.append(key_of_sender(key, rank))
+        return keys
 
     @property
     def device(self) -> torch.device:
@@ -145,21 +147,18 @@ class Arrival:
         self.wait()
         started = time.perf_counter()
         with self.streams.message.after_computing():
-            self._write(rows)
+            if self.table is None:
+                decode(self.messages, self.receive, self.keys, rows, self.is_gradient)
+            else:
+                if self.before is not None:
+                    self.before.apply()
+                self.apply()
+                self.table.place(self.messages, rows, self.is_gradient)
+            self.before = None
+            if self.after is not None:
+                self.after(rows)
         self.streams.message.join()
         self.traffic.quantize_seconds += time.perf_counter() - started
-
-    def _write(self, rows: torch.Tensor) -> None:
-        if self.table is None:
-            decode(self.messages, self.receive, self.keys, rows, self.is_gradient)
-        else:
-            if self.before is not None:
-                self.before.apply()
-            self.apply()
-            self.table.place(self.messages, rows, self.is_gradient)
-        self.before = None
-        if self.after is not None:
-            self.after(rows)
 
     def apply(self) -> None:
         if not self.is_applied:

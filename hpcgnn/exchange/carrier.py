@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ from mpi4py import MPI
 
 from hpcgnn.errors import exit_code_of, explanation_of
 from hpcgnn.exchange.plan import Rounds
-from hpcgnn.exchange.ring import MAX_TAG, Link, waiting
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import MAX_TAG, HostDelivery, Link, waiting
 from hpcgnn.run.helper_thread import HelperThread
 from hpcgnn.run.watchdog import HERE, say
 
@@ -50,14 +50,14 @@ class Message(NamedTuple):
 
 
 class Flight:
-    """Messages of one exchange on their way in pieces; used like a `hpcgnn.exchange.ring.Transfer`."""
+    """Messages of one exchange on their way in pieces; used like a `hpcgnn.exchange.transfer.Transfer`."""
 
-    def __init__(self, carrier: Carrier, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray],
-                 receive: list[np.ndarray], tag: int, link: Link, traffic: Traffic, name_of: Callable[[int], str]):
-        self.tag, self._carrier, self._traffic, self._name_of, self._rounds = tag, carrier, traffic, name_of, rounds
-        self._peers = peers
-        self.sent_bytes = sum(map(len, send))
-        self._due = link.reserve(max(self.sent_bytes, sum(map(len, receive))))
+    def __init__(self, carrier: Carrier, delivery: HostDelivery, rounds: Rounds, link: Link | None, traffic: Traffic,
+                 name_of: Callable[[int], str]):
+        self.tag, self._carrier, self._traffic, self._name_of = delivery.tag, carrier, traffic, name_of
+        self._rounds, self._peers, self.sent_bytes = rounds, delivery.peers, delivery.sent_bytes
+        peers, send, receive = delivery.peers, delivery.send, delivery.receive
+        self._due = 0.0 if link is None else link.reserve(max(self.sent_bytes, delivery.received_bytes))
         self.outgoing = [Message(self, number, peers[place], send[place]) for number, (place, _) in enumerate(rounds)
                          if len(send[place])]
         self.incoming = [Message(self, number, peers[place], receive[place])
@@ -66,14 +66,14 @@ class Flight:
         self._num_over = 0      # first rounds without a piece left
         self.num_left = sum(self._left)
         if self.num_left:
-            traffic.depart()
+            traffic.move(travelling=1)
 
     def land(self, number: int) -> None:
         """Note that one more piece of round `number`, counted from 0, was sent or received."""
         self._left[number] -= 1
         self.num_left -= 1
         if not self.num_left:
-            self._traffic.arrive()
+            self._traffic.move(travelling=-1)
             self.outgoing, self.incoming = [], []     # frees memory, and breaks a reference cycle
 
     def poll(self) -> bool:
@@ -200,11 +200,11 @@ class Carrier:
             self._thread.start()
             atexit.register(self._stop)      # MPI ends after this
 
-    def take(self, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray], receive: list[np.ndarray], tag: int,
-             link: Link, traffic: Traffic, name_of: Callable[[int], str] = "exchange {}".format) -> Flight:
-        """Begin to move the messages of one exchange; parameters as in `hpcgnn.exchange.ring.Transfer`."""
+    def take(self, delivery: HostDelivery, rounds: Rounds, link: Link | None, traffic: Traffic,
+             name_of: Callable[[int], str] = "exchange {}".format) -> Flight:
+        """Begin to move the messages of one exchange; parameters as in `hpcgnn.exchange.transfer.Transfer`."""
         started = time.perf_counter()
-        flight = Flight(self, peers, rounds, send, receive, tag, link, traffic, name_of)
+        flight = Flight(self, delivery, rounds, link, traffic, name_of)
         with self._lock:
             self._outgoing.add(flight.outgoing)
             self._incoming.add(flight.incoming)

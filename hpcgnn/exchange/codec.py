@@ -16,11 +16,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from hpcgnn.exchange.bits import BitPlan
-from hpcgnn.exchange.delivery import Delivery, RowChecks
 from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, CounterKey
@@ -40,6 +39,9 @@ ALIGNMENT = 64                 # bytes; each message of an arena begins on a cac
 NOTHING = np.empty(0, np.uint8)
 PLANS_KEPT = 4     # bit plans with kept layouts: SYLVIE's base widths return, drawn or solved widths don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters or its values are NaN
+
+
+Sent = tuple[int, RowList, MessageLayout]
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,20 @@ class Messages:
     # (destination, source) -> messages of that round only, see `kinds.by_peer`
     rounds: dict[tuple[int, int], Messages] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
+    def sent(self) -> list[Sent]:
+        """Each message to send that has rows: its place among the peers, its rows and their layout."""
+        return _with_rows(self.send_rows, self.send_layouts)
+
+    @cached_property
+    def received(self) -> list[Sent]:
+        return _with_rows(self.receive_rows, self.receive_layouts)
+
+    @cached_property
     def send_sizes(self) -> list[int]:
         return [layout.num_bytes for layout in self.send_layouts]
 
-    @property
+    @cached_property
     def receive_sizes(self) -> list[int]:
         return [layout.num_bytes for layout in self.receive_layouts]
 
@@ -122,7 +133,7 @@ class Messages:
         bit_width = np.ones(self.num_halo, np.uint8)
         payload, parameter = np.zeros(self.num_halo, np.int64), np.zeros(self.num_halo, np.int64)
         first_bytes = starts(self.receive_sizes)
-        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes, strict=True):
+        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes[:-1], strict=True):
             bit_width[rows.index] = layout.bit_width
             payload[rows.index] = first + layout.payload_offset
             parameter[rows.index] = first + layout.parameter_offset
@@ -135,7 +146,7 @@ class Messages:
     @cached_property
     def _width_of_table(self) -> int | None:
         place, first_bytes, found = 0, starts(self.receive_sizes), set()
-        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes, strict=True):
+        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes[:-1], strict=True):
             if not len(rows):
                 continue
             found |= {int(layout.bit_width.min()), int(layout.bit_width.max())}
@@ -163,17 +174,32 @@ class Messages:
         widths = np.concatenate([layout.bit_width for layout in self.send_layouts])
         return np.array([(widths == bits).sum() for bits in BIT_WIDTHS], np.int64)
 
-    @property
+    @cached_property
     def payload_bytes(self) -> int:
         return sum(layout.payload_bytes for layout in self.send_layouts)
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> int:
         return sum(layout.parameter_bytes for layout in self.send_layouts)
 
-    @property
+    def count(self, traffic: Traffic) -> None:
+        """Add what is sent to the counts."""
+        traffic.payload_bytes += self.payload_bytes
+        traffic.parameter_bytes += self.parameter_bytes
+        traffic.num_values += self.num_values
+        traffic.width_rows += self.width_rows
+        for peer, num_bytes in zip(self.peers, self.send_sizes, strict=True):
+            if num_bytes:
+                traffic.sent_by_peer[peer] = traffic.sent_by_peer.get(peer, 0) + num_bytes
+
+    @cached_property
     def num_values(self) -> int:
         return sum(layout.num_rows * layout.dim for layout in self.send_layouts)
+
+
+def _with_rows(rows: Sequence[RowList], layouts: Sequence[MessageLayout]) -> list[Sent]:
+    return [(place, listed, layout) for place, (listed, layout) in enumerate(zip(rows, layouts, strict=True))
+            if len(listed)]
 
 
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer]) -> torch.Tensor | None:
@@ -188,18 +214,16 @@ def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: lis
         for buffer in buffers:
             buffer.fill(NAN_BYTE)
         return None
-    for listed, layout, buffer in zip(messages.send_rows, messages.send_layouts, buffers, strict=True):
-        if len(listed):
-            quantize_rows(rows, listed.index, listed.node_id, layout, key, buffer)
+    for place, listed, layout in messages.sent:
+        quantize_rows(rows, listed.index, listed.node_id, layout, key, buffers[place])
     return None
 
 
 def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
                       buffers: list[torch.Tensor]) -> torch.Tensor | None:
     found = no_bad_rows(messages, rows)
-    for place, (listed, layout) in enumerate(zip(messages.send_rows, messages.send_layouts, strict=True)):
-        if len(listed):
-            start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
+    for place, listed, layout in messages.sent:
+        start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
     if not _may_overflow(rows, key):
         return found
     # The device detects this and overwrites the messages; nothing else can be wrong with them.
@@ -220,9 +244,8 @@ def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
 def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey], rows: torch.Tensor,
            accumulate: bool) -> None:
     """Unpack every received message, by its peer's key, into its rows, in rank order, so that sums are reproducible."""
-    for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
-        if len(listed):
-            dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate, key)
+    for place, listed, layout in messages.received:
+        dequantize_rows(buffers[place], listed.index, listed.node_id, layout, rows, accumulate, keys[place])
 
 
 def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
@@ -263,52 +286,38 @@ class MessageArena:
     """
 
     def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
-        self._transport, self._staging = transport, transport.new_staging()
+        self.transport, self.staging = transport, transport.new_staging()
         self.is_passing = is_passing and transport is HOST
-        self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
+        self._send, self.received, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
-            self._receive = NOTHING     # freed first, so that the new buffer may take its place
-        send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
+            self.received = NOTHING     # freed first, so that the new buffer may take its place
+        send_starts, receive_starts = starts(send_bytes), starts(receive_bytes)
+        send = self._fitting(self._send, send_starts[-1])
+        self.received = self._fitting(self.received, receive_starts[-1])
         if self.is_passing:
             self._passed_bytes = len(send)
         else:
             self._send = send
-        return _cut(send, send_bytes), _cut(self._receive, receive_bytes)
+        return ([send[start:start + size] for start, size in zip(send_starts, send_bytes, strict=False)],
+                [self.received[start:start + size] for start, size in zip(receive_starts, receive_bytes, strict=False)])
 
-    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
-                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
-
-    def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
-        needed = sum(map(_padded, sizes))
+    def _fitting(self, buffer: Buffer, needed: int) -> Buffer:
         if len(buffer) >= needed:
             return buffer
-        return empty((needed,), torch.uint8).numpy() if self.is_passing else self._transport.empty(needed)
+        return empty((needed,), torch.uint8).numpy() if self.is_passing else self.transport.empty(needed)
 
     @property
     def num_bytes(self) -> int:
-        staged = 0 if self._staging is None else self._staging.num_bytes
-        return len(self._send) + self._passed_bytes + len(self._receive) + staged
-
-    @property
-    def received(self) -> Buffer:
-        return self._receive
+        staged = 0 if self.staging is None else self.staging.num_bytes
+        return len(self._send) + self._passed_bytes + len(self.received) + staged
 
 
 def starts(sizes: list[int]) -> list[int]:
-    return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _cut(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
-    views, start = [], 0
+    """First byte of each message in a buffer, and the end of the last one, padding included."""
+    found = [0]
     for size in sizes:
-        views.append(buffer[start:start + size])
-        start += _padded(size)
-    return views
+        found.append(found[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+    return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -26,17 +26,19 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import Arrival, PassedOn
+from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, RowList, ring_rounds
 from hpcgnn.exchange.reach import Reach, tell_owners
 from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.arena import empty
 
 HALVES = 2
 ALIGNMENT = 64      # bytes; each half begins on a cache line
-Meet = Callable[[Traffic], None]
 Numbers = int | np.ndarray
 
 
@@ -189,30 +191,53 @@ def _plan_between(plan: ExchangePlan, leaving: Mapping[int, RowList], received: 
                    rounds=ring_rounds(plan.rank, plan.num_ranks, peers))
 
 
-class SharedRows:
-    """Moves rows between the ranks of a node.
+class SharedExchange(Around):
+    """The exchange of a rank that shares halo rows with the others of its node; `exchange` is between nodes.
 
-    Each exchange writes to one half of the memory, meets the other ranks once, and reads. The next exchange uses the
-    other half, so it can't overwrite rows that a slow rank still reads. `meet` returns when all ranks of the node have
-    called it.
+    Each exchange writes to one half of the node's memory, meets the other ranks once, and reads. The next exchange uses
+    the other half, so it can't overwrite rows that a slow rank still reads.
     """
 
-    def __init__(self, node: ComputeNode, meet: Meet):
-        self.node, self.is_idle = node, node.is_idle
-        self._meet, self._memory, self._half = meet, SharedMemory(node.comm), 0
+    def __init__(self, exchange: HaloExchange, node: ComputeNode):
+        super().__init__(exchange)
+        self._node, self._memory, self._half = node, SharedMemory(node.comm), 0
+        self.is_alone, self.num_halo = node.is_idle, node.num_halo
+        self.overlaps = not self.is_alone
         self._place, self._own_index = torch.from_numpy(node.place), torch.from_numpy(node.own_index)
         order = np.argsort(node.own_index)
         ends = np.searchsorted(node.own_index[order], np.arange(node.plan.num_inner + 1))
         self._to_inner = from_csr(ends.astype(np.int64), order.astype(np.int32), len(order))
 
-    @property
-    def num_bytes(self) -> int:
-        return self._memory.num_bytes // self.node.comm.size
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> SharedFetch:
+        arrival = self.exchange.start_fetch(h, site)
+        return SharedFetch(self, self._own_rows(h), arrival)
 
-    def release(self) -> None:
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> SharedGradients:
+        traffic = self.exchange.training if site.is_training else self.exchange.evaluation
+        own, leaving = self._sum_gradients(gradient, traffic)
+        return SharedGradients(self, own, self.exchange.start_take_home(leaving, site))
+
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Collective: see `HaloExchange.input_rows`."""
+        num_inner = len(features)
+        rows = torch.empty((num_inner + self.num_halo, features.shape[1]), dtype=features.dtype)
+        rows[:num_inner] = features
+        SharedFetch(self, self._own_rows(features), self.exchange.start_input(features)).finish(rows[num_inner:])
+        self._memory.release()      # features are wider than all rows that come later
+        return rows
+
+    def sent_home(self, values: np.ndarray) -> np.ndarray:
+        return self._sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
+
+    @property
+    def message_bytes(self) -> int:
+        return self.exchange.message_bytes + self._memory.num_bytes // self._node.comm.size
+
+    def forget(self) -> None:
+        self.exchange.forget()
         self._memory.release()
 
-    def own_rows(self, h: torch.Tensor) -> torch.Tensor:
+    def _own_rows(self, h: torch.Tensor) -> torch.Tensor:
         """Copy the rows of `h`, (n, dim), that the node's ranks read, (num_own, dim); `h` may change afterwards.
 
         `h` has the first inner rows; a pass that leaves out the others never reads their values here.
@@ -223,33 +248,33 @@ class SharedRows:
         return torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
 
     def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
-        """Collective in the node: write the halo rows, (num_halo, dim), from `own_rows` and the gateway's arrival."""
-        node = self.node
+        """Collective in the node: write the halo rows, (num_halo, dim), from `_own_rows` and the gateway's arrival."""
+        node = self._node
         table = self._next(node.num_rows, rows)
         arrival.finish(table[slice(*node.received_rows)])
         with _counted(arrival.traffic):
             table[slice(*node.own_rows)] = own
             arrival.traffic.shared_bytes += own.nbytes
-            self._meet(arrival.traffic)
+            self.exchange.meet(node.comm, arrival.traffic)
             torch.index_select(table, 0, self._place, out=rows)
 
-    def sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sum_gradients(self, gradient: torch.Tensor, traffic: Traffic) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective in the node: sum each row's gradients, (num_halo, dim), over the ranks, in rank order.
 
         Returns the sums for this rank's rows that other ranks of the node read, (num_own, dim), and the sums to be
         sent home to other nodes, (plan.num_halo, dim).
         """
-        node = self.node
+        node = self._node
         with _counted(traffic):
             table = self._next(node.num_gradients, gradient)
             table[slice(*node.gradient_rows)] = gradient
             traffic.shared_bytes += gradient.nbytes
-            self._meet(traffic)
+            self.exchange.meet(node.comm, traffic)
             total = multiply(node.sums, table)
         return total[:len(node.own_index)], total[len(node.own_index):]
 
     def add_own(self, own: torch.Tensor, rows: torch.Tensor) -> None:
-        """Add the first result of `sum_gradients` to the gradients of the first inner rows, (n, dim)."""
+        """Add the first result of `_sum_gradients` to the gradients of the first inner rows, (n, dim)."""
         add_product(self._to_inner.rows(0, len(rows)), own, None, rows)
 
     def _next(self, num_rows: int, like: torch.Tensor) -> torch.Tensor:
@@ -261,7 +286,7 @@ class SharedRows:
 class SharedFetch(PassedOn):
     """Halo rows on their way through the node's table."""
 
-    shared: SharedRows
+    shared: SharedExchange
     own: torch.Tensor  # (num_own, dim), this rank's rows that others of the node read
     arrival: Arrival   # arrival of the rows for which this rank is the gateway
 

@@ -3,22 +3,23 @@
 Way of a row in `start_fetch(h, site)`, from its owner to its reader:
 1. The codec of the site (`codec.py`) lists for each peer the rows of `h` to send and their bits.
 2. The exchange kind (`kinds/`) decides what travels now and what is read: fresh, sampled, skipped or last epoch's rows.
-3. `Sender.send` quantizes the rows into one buffer per peer and posts the buffers (`ring.py`, `delivery.py`).
+3. `Sender.send` quantizes the rows into one buffer per peer and posts the buffers (`transfer.py`).
 4. The peer's `Arrival.finish` waits for its buffers and decodes them into its halo rows.
 
 `start_take_home` is the same with the lists swapped: gradients of halo rows are sent, and the owner adds them.
 
-Evaluation sends all rows fresh in their storage type. Sharing rows in a compute node, and summing rows before they are
-sent, wrap steps 3 and 4 (`compute_node.py`, `pre_aggregation.py`).
+Evaluation sends all rows fresh in their storage type. An exchange of rows that ranks of a node share, of rows that are
+summed before they are sent, or of one that waits at once is a wrapper around a HaloExchange (`compute_node.py`,
+`pre_aggregation.py`, `around.py`).
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +28,10 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
-from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, Messages, key_of_sender
-from hpcgnn.exchange.compute_node import ComputeNode, SharedFetch, SharedGradients, SharedRows
+from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, key_of_sender
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.pre_aggregation import OutgoingRows, SummedGradients
 from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.sender import HOST_RING, Outgoing, Sender, Wire
@@ -45,6 +44,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
 FLOAT_BITS = 32
+PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 
 
 class Call(NamedTuple):
@@ -54,18 +54,6 @@ class Call(NamedTuple):
     purpose: int
     dim: int
     number: int | None
-
-
-@dataclass(frozen=True)
-class Savings:
-    """Ways to send fewer rows."""
-
-    node: ComputeNode | None = None        # ranks that share rows arriving at one of them
-    outgoing: OutgoingRows | None = None   # table of sent rows if some are sums; None: inner rows are sent
-    inputs: HaloExchange | None = None     # brings the input rows if sums are sent
-
-
-NO_SAVINGS = Savings()
 
 
 class HaloExchange:
@@ -82,42 +70,23 @@ class HaloExchange:
     last_costs : dict                  seconds and bytes of that epoch on this rank, by name
     """
 
+    num_returning, reads_history = None, False
+
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, wire: Wire = HOST_RING,
-                 coding: Coding = UNROTATED, reach: Reach | None = None, kind: ExchangeKind | None = None,
-                 savings: Savings = NO_SAVINGS):
-        self._outgoing, self._inputs = savings.outgoing, savings.inputs
+                 coding: Coding = UNROTATED, reach: Reach | None = None, kind: ExchangeKind | None = None):
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender, self._coding = Sender(comm, plan, wire), coding
-        self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
+        self._kind = kind or Fresh()
+        self._kinds = {True: self._kind, False: Fresh()}     # by whether a site is in training
         self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
         self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
-        node = savings.node
-        self._shared = None if node is None else SharedRows(node, partial(self._sender.meet, node.comm))
-        self.training, self.evaluation = self._sender.training, self._sender.evaluation
-        self.setup = self._sender.setup if savings.inputs is None else savings.inputs.setup
+        self.is_alone, self.num_halo, self.overlaps = plan.is_alone, plan.num_halo, not plan.is_alone
+        self.training, self.evaluation, self.setup = self._sender.training, self._sender.evaluation, self._sender.setup
         self.last_sent: dict[int, int] = {}
         self.last_costs: dict[str, float] = {}
         self._calls: list[Call] = []
-        self._step_plan: Callable[[int | None], ExchangePlan] | None = None
-        self._step_codecs: dict[int | None, Codec] = {}
-        self._is_first_step = True
-
-    @property
-    def is_alone(self) -> bool:
-        return self._plan.is_alone if self._shared is None else self._shared.is_idle
-
-    @property
-    def num_halo(self) -> int:
-        return self._plan.num_halo if self._shared is None else self._shared.node.num_halo
-
-    @property
-    def num_returning(self) -> None:
-        return None
-
-    @property
-    def reads_history(self) -> bool:
-        return False
+        self._plan_of_step: PlanWithin | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -129,7 +98,7 @@ class HaloExchange:
 
     def state(self) -> State:
         """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
-        # Waiting here does not count as the epoch's time. Waits here are not part of an epoch's seconds.
+        # Waits here are not part of an epoch's seconds.
         seconds = self.training.exchange_seconds, self.training.blocked_seconds
         self._kind.settle()
         self.training.exchange_seconds, self.training.blocked_seconds = seconds
@@ -149,12 +118,16 @@ class HaloExchange:
         self._bit_plan, self._calls = epoch_plan.bit_plan, []
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
 
-    def begin_step(self, plan_of_step: Callable[[int | None], ExchangePlan], is_first: bool) -> None:
-        """Exchange rows of one step in training, on all ranks; `plan_of_step` is its `plan_within`."""
-        self._step_plan, self._step_codecs, self._is_first_step = plan_of_step, {}, is_first
+    def of_step(self, plan_of_step: PlanWithin, is_first: bool) -> HaloExchange:
+        """Return a view of this exchange for one step of all ranks; `plan_of_step` is the `plan_within` of its rows."""
+        view = copy.copy(self)
+        view._plan_of_step, view._codecs = plan_of_step, Codecs(self._coding)
+        view._calls = self._calls if is_first else []      # all steps have the same calls
+        return view
 
-    def end_steps(self) -> None:
-        self._step_plan, self._step_codecs, self._is_first_step = None, {}, True
+    def end_epoch(self, sent_by_peer: dict[int, int], costs: dict[str, float]) -> None:
+        """Note what the training epoch has sent and cost."""
+        self.last_sent, self.last_costs = sent_by_peer, costs
 
     def plan_within(self, hops: int | None) -> ExchangePlan:
         """Return the plan of the rows within `hops` hops of the loss through their receiver; None: all rows."""
@@ -164,13 +137,15 @@ class HaloExchange:
         """Collective: finish messages on their way, and discard all data of earlier epochs."""
         self._kind.forget()
         self._sender.close_carrier()
-        if self._shared is not None:
-            self._shared.release()
 
     def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
         """Collective: pause asynchronous messages in a block; see `Carrier.giving_way`."""
         carrier = self._sender.carrier
         return nullcontext() if carrier is None else carrier.giving_way(meets)
+
+    def meet(self, node: MPI.Comm, traffic: Traffic) -> None:
+        """Collective in a node: wait for all of its ranks; asynchronous messages go on meanwhile."""
+        self._sender.meet(node, traffic)
 
     def traces(self) -> dict[tuple[int, int], Trace]:
         """Return the Trace of each (layer, purpose) in the last traced epoch. Waits for a device."""
@@ -180,49 +155,40 @@ class HaloExchange:
         """Return by (layer, purpose) how far the sent rows moved, see `Movement.sums`. Waits for a device."""
         return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
-        rows = h if self._outgoing is None else self._outgoing.of(h, site)
-        arrival = self._start(rows, site, FORWARD)
-        return arrival if self._shared is None else SharedFetch(self._shared, self._shared.own_rows(rows), arrival)
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        return self._kinds[site.is_training].start(self._sender, self._outgoing(h, site, FORWARD), site)
 
-    def start_take_home(self, gradient: torch.Tensor,
-                        site: ExchangeSite) -> Arrival | SharedGradients | SummedGradients:
-        if self._shared is None:
-            arrival = self._start(gradient, site, BACKWARD)
-        else:
-            own, leaving = self._shared.sum_gradients(gradient, self._traffic_of(site))
-            arrival = SharedGradients(self._shared, own, self._start(leaving, site, BACKWARD))
-        return arrival if self._outgoing is None else SummedGradients(self._outgoing, arrival, site)
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+        return self._kinds[site.is_training].start(self._sender, self._outgoing(gradient, site, BACKWARD), site)
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
         sources = tuple(source for _, source in self._plan.rounds)
         return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, h.device,
-                          lambda number: self._start(h, site, FORWARD, number))
+                          lambda number: self._start_round(h, site, FORWARD, number))
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> GradientsByPeer:
         rounds = self._plan.rounds
-        return GradientsByPeer(len(rounds), lambda number: self._start(gradient_of(rounds[number][0]), site, BACKWARD,
-                                                                       number))
+        return GradientsByPeer(len(rounds), lambda number: self._start_round(gradient_of(rounds[number][0]), site,
+                                                                             BACKWARD, number))
+
+    def _start_round(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int) -> Arrival:
+        return self._kinds[site.is_training].start(self._sender, self._outgoing(rows, site, purpose, number), site)
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         return self._kind.present(self._plan, site) if site.is_training else None
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: return inner features followed by halo features, which are sent once, in their storage type."""
-        if self._inputs is not None:
-            return self._inputs.input_rows(features)
-        shape = self._plan.num_inner + self.num_halo, features.shape[1]
-        rows = torch.empty(shape, dtype=features.dtype, device=features.device)
+        rows = torch.empty((self._plan.num_inner + self.num_halo, features.shape[1]), dtype=features.dtype,
+                           device=features.device)
         rows[:self._plan.num_inner] = features
-        arrival, halo = self._start_as_it_is(features, self.setup), rows[self._plan.num_inner:]
-        if self._shared is None:
-            arrival.finish(halo)
-        else:
-            own = self._shared.own_rows(rows[:self._plan.num_inner])
-            self._shared.fetch(own, arrival, halo)
-            self._shared.release()      # features are wider than all later rows
+        self.start_input(features).finish(rows[self._plan.num_inner:])
         return rows
+
+    def start_input(self, features: torch.Tensor) -> Arrival:
+        """Collective: start to bring the halo rows of `features`, in their storage type."""
+        return self._start_as_it_is(features, self.setup)
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
         """Collective: send one number per row, (plan.num_inner,) float32; return them, then the received ones."""
@@ -232,9 +198,7 @@ class HaloExchange:
 
     def sent_home(self, values: np.ndarray) -> np.ndarray:
         """Collective: sum numbers of halo rows, (num_halo,) float32, over the node's ranks; return (plan.num_halo,)."""
-        if self._shared is None:
-            return values
-        return self._shared.sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
+        return values
 
     def _start_as_it_is(self, rows: torch.Tensor, traffic: Traffic) -> Arrival:
         messages = Codec(self._plan, UniformBits(8 * rows.itemsize)).messages(0, FORWARD, rows.shape[1])
@@ -264,33 +228,15 @@ class HaloExchange:
             self.training.sum_bytes += self._sums.sum(values, key)
         self.training.exchange_seconds += time.perf_counter() - started
 
-    def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
-        """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without any."""
-        if part.edge_weight is None:
-            return None
-        own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
-        return self.input_rows(own[:, None])[:, 0].cpu().numpy()
-
-    def _start(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Arrival:
+    def _outgoing(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Outgoing:
         key = key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)
-        call = Call(site, purpose, rows.shape[1], number)
-        messages, rounds, span = self._messages(self._codec(site), call), self._plan.rounds, None
+        messages, rounds, span = self._codec(site).messages(site.layer, purpose, rows.shape[1]), self._plan.rounds, None
         if number is not None:
+            messages = round_messages(messages, rounds[number], purpose, self.halo_spans)
             span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
-        kind = self._kind if site.is_training else self._evaluation_kind
-        traffic = self._traffic_of(site)
-        if site.is_training and self._is_first_step:     # all steps have the same calls
-            self._calls.append(call)
-        return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
-
-    def _traffic_of(self, site: ExchangeSite) -> Traffic:
-        return self.training if site.is_training else self.evaluation
-
-    def _messages(self, codec: Codec, call: Call) -> Messages:
-        messages = codec.messages(call.site.layer, call.purpose, call.dim)
-        if call.number is None:
-            return messages
-        return round_messages(messages, self._plan.rounds[call.number], call.purpose, self.halo_spans)
+        if site.is_training:
+            self._calls.append(Call(site, purpose, rows.shape[1], number))
+        return Outgoing(messages, rows, key, self.training if site.is_training else self.evaluation, rounds, span)
 
     @property
     def may_skip(self) -> bool:
@@ -298,7 +244,7 @@ class HaloExchange:
 
     @property
     def message_bytes(self) -> int:
-        return self._sender.arena_bytes + (0 if self._shared is None else self._shared.num_bytes)
+        return self._sender.arena_bytes
 
     @property
     def widest_row(self) -> int:
@@ -311,18 +257,25 @@ class HaloExchange:
             site = replace(call.site, epoch=epoch)
             if site.reach not in codecs:
                 codecs[site.reach] = Codec(self._travelling(site), bit_plan, self._coding)
-            messages = self._messages(codecs[site.reach], call)
+            messages = codecs[site.reach].messages(site.layer, call.purpose, call.dim)
+            if call.number is not None:
+                messages = round_messages(messages, self._plan.rounds[call.number], call.purpose, self.halo_spans)
             total += messages.payload_bytes + messages.parameter_bytes
         return total
 
     def _travelling(self, site: ExchangeSite) -> ExchangePlan:
-        return self._kind.travelling(self.plan_within(site.reach), site)
+        return self._kind.travelling((self._plan_of_step or self.plan_within)(site.reach), site)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
             return self._full_codec
-        if self._step_plan is not None:
-            if site.reach not in self._step_codecs:
-                self._step_codecs[site.reach] = Codec(self._step_plan(site.reach), self._bit_plan, self._coding)
-            return self._step_codecs[site.reach]
         return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))
+
+
+def weighted_degree_of(exchange: HaloExchange, part: Partition,
+                       device: torch.device | None = None) -> np.ndarray | None:
+    """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without any."""
+    if part.edge_weight is None:
+        return None
+    own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
+    return exchange.input_rows(own[:, None])[:, 0].cpu().numpy()

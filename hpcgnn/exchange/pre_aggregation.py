@@ -21,12 +21,15 @@ from mpi4py import MPI
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import PassedOn
+from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.reach import Reach, tell_owners
 from hpcgnn.exchange.swap import swap, swap_rows
-from hpcgnn.graph.hop import NO_ROW, Arrival, ExchangeSite, FarArcs
+from hpcgnn.graph.hop import Arrival, ExchangeSite
 from hpcgnn.graph.reductions import degree_factor
+from hpcgnn.graph.rows import NO_ROW, FarArcs
 from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import resident
@@ -311,6 +314,24 @@ class OutgoingRows:
         return (from_csr(resident(sums.begin), resident(sums.source), self._num_inner, **forward),
                 from_csr(resident(back.indptr.astype(np.int64)), resident(back.indices.astype(np.int32)), sums.num_sent,
                          **home))
+
+
+class SummedExchange(Around):
+    """The exchange of a rank that sends some rows as sums; `exchange` sends them, and `inputs` brings input rows."""
+
+    def __init__(self, exchange: HaloExchange | Around, outgoing: OutgoingRows, inputs: HaloExchange | Around):
+        super().__init__(exchange)
+        self._outgoing, self._inputs, self.setup = outgoing, inputs, inputs.setup
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        return self.exchange.start_fetch(self._outgoing.of(h, site), site)
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> SummedGradients:
+        return SummedGradients(self._outgoing, self.exchange.start_take_home(gradient, site), site)
+
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Collective: see `HaloExchange.input_rows`."""
+        return self._inputs.input_rows(features)
 
 
 @dataclass(frozen=True)

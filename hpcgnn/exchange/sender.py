@@ -17,11 +17,11 @@ from mpi4py import MPI
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.carrier import Carrier
 from hpcgnn.exchange.codec import MessageArena, Messages, encode
-from hpcgnn.exchange.delivery import RowChecks
+from hpcgnn.exchange.device_delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan, Rounds
-from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link, Transfer
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import EXCHANGES, MAX_TAG, Link, Transfer
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
@@ -78,7 +78,7 @@ class Sender:
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, wire: Wire):
         self.comm, self.plan, self.transport = comm, plan, wire.transport
-        self._algorithm, self._link, self._pipeline = EXCHANGES[wire.algorithm], wire.link or Link(), wire.pipeline
+        self._algorithm, self._link, self._pipeline = EXCHANGES[wire.algorithm], wire.link, wire.pipeline
         self._arena = MessageArena(wire.transport, is_passing=True)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self.tracer = Tracer(wire.transport.streams, plan.peers)
@@ -131,33 +131,26 @@ class Sender:
         if sends is not None:
             arriving = [buffer if does else buffer[:0] for does, buffer in zip(sends, receive, strict=True)]
         # 2. Encode on the message stream, after the kernels that computed the rows.
-        started, checks, peers = time.perf_counter(), None, messages.peers
+        started, checks = time.perf_counter(), None
+        tag = (4 * key.layer + key.purpose) % MAX_TAG     # exchanges that could be confused have different tags
         with streams.message.after_computing():
             if does_send:
                 streams.message.keep(outgoing.rows)
                 found = encoding(messages, outgoing.rows, key, send)
                 checks = None if found is None else RowChecks(found, messages.send_rows, key, streams)
-                traffic.count(messages, send)
-                if traffic is self.training:
+                messages.count(traffic)
+                if traffic is self.training and self.tracer.is_traced:
                     self.tracer.note(messages, key, send)
-            is_carried = is_open and self.carrier is not None
-            delivery = None if is_carried else arena.deliver(self.comm, peers, send, arriving, _tag(key), checks,
-                                                             is_open)
+            delivery = self.transport.deliver(self.comm, messages.peers, send, arriving, tag, arena.staging, checks,
+                                              is_open)
         # 3. Post. The carrier copies nothing: it keeps the buffers until they have left.
         traffic.quantize_seconds += time.perf_counter() - started
-        if is_carried:
-            transfer = self.carrier.take(peers, outgoing.rounds, send, arriving, _tag(key), self._link, traffic,
-                                         _name_of_tag)
+        if is_open and self.carrier is not None:
+            transfer = self.carrier.take(delivery, outgoing.rounds, self._link, traffic, _name_of_tag)
         else:
-            transfer = self._algorithm(self.comm, peers, outgoing.rounds, send, arriving, _tag(key), self._link,
-                                       traffic, is_open, delivery, _name_of_tag)
+            transfer = self._algorithm(delivery, outgoing.rounds, self._link, traffic, is_open, _name_of_tag)
         return Arrival(messages, receive, arena.received, transfer, key, traffic, streams,
                        is_read_once=arena is self._arena and arena.is_passing)
-
-
-def _tag(key: CounterKey) -> int:
-    # Exchanges that could be confused have different tags.
-    return (4 * key.layer + key.purpose) % MAX_TAG
 
 
 def _name_of_tag(tag: int) -> str:

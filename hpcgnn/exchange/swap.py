@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.exchange.delivery import pieces
+from hpcgnn.exchange.transfer import pieces
 
 SWAP_TAG = 32000    # no exchange has it
 

@@ -88,20 +88,18 @@ class Tracer:
     """
 
     def __init__(self, streams: Streams, peers: Sequence[int]):
-        self._streams, self._peers, self._is_traced = streams, peers, False
+        self._streams, self._peers, self.is_traced = streams, peers, False
         self._found: dict[tuple[int, int], _Found] = {}
         self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
 
     def begin_epoch(self, is_traced: bool) -> None:
         """Trace the next epoch, or keep the ranges of the last traced one."""
-        self._is_traced = is_traced
+        self.is_traced = is_traced
         if is_traced:
             self._found, self._unread = {}, []
 
     def note(self, messages: Messages, key: CounterKey, send: list[Buffer]) -> None:
-        """Note the messages of one exchange, encoded in their buffers."""
-        if not self._is_traced:
-            return
+        """Note the messages of one exchange in an epoch that is traced, encoded in their buffers."""
         if isinstance(send[0], np.ndarray):
             self._add(key, messages, send)
             return

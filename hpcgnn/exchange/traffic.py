@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from hpcgnn.exchange.codec import Messages
 from hpcgnn.exchange.state import State
-from hpcgnn.ops.quantization import Buffer
 from hpcgnn.widths import BIT_WIDTHS
 
 SUMS = ("payload_bytes", "parameter_bytes", "num_values", "exchange_seconds", "blocked_seconds", "travel_seconds",
@@ -27,8 +25,8 @@ def _no_rows() -> np.ndarray:
 class Traffic:
     """Counts since the last `take`.
 
-    Messages that travel at the same time count once in the seconds; messages still on their way at a `take` are counted
-    further after it. The carrier's thread may call `depart` and `arrive`.
+    Messages that travel at the same time count once in the seconds; messages still on their way at a `take` count on.
+    The carrier's thread may call `move`.
     """
 
     payload_bytes: int = 0
@@ -49,41 +47,37 @@ class Traffic:
     _looked_at: float = field(default_factory=time.perf_counter, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def count(self, messages: Messages, send: list[Buffer]) -> None:
-        """Count the messages of one exchange, and the bytes of each peer's buffer."""
-        self.parameter_bytes += messages.parameter_bytes
-        self.payload_bytes += messages.payload_bytes
-        self.num_values += messages.num_values
-        self.width_rows += messages.width_rows
-        for peer, buffer in zip(messages.peers, send, strict=True):
-            if len(buffer):
-                self.sent_by_peer[peer] = self.sent_by_peer.get(peer, 0) + len(buffer)
-
-    def depart(self) -> None:
-        self._move(travelling=1)
-
-    def arrive(self) -> None:
-        self._move(travelling=-1)
+    def move(self, travelling: int = 0, waiting: int = 0) -> None:
+        """Note exchanges that begin (1) or end (-1) to travel, or to be waited for."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._num_travelling:
+                self.travel_seconds += now - self._looked_at
+                if not self._num_waiting:
+                    self.hidden_seconds += now - self._looked_at
+            self._looked_at = now
+            self._num_travelling += travelling
+            self._num_waiting += waiting
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the seconds of a block as blocked."""
         started = time.perf_counter()
-        self._move(waiting=1)
+        self.move(waiting=1)
         try:
             yield
         finally:
-            self._move(waiting=-1)
+            self.move(waiting=-1)
             self.blocked_seconds += time.perf_counter() - started
 
     def restart_clock(self) -> None:
-        """Discard the seconds of travel so far, which were not part of an epoch."""
-        self._move()
+        """Drop the seconds of travel so far, which were not part of an epoch."""
+        self.move()
         self.travel_seconds = self.hidden_seconds = 0.0
 
     def take(self) -> Traffic:
         """Return the counts and start again from zero."""
-        self._move()
+        self.move()
         taken = replace(self)
         fresh = Traffic()
         for own in fields(self):
@@ -107,17 +101,6 @@ class Traffic:
         state = {"shared_bytes": 0, **state}      # earlier versions had none
         sums = {name: state[name] if name == "width_rows" else type(getattr(cls, name))(state[name]) for name in SUMS}
         return cls(**sums, staleness=int(state["staleness"]), sent_by_peer=dict(state["sent_by_peer"].tolist()))
-
-    def _move(self, travelling: int = 0, waiting: int = 0) -> None:
-        with self._lock:
-            now = time.perf_counter()
-            if self._num_travelling:
-                self.travel_seconds += now - self._looked_at
-                if not self._num_waiting:
-                    self.hidden_seconds += now - self._looked_at
-            self._looked_at = now
-            self._num_travelling += travelling
-            self._num_waiting += waiting
 
 
 class ControlTraffic:

@@ -20,8 +20,8 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.exchange.delivery import Delivery, DirectDelivery, HostDelivery, RowChecks, device_memory
-from hpcgnn.exchange.staging import StagedDelivery, Staging
+from hpcgnn.exchange.device_delivery import DirectDelivery, RowChecks, StagedDelivery, Staging, device_memory
+from hpcgnn.exchange.transfer import Delivery, HostDelivery
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.ops.streams import HOST_STREAMS, Streams, streams_of
 

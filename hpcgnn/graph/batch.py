@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn._ext import cutting as kernels
+from hpcgnn.graph.rows import Prefixes
 from hpcgnn.ops.cuda.resident import make_resident
 
 
@@ -28,9 +29,7 @@ class Batch:
     indptr: np.ndarray
     indices: np.ndarray  # (num_arcs,) int32
     arc: np.ndarray      # (num_arcs,) int64, place of each edge in the CSR of the part
-    # see `order_rows`; None if every row is computed
-    num_within: list[int] | None = None
-    num_back: list[int] | None = None
+    prefixes: Prefixes | None = None    # see `order_rows`; None where every row is computed
 
     def __post_init__(self):
         make_resident(self, "rows", "far")      # every layer of the step indexes by them
@@ -61,9 +60,9 @@ class BatchCutter:
     def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
         """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend."""
         num_arcs = int((self._indptr[rows + 1] - self._indptr[rows]).sum())
-        num_within = num_back = None
+        prefixes = None
         if self._num_within is not None:
-            order, num_within, num_back = self._order(rows, num_arcs, few_arcs)
+            order, prefixes = self._order(rows, num_arcs, few_arcs)
             rows = rows[order]
         far = np.empty(len(fresh) + min(num_arcs, len(self._place)), np.int64)
         far[:len(fresh)] = fresh
@@ -71,9 +70,9 @@ class BatchCutter:
         arc = np.empty(num_arcs, np.int64)
         num_far = kernels.cut_rows(self._indptr, self._indices, self._place, rows, len(fresh), far, indptr, indices,
                                    arc)
-        return Batch(rows, far[:num_far].copy(), len(fresh), indptr, indices, arc, num_within, num_back)
+        return Batch(rows, far[:num_far].copy(), len(fresh), indptr, indices, arc, prefixes)
 
-    def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
+    def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool) -> tuple[np.ndarray, Prefixes]:
         source, target = np.empty(num_arcs, np.int32), np.empty(num_arcs, np.int32)
         num_inside = kernels.arcs_inside(self._indptr, self._indices, self._place, rows, source, target)
         hops = np.searchsorted(self._num_within, rows, side="right")
@@ -83,14 +82,14 @@ class BatchCutter:
 
 
 def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shared: np.ndarray | None,
-               num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
+               num_hops: int, few_arcs: bool) -> tuple[np.ndarray, Prefixes]:
     """Order the rows of a batch so that each layer computes a prefix, and gradients reach a prefix.
 
     `hops`, (n,) int64, count to the loss in the whole graph; num_hops + 1 means farther. Edges inside the batch go from
     `source` to `target`. `is_shared` marks rows that other ranks may read in this batch.
 
-    Returns the old row at each new place, (n,) int64; num_within: prefix k has all rows within k hops and all that
-    prefix k - 1 reads; num_back: the same for rows that a gradient reaches from k hops away.
+    Returns the old row at each new place, (n,) int64, and the prefixes. Prefix k of `num_within` has all rows within k
+    hops and all that prefix k - 1 reads; `num_back` has the same for rows that a gradient reaches from k hops away.
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch
     if is_shared is not None:
@@ -106,7 +105,7 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     arcs = place[source], place[target]
-    return order, _first_rows(place, hops, num_hops, *arcs), _first_rows(place, level, num_hops, *arcs)
+    return order, Prefixes(*(_first_rows(place, distance, num_hops, *arcs) for distance in (hops, level)))
 
 
 def _first_rows(place: np.ndarray, distance: np.ndarray, farthest: int, source: np.ndarray,

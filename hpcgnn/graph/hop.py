@@ -1,9 +1,9 @@
 """Hop and Exchange: the data of one aggregation in a forward pass, and the contract between a graph and its messages.
 
-Path of a boundary row. A layer calls `LocalGraph.halo` (or fetches through `Hop` in a fused layer). The graph counts
-the call as an `ExchangeSite` and calls `Exchange.start_fetch`, which returns an `Arrival`. Central rows, which have no
-halo neighbor, can be aggregated before `Arrival.finish` writes the halo rows. In the backward pass `start_take_home`
-sends the gradients of halo rows to their owners, and `finish` adds what arrives to the owner's gradients.
+Path of a boundary row. A layer calls `LocalGraph.halo`, or, if it is fused, `graph.exchange.start_fetch`, which returns
+an `Arrival`. The graph counts each such call as an `ExchangeSite`. Central rows, which have no halo neighbor, can be
+aggregated before `Arrival.finish` writes the halo rows. In the backward pass `start_take_home` sends the gradients of
+halo rows to their owners, and `finish` adds what arrives to the owner's gradients.
 
 In training only rows that reach the loss are computed; they are a prefix of the inner rows. Example: 10 inner rows, 2
 of them labeled, 6 within one hop. A two-layer model computes 6 rows in its first hop and 2 in its second.
@@ -23,7 +23,6 @@ import torch
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
 from hpcgnn.ops.cuda.resident import resident
 
-NO_ROW = -1
 ROWS_COUNTED = 1 << 16
 
 
@@ -31,6 +30,7 @@ class Exchange(Protocol):
     """The messages of a LocalGraph. Collective: all ranks call in the same order."""
 
     is_alone: bool                                   # whether this rank neither sends nor receives a row
+    overlaps: bool                                   # whether messages travel while layers compute; else a start waits
     halo_spans: tuple[tuple[int, int], ...] | None   # (start, stop) of each rank's halo rows, if they arrive by peer
     num_returning: int | None                        # number of first halo rows with gradients that go home; None: all
     reads_history: bool                              # whether halo rows may be constants from an earlier step
@@ -110,7 +110,7 @@ class PeerArrival(Protocol):
 class AloneExchange:
     """Exchange and arrival of a graph that is one part: nothing travels."""
 
-    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
+    is_alone, overlaps, halo_spans, num_returning, reads_history = True, False, None, None, False
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
         return self
@@ -251,24 +251,3 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
         np.cumsum(matrix.indices[first:last] < limit, out=num_below[1:])
         ends[rows] = begin + num_below[end - first] - num_below[begin - first]
     return ends
-
-
-@dataclass(frozen=True)
-class FarArcs:
-    """Edges of later layers into the inner rows of a part, where halo rows may be sums made by their owners."""
-
-    indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
-    indices: np.ndarray                    # (num_arcs,) int32
-    # (num_halo,) int32, input halo row of each arriving row; NO_ROW if it is a sum of several, which needs no degree
-    halo_row: np.ndarray
-    edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None if all edges weigh 1
-
-    @property
-    def num_halo(self) -> int:
-        return len(self.halo_row)
-
-    def degree_of_rows(self, degree: np.ndarray) -> np.ndarray:
-        """Return the degree of each inner and arriving row, (num_inner + num_halo,); 0 for a sum."""
-        num_inner = len(self.indptr) - 1
-        halo = np.where(self.halo_row == NO_ROW, 0, degree[num_inner:][self.halo_row]).astype(degree.dtype)
-        return np.concatenate([degree[:num_inner], halo])

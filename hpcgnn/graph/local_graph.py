@@ -1,7 +1,7 @@
 """LocalGraph: one rank's rows of the graph, as layers see them.
 
 Rows 0 .. num_inner - 1 are inner rows, which this rank owns and computes; halo rows, which other ranks own, follow. A
-layer calls `halo(h)` to append the halo rows, then `aggregate`. Fused layers use `hop` and `start_fetch` instead, and
+layer calls `halo(h)` to append the halo rows, then `aggregate`. Fused layers use `hop` and `exchange` instead, and
 aggregate central rows while messages travel. Example with two ranks: the path a - b - c, rank 0 owns a and b, rank 1
 owns c. Rank 0 has inner rows [a, b] and halo row [c]; b is marginal, and it is the boundary row that `halo` sends to
 rank 1.
@@ -12,7 +12,6 @@ Random draws depend on (seed, epoch, number of the call, global node id), so any
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,13 +20,10 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.hop import (
-    Arrival,
     Exchange,
     ExchangeSite,
-    FarArcs,
     Hop,
     Matrices,
-    PeerArrival,
     PeerEntries,
     PeerMatrices,
     restrict,
@@ -36,10 +32,10 @@ from hpcgnn.graph.reductions import (
     Adjacency,
     Reductions,
     build_adjacency,
-    check_edge_weight,
     degree_factor,
     store_loop_weights,
 )
+from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
@@ -66,92 +62,75 @@ class ForwardPass:
 
 
 class LocalGraph:
-    """Inner and halo rows of one part, with global degrees.
+    """A rank's rows as layers see them.
 
     Parameters
     ----------
-    indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
-    node_id : (num_inner + num_halo,) int64                           global ids
-    in_degree : (num_inner + num_halo,) int32                         in the whole graph
-    features : (num_inner + num_halo, num_features)                   float32, bfloat16 or float16; all rows have this
-                                                                      type
+    rows : LocalRows
     exchange : Exchange
-    num_within : list of int, or None          num_within[k] rows, the first ones, reach the loss within k hops
-    num_back : list of int, or None            first rows that a gradient reaches from k hops away; None: all
-    overlaps : bool                            whether central rows are computed while messages travel
-    has_half_sums : bool                       whether a GPU sums 16-bit rows in their own type, see `SparseRows`
-    edge_weight : (num_edges,) float32 or None, at least 0
-    weighted_degree : (num_inner + num_halo,) float32     sums of in-neighbors' weights in the whole graph
-    far_arcs : FarArcs or None                 edges of later layers, if they differ from the input's
-    kept_degree : (num_inner + num_halo,) int32, or None     in-degrees after edges were left out
+    prefixes : Prefixes or None      rows that training passes compute; None: all
+    far_arcs : FarArcs or None       edges of later layers, where they differ from the input's
+    has_half_sums : bool             whether a GPU sums 16-bit rows in their own type, see `SparseRows`
+    stored_bits : {2, 4, 8} or None  bits of rows that layers keep for the backward pass; None: unquantized
+    is_trial : bool                  a few rows to try a model on, without statistics
 
     Attributes
     ----------
     x : (num_inner, num_features)              input rows; `halo(x)` sends nothing
-    degree : (num_inner + num_halo,)           `kept_degree`, `weighted_degree`, or else `in_degree`
-    stored_bits : {2, 4, 8} or None            bits of rows that layers keep for the backward pass; None: unquantized
-    is_trial : bool                            the graph has a few rows to try a model on, without statistics
-
-    Raises
-    ------
-    KernelError      edge weights have a wrong type or length, are negative or not finite, or lack weighted degrees
+    node_id, in_degree, num_nodes              as in `LocalRows`
+    degree : (num_inner + num_halo,)           degrees that scale sums, see `LocalRows`
+    edge_weight : (num_edges,) float32 or None
     """
 
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
-                 features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
-                 overlaps: bool = True, has_half_sums: bool = False, edge_weight: np.ndarray | None = None,
-                 weighted_degree: np.ndarray | None = None, num_back: list[int] | None = None,
-                 far_arcs: FarArcs | None = None, kept_degree: np.ndarray | None = None):
-        check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
-        self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
-        self.node_id, self.in_degree = node_id, in_degree
-        self._x_all, self.x = features, features[:self.num_inner]
-        self.edge_weight = None if edge_weight is None else torch.from_numpy(edge_weight).to(features.device)
-        self._edge_weight = None if edge_weight is None else resident(edge_weight)
-        normalizing = in_degree if weighted_degree is None else weighted_degree
-        self.degree = normalizing if kept_degree is None else kept_degree
-        self._indptr, self._indices = resident(indptr), resident(indices)
-        self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
-        self._num_back = num_within if num_back is None else num_back
-        # Maps the length of a hop's rows to the prefix that a gradient reaches. If lengths are equal for several hops,
-        # the last one counts.
-        self._back_of = dict(zip(num_within or (), self._num_back or (), strict=True))
-        self._restricted: dict[HopShape, Matrices] = {}
-        self._cut: dict[HopShape, PeerMatrices] = {}
-        self._peer_entries: PeerEntries | None = None
-        self._overlaps, self._waits = overlaps and not exchange.is_alone, not overlaps
-        self._spans: dict[int, tuple] = {}
+    def __init__(self, rows: LocalRows, exchange: Exchange, prefixes: Prefixes | None = None,
+                 far_arcs: FarArcs | None = None, has_half_sums: bool = False, stored_bits: int | None = None,
+                 is_trial: bool = False):
+        self.rows, self.prefixes, self.has_half_sums = rows, prefixes, has_half_sums
+        self.stored_bits, self.is_trial = stored_bits, is_trial
+        self.num_inner, self.num_rows, self.num_nodes = len(rows.indptr) - 1, len(rows.node_id), rows.num_nodes
+        self.num_halo = self.num_rows - self.num_inner
+        self.node_id, self.in_degree, self.degree = rows.node_id, rows.in_degree, rows.degree
+        self.x, weight = rows.features[:self.num_inner], rows.edge_weight
+        self.edge_weight = None if weight is None else torch.from_numpy(weight).to(self.x.device)
+        self._edge_weight = None if weight is None else resident(weight)
+        self._indptr, self._indices = resident(rows.indptr), resident(rows.indices)
+        # Maps the length of a hop's rows to the prefix that a gradient reaches.
+        # Of rows that come from equally many hops away, the last.
+        self._back_of = {} if prefixes is None else dict(zip(prefixes.num_within, prefixes.backward, strict=True))
         self._ids: dict[tuple[int, int], np.ndarray] = {}
-        self._inner_degree: torch.Tensor | None = None
-        self._node_index: torch.Tensor | None = None
         self._row_factors: dict[str, torch.Tensor | None] = {}
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
-        self.stored_bits: int | None = None
-        self.num_nodes: int | None = None
-        self.is_trial = False
+        returning = exchange.num_returning
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
-                                      self._edge_weight, self._num_variable)
+                                      self._edge_weight, None if returning is None else self.num_inner + returning)
         self._far_halo = self.num_halo if far_arcs is None else far_arcs.num_halo
         self._far_reductions = self._reductions if far_arcs is None else self._reductions_over(far_arcs)
         self._pass = ForwardPass()
         self._whole = self
+        self._read_by(exchange)
+
+    def _read_by(self, exchange: Exchange) -> None:
+        self.exchange, self.halo_spans = exchange, exchange.halo_spans
+        self._restricted: dict[HopShape, Matrices] = {}
+        self._cut: dict[HopShape, PeerMatrices] = {}
+        self._peer_entries: PeerEntries | None = None
+        self._spans: dict[int, tuple] = {}
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
-        """Return the same rows with another exchange and no overlap; matrices are shared."""
+        """Return the same rows with another exchange; matrices are shared."""
         other = copy.copy(self)
         other._whole = self
-        other._exchange, other._overlaps, other._waits = exchange, False, True
-        other._restricted, other._cut, other._spans = {}, {}, {}
+        other._read_by(exchange)
         return other
 
     @property
-    def num_halo(self) -> int:
-        return self.num_rows - self.num_inner
+    def num_within(self) -> list[int] | None:
+        return None if self.prefixes is None else self.prefixes.num_within
 
     @property
     def x_all(self) -> torch.Tensor:
-        return self._x_all
+        return self.rows.features
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
@@ -176,26 +155,14 @@ class LocalGraph:
         return _has_entry_from(self._indptr, self._indices, self.num_inner)
 
     @property
-    def _num_variable(self) -> int | None:
-        returning = self._exchange.num_returning
-        return None if returning is None else self.num_inner + returning
-
-    @property
-    def is_alone(self) -> bool:
-        return self._exchange.is_alone
-
-    @property
-    def overlaps(self) -> bool:
-        return self._overlaps
-
-    @property
     def reads_history(self) -> bool:
-        return self._exchange.reads_history
+        return self.exchange.reads_history
 
     @property
     def drops_first(self) -> bool:
-        # In steps, rows of the history are read again and again, and would be masked each time; sums need masked rows.
-        return self.is_alone or self.reads_history or self.sends_sums
+        # In steps, rows of the history are read again and again, and would be masked each time; sums are of masked
+        # rows.
+        return self.exchange.is_alone or self.exchange.reads_history or self.sends_sums
 
     @property
     def sends_sums(self) -> bool:
@@ -205,11 +172,6 @@ class LocalGraph:
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
         """CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
         return self._indptr, self._indices
-
-    @property
-    def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
-        """(start, stop) of each rank's halo rows if they arrive peer by peer; else None."""
-        return self._exchange.halo_spans
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -238,21 +200,15 @@ class LocalGraph:
             self._ids[start, stop] = resident(self.node_id[start:stop])
         return self._ids[start, stop]
 
-    @property
+    @cached_property
     def node_index(self) -> torch.Tensor:
-        """(num_inner,) int64, source number of each row's node."""
-        if self._node_index is None:
-            own = self.node_id[:self.num_inner].astype(np.int64)
-            self._node_index = torch.from_numpy(own).to(self.x.device)
-        return self._node_index
+        """(num_inner,) int64, number of each row's node in the source."""
+        return torch.from_numpy(self.node_id[:self.num_inner].astype(np.int64)).to(self.x.device)
 
-    @property
+    @cached_property
     def inner_degree(self) -> torch.Tensor:
         """In-degrees in the whole graph, (num_inner,) int64."""
-        if self._inner_degree is None:
-            degree = self.in_degree[:self.num_inner].astype(np.int64)
-            self._inner_degree = torch.from_numpy(degree).to(self.x.device)
-        return self._inner_degree
+        return torch.from_numpy(self.in_degree[:self.num_inner].astype(np.int64)).to(self.x.device)
 
     def row_factor(self, reduction: str) -> torch.Tensor | None:
         if reduction not in self._row_factors:
@@ -265,7 +221,7 @@ class LocalGraph:
 
         A model that says its `num_hops` must call `hop` that often; in training it returns only the rows of the loss.
         """
-        knows_reach = self.num_within is not None and is_training and num_hops == len(self.num_within) - 1
+        knows_reach = self.prefixes is not None and is_training and num_hops == len(self.prefixes.num_within) - 1
         self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
 
     @property
@@ -303,17 +259,17 @@ class LocalGraph:
         if self.is_input(h):
             return None
         current = self._pass
-        present = self._exchange.present(ExchangeSite(0, current.seed, current.epoch, current.is_training))
+        present = self.exchange.present(ExchangeSite(0, current.seed, current.epoch, current.is_training))
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, sent once."""
-        return self._exchange.input_rows(rows)
+        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which cross once."""
+        return self.exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """Collective: return a new tensor with the sums of float32 values over all ranks, without a gradient."""
         total = values.detach().clone(memory_format=torch.contiguous_format)
-        self._exchange.sum_over_ranks(total)
+        self.exchange.sum_over_ranks(total)
         return total
 
     def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
@@ -401,36 +357,6 @@ class LocalGraph:
         return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled,
                             reduction)
 
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Collective: start to bring the halo rows of `h`; `start_take_home` is its backward."""
-        return self._started(self._exchange.start_fetch(h, site))
-
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
-        """Collective: start to bring home other ranks' gradients for this rank's rows."""
-        return self._started(self._exchange.start_take_home(gradient, site))
-
-    def _started(self, arrival: Arrival) -> Arrival:
-        if self._waits:
-            arrival.wait()
-        return arrival
-
-    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
-        """Collective: like `start_fetch`, for graphs with `halo_spans`."""
-        return self._exchange.start_fetch_by_peer(h, site)
-
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
-                                site: ExchangeSite) -> Arrival:
-        """Collective: like `start_take_home`, for graphs with `halo_spans`."""
-        return self._exchange.start_take_home_by_peer(gradient_of, site)
-
-    def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
-        """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
-        self.start_fetch(h, site).finish(out)
-
-    def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
-        """Collective: add other ranks' gradients for this rank's rows to `total`."""
-        self.start_take_home(gradient, site).finish(total)
-
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
         """Count one aggregation (`is_input`: of the input) of a model with `num_hops`; return its rows and matrices."""
         left = self._pass.hops_left
@@ -440,17 +366,17 @@ class LocalGraph:
             num_in = num_out = back_in = back_out = self.num_inner
         else:
             self._pass.hops_left = left - 1
-            num_in, num_out = self.num_within[left], self.num_within[left - 1]
-            back_in, back_out = self._num_back[left], self._num_back[left - 1]
+            num_out, num_in = self.prefixes.num_within[left - 1:left + 1]
+            back_out, back_in = self.prefixes.backward[left - 1:left + 1]
         is_input = is_input or not self.sends_sums
         made, num_halo = (self._reductions, self.num_halo) if is_input else (self._far_reductions, self._far_halo)
         shape = is_input, reduction, num_in, num_out, back_in, back_out
         if shape not in self._restricted:
             self._restricted[shape] = restrict(*made.matrices(reduction), self.num_inner, num_in, num_out,
-                                              self._exchange.num_returning, (back_in, back_out))
+                                              self.exchange.num_returning, (back_in, back_out))
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
-            self._spans[num_out] = (spans(self._is_marginal[:num_out], self.x.device.type) if self._overlaps
+            self._spans[num_out] = (spans(self._is_marginal[:num_out], self.x.device.type) if self.exchange.overlaps
                                     else ((), ((0, num_out),)))
         return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], num_halo,
                    *self._spans[num_out], by_peer)
@@ -495,14 +421,14 @@ class _Halo(torch.autograd.Function):
         ctx.graph, ctx.site = graph, site
         rows = empty((graph.num_rows, h.shape[1]), h.dtype, h.device)
         rows[:graph.num_inner] = h
-        graph.fetch(rows[:graph.num_inner], rows[graph.num_inner:], site)
+        graph.exchange.start_fetch(rows[:graph.num_inner], site).finish(rows[graph.num_inner:])
         return rows
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
         gradient, num_inner = gradient.contiguous(), ctx.graph.num_inner
         total = gradient[:num_inner].clone()
-        ctx.graph.take_home(gradient[num_inner:], total, ctx.site)
+        ctx.graph.exchange.start_take_home(gradient[num_inner:], ctx.site).finish(total)
         return total, None, None
 
 

@@ -113,19 +113,6 @@ def weighted_degree(indptr: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
     return np.bincount(target, edge_weight, minlength=len(indptr) - 1).astype(np.float32)
 
 
-def check_edge_weight(edge_weight: np.ndarray | None, degree: np.ndarray | None, num_edges: int, num_rows: int) -> None:
-    """Check the edge weights of a part and their sums; KernelError as in `hpcgnn.graph.local_graph.LocalGraph`."""
-    if (edge_weight is None) != (degree is None):
-        raise KernelError("edge weights and weighted degrees are given together, or neither is")
-    if edge_weight is None:
-        return
-    for name, array, length in (("edge_weight", edge_weight, num_edges), ("weighted_degree", degree, num_rows)):
-        if array.dtype != np.float32 or array.shape != (length,):
-            raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; expected float32 of shape ({length},)")
-        if not (np.isfinite(array).all() and (array >= 0).all()):
-            raise KernelError(f"{name} holds negative numbers or ones that are not finite; weigh edges by 0 or more")
-
-
 class Adjacency(NamedTuple):
     matrix: SparseRows       # per inner node, the local rows of its in-neighbors
     transposed: SparseRows   # per inner or halo node, the local rows of its out-neighbors

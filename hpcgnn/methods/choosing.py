@@ -115,8 +115,8 @@ class SolvesWidths(Reproducible):
         return Solver(context.comm, context.plan, told, self._links(context), how, context.control)
 
     def _links(self, context: MethodContext) -> LinkModel:
-        from hpcgnn.exchange.ring import Link, ranks_of_node, time_rounds
         from hpcgnn.exchange.swap import swap_rows
+        from hpcgnn.exchange.transfer import Link, ranks_of_node, time_rounds
         from hpcgnn.methods.cost_model import LinkModel, fit_links, fixed_links
 
         comm, peers = context.comm, context.plan.peers

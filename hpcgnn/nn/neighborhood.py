@@ -67,7 +67,7 @@ class AggregateFirst(torch.autograd.Function):
         # Kept sums are read and freed before the rows of this pass are allocated.
         of_neighbor = kept.weight_gradient(1, gradient)
         kept.give_back(1)
-        is_self_late = ctx.needs_rows and neighborhood.graph.overlaps
+        is_self_late = ctx.needs_rows and neighborhood.graph.exchange.overlaps
         if weight_self is not None and not is_self_late:
             of_self, = _of_near(ctx, kept, gradient)
             kept.give_back(0)
@@ -137,7 +137,7 @@ class MapFirst(torch.autograd.Function):
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
             # Rows are recomputed once for both weights, unless one weight has its turn while messages travel.
-            early, late = (own, []) if neighborhood.graph.overlaps else ([], own)
+            early, late = (own, []) if neighborhood.graph.exchange.overlaps else ([], own)
             of_self = _of_near(ctx, kept, *early)
             arrival.finish(of_mapped)
             of_neighbor, *of_self_late = _of_near(ctx, kept, of_mapped, *late)
@@ -356,7 +356,7 @@ class Neighborhood:
             near = self.drop_inner(h)
             return multiply(matrix, near, self.input_halo()), near
         rows = self.activated(h)
-        arrival = self.graph.start_fetch(rows, self.site)
+        arrival = self.graph.exchange.start_fetch(rows, self.site)
         near = self._masked(rows)
         del rows                   # sent; from here on the masked rows are enough
         # Without a mask, halo rows can be summed straight from their messages.
@@ -417,8 +417,8 @@ class Neighborhood:
         if not self.is_by_peer:
             of_halo = multiply(self.hop.matrices.far_back, gradient)
             of_halo = of_halo if then is None else then(of_halo)
-            return self.graph.start_take_home(self.drop_halo_in_place(of_halo), self.site)
-        return self.graph.start_take_home_by_peer(
+            return self.graph.exchange.start_take_home(self.drop_halo_in_place(of_halo), self.site)
+        return self.graph.exchange.start_take_home_by_peer(
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -427,7 +427,7 @@ class Neighborhood:
             near = self.drop_inner(h)
             return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
         h = self.activated(h)
-        arrival = self.graph.start_fetch_by_peer(h, self.site)
+        arrival = self.graph.exchange.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out, h.device.type):
             multiply_span(self.hop.by_peer.near, near, None, out, span)

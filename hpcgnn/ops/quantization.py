@@ -8,6 +8,7 @@ step of all rows first, then the codes of row after row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -78,15 +79,15 @@ class MessageLayout:
             code=code,
         )
 
-    @property
+    @cached_property
     def is_rotated(self) -> bool:
         return self.code == "rotated" and self.parameter_bytes > 0
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         return len(self.bit_width)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         return self.payload_bytes + self.parameter_bytes
 

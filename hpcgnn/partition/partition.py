@@ -81,6 +81,11 @@ class Partition:
         return len(self.halo_id)
 
     @property
+    def node_id(self) -> np.ndarray:
+        """(num_inner + num_halo,) int64, global ids of inner, then halo rows."""
+        return np.concatenate([self.inner_id, self.halo_id])
+
+    @property
     def num_edges(self) -> int:
         return len(self.indices)
 

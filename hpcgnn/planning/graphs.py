@@ -76,7 +76,7 @@ def graph_of_shards(folder: Path) -> PlannedGraph:
         part = read_partition(folder, number, info.num_parts, info, expands_packages=False)
         degree[part.inner_id], owner[part.inner_id] = np.diff(part.indptr), number
         train_mask[part.inner_id] = part.train_mask
-        kept.append((part.inner_id, part.indptr, np.concatenate([part.inner_id, part.halo_id])[part.indices]))
+        kept.append((part.inner_id, part.indptr, part.node_id[part.indices]))
     indptr = np.concatenate([[0], np.cumsum(degree)])
     indices = np.empty(indptr[-1], np.int32 if info.num_nodes < 2**31 else np.int64)
     for inner_id, own_indptr, sources in kept:

@@ -113,7 +113,7 @@ class HaloAgain(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor):
         gradient, num_inner = gradient.contiguous(), ctx.graph.num_inner
         total = gradient[:num_inner].clone()
-        ctx.graph.take_home(gradient[num_inner:], total, ctx.site)
+        ctx.graph.exchange.start_take_home(gradient[num_inner:], ctx.site).finish(total)
         return total, None, None, None
 
 

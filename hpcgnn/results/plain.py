@@ -18,6 +18,7 @@ from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import MODELS
 from hpcgnn.pyg.fitting import is_pyg
@@ -154,8 +155,9 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
         weight = edge_weight.detach().double().cpu().numpy()[is_arc]
         weight = np.bincount(place, weight, minlength=len(arcs)).astype(np.float32)
         weights = {"edge_weight": weight, "weighted_degree": weighted_degree(indptr, weight)}
-    return LocalGraph(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
-                      x.detach().float().contiguous(), AloneExchange(), **weights)
+    rows = LocalRows(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
+                     x.detach().float().contiguous(), **weights)
+    return LocalGraph(rows, AloneExchange())
 
 
 def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

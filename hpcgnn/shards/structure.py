@@ -181,7 +181,7 @@ def find_row_fault(part: Partition) -> str | None:
     """A fault if the sources of some row do not strictly ascend in global ids, else None; slower than
     `find_part_fault`.
     """
-    known_id = np.concatenate([part.inner_id, part.halo_id])
+    known_id = part.node_id
     if not _ascends(known_id[part.indices], part.indptr):
         return "has a row of indices with sources that do not ascend"
     return None

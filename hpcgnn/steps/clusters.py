@@ -1,7 +1,7 @@
 """Clusters: groups of neighboring rows that stay together, and the step of an epoch that computes each group.
 
 A step of whole clusters keeps more edges inside it than a step of random rows. Every epoch deals clusters to steps
-anew.
+anew, or, with `deal`, single nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ ROWS_A_CLUSTER = 106
 ROWS_A_STEP, LEAST_CLUSTERS_A_STEP = 2048, 4
 PURPOSE = 7            # part of the draws' key, with seed and epoch
 HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bits exactly
+# Nodes that are dealt one by one.
+LABELED_ROWS_A_STEP = 256     # at least, that a step's labels are like all
+MOST_STEPS = 40               # more bring an epoch hardly further, and cost time: data/benchmarks/steps.md
+DEALING = 8                   # as PURPOSE
+GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
+                                       (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,24 @@ def expected_clusters(num_inner: int) -> int:
 def first_steps(num_nodes: int, num_clusters: int) -> int:
     """Number of steps that training in clusters starts with: about ROWS_A_STEP rows of all ranks per step."""
     return max(1, min(num_nodes // ROWS_A_STEP, num_clusters // LEAST_CLUSTERS_A_STEP))
+
+
+def num_steps_of(num_train: int) -> int:
+    """Number of steps that suits rows drawn one by one, for `num_train` labeled nodes of all ranks."""
+    return max(1, min(MOST_STEPS, num_train // LABELED_ROWS_A_STEP))
+
+
+def deal(node_id: np.ndarray, seed: int, epoch: int, num_steps: int) -> np.ndarray:
+    """Draw the step of each node, (n,) int64 in [0, num_steps), from its global number; all ranks draw the same.
+
+    Reference: Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64).
+    """
+    first = np.random.SeedSequence([seed, epoch, DEALING]).generate_state(1, np.uint64)[0]
+    mixed = node_id.astype(np.uint64) * GOLDEN + first
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST_FACTOR
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND_FACTOR
+    mixed ^= mixed >> np.uint64(31)
+    return ((mixed >> np.uint64(32)) * np.uint64(num_steps) >> np.uint64(32)).astype(np.int64)
 
 
 def _clusters_of(indptr: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:

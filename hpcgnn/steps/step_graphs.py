@@ -1,7 +1,8 @@
 """StepGraphs: the LocalGraph of each step of an epoch, one after another.
 
-A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows are the other rows
-that these read. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the
+A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows whatever these
+read. `StepExchange` brings them: rows that other ranks compute in the same step come by the run's exchange, all others
+from the history. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the
 whole graph fills the history, so that each row has been computed before it is read.
 """
 
@@ -16,20 +17,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.halo import HaloExchange, PlanWithin
+from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch, BatchCutter
-from hpcgnn.graph.hop import Exchange, Hop
+from hpcgnn.graph.hop import AloneExchange, Exchange, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.graph.rows import LocalRows
+from hpcgnn.ops.aggregation import PackedRows, SparseRows, multiply
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.steps.clusters import Clusters
-from hpcgnn.steps.dealing import deal
-from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
+from hpcgnn.steps.clusters import Clusters, deal
 from hpcgnn.steps.history import STORED, History
+from hpcgnn.steps.kept_rows import KeptRows
 
 BY_ROW = "by_row"    # in the state of an epoch that ended between two steps
 BEGUN = "begun"      # name of that state in `state`, next to the rows of the history
@@ -78,17 +82,12 @@ class StepGraphs:
             self._exchange.training.staleness = 1      # age in epochs of the oldest row that is read
         inputs = EpochInput(self._graph)
         inner, halo = self._dealt(seed, epoch, num_steps, by_row)
-        try:
-            for number in range(first, num_steps):
-                batch = self._cutter.cut(np.flatnonzero(inner == number),
-                                         self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
-                if self._is_shared:
-                    self._exchange.begin_step(self._plans(batch), is_first=number == first)
-                graph = self._graph_of(batch, inputs)
-                yield Step(graph, batch.rows)
-                self._history.check(graph.current_pass.num_halo_calls)
-        finally:
-            self._exchange.end_steps()
+        for number in range(first, num_steps):
+            batch = self._cutter.cut(np.flatnonzero(inner == number),
+                                     self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
+            graph = self._graph_of(batch, inputs, number == first)
+            yield Step(graph, batch.rows)
+            self._history.check(graph.current_pass.num_halo_calls)
 
     def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         if by_row:
@@ -112,9 +111,9 @@ class StepGraphs:
             is_shared[rows.index] = True
         return is_shared
 
-    def _graph_of(self, batch: Batch, inputs: EpochInput) -> StepGraph:
-        exchange = StepExchange(self._exchange, self._history, batch, self._is_shared)
-        return StepGraph(self._graph, batch, exchange, inputs)
+    def _graph_of(self, batch: Batch, inputs: EpochInput, is_first: bool) -> StepGraph:
+        exchange = self._exchange.of_step(self._plans(batch), is_first) if self._is_shared else None
+        return StepGraph(self._graph, batch, StepExchange(exchange, self._history, batch), inputs)
 
     def _plans(self, batch: Batch) -> PlanWithin:
         self._place.fill(-1)
@@ -124,7 +123,8 @@ class StepGraphs:
     @torch.no_grad()
     def _fill(self, model: nn.Module) -> None:
         whole = Batch.of_all(*self._graph.arcs, self._graph.num_rows)
-        graph = self._graph.with_exchange(StepExchange(self._exchange, self._history, whole, self._is_shared))
+        exchange = self._exchange if self._is_shared else None
+        graph = self._graph.with_exchange(StepExchange(exchange, self._history, whole))
         model.eval()
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         model(graph, graph.x)
@@ -161,15 +161,15 @@ class StepGraph(LocalGraph):
 
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
-        weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
+        weight = whole.rows.edge_weight
         self._inner = on_device(batch.rows, whole.x)
-        super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
-                         _rows_at(whole.x, self._inner), exchange, batch.num_within, overlaps=False,
-                         has_half_sums=whole.has_half_sums, edge_weight=weight,
-                         weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
+        rows = LocalRows(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
+                         _rows_at(whole.x, self._inner), whole.num_nodes,
+                         None if weight is None else weight[batch.arc], None if weight is None else whole.degree[row])
+        super().__init__(rows, exchange, batch.prefixes, has_half_sums=whole.has_half_sums,
+                         stored_bits=whole.stored_bits)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
-        self.stored_bits, self.num_nodes = whole.stored_bits, whole.num_nodes
-        self._scales: dict[str, np.ndarray | None] = {}      # scales of the columns in place, by reduction
+        self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
 
     @cached_property
     def whole_rows(self) -> torch.Tensor:
@@ -231,3 +231,111 @@ class EpochInput:
 def _rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     # Written to the arena: fresh pages would cost more than the copy.
     return torch.index_select(rows, 0, index, out=empty((len(index), rows.shape[1]), rows.dtype, rows.device))
+
+
+class StepExchange:
+    """The exchange of one step's LocalGraph; `exchange` brings rows of other ranks, None if there is no other rank."""
+
+    is_alone = overlaps = False
+    halo_spans = None
+    reads_history = True
+
+    def __init__(self, exchange: HaloExchange | None, history: History, batch: Batch):
+        self._exchange, self._history, self._batch = exchange, history, batch
+        self.num_returning = batch.num_fresh
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
+        """Collective: keep the batch's rows in the history, and start to bring the far ones."""
+        table = self._history.table(site.layer, h)
+        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
+        table.keep(self._batch.rows, h.detach(), key)
+        arrival = None if self._exchange is None else self._exchange.start_fetch(h, site)
+        if arrival is not None:
+            arrival.wait()
+        return FarRows(table, key, self._batch, arrival, h.dtype)
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | AloneExchange:
+        """Collective: send the gradients of fresh rows home; rows of the history are constants."""
+        if self._exchange is None:
+            return AloneExchange()
+        arrival = self._exchange.start_take_home(gradient[:self.num_returning], site)
+        arrival.wait()
+        return arrival
+
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Raise ConfigError: these rows would have to cross in every step."""
+        raise ConfigError("this model shares rows of its own with all ranks once, which an epoch of several steps "
+                          "can't; leave --steps out")
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Raise ConfigError: a step has only some of the rows."""
+        raise ConfigError("this model sums over all rows of the graph, such as for a batch norm, and a step computes "
+                          "some of them; leave --steps out")
+
+    def present(self, site: ExchangeSite) -> np.ndarray | None:
+        pass
+
+
+class FarRows:
+    """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.ArrivalInTable`.
+
+    `arrival`, or None, brings the fresh rows, which come first; `dtype` is of the rows of the pass.
+    """
+
+    def __init__(self, table: KeptRows, key: CounterKey, batch: Batch, arrival: Arrival | None, dtype: torch.dtype):
+        self._table, self._key, self._far, self._num_fresh = table, key, batch.far, batch.num_fresh
+        self._arrival, self._dtype = arrival, dtype
+
+    def poll(self) -> bool:
+        return self._arrival is None or self._arrival.poll()
+
+    def wait(self) -> None:
+        if self._arrival is not None:
+            self._arrival.wait()
+
+    def packed(self) -> PackedRows | None:
+        return None
+
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        pass
+
+    def in_place(self) -> torch.Tensor | PackedRows | None:
+        # Coded tables can't take fresh rows: those are read unrounded, as their owner reads them.
+        rows = self._table.in_place(self._dtype)
+        if self._arrival is None or rows is None:
+            return rows
+        if not isinstance(rows, torch.Tensor):
+            return None
+        self._receive(rows.index_select(0, on_device(self._far, rows)[:self._num_fresh]))
+        return rows
+
+    def finish(self, rows: torch.Tensor) -> None:
+        self._table.read(self._far, rows)
+        if self._arrival is not None:
+            self._receive(rows[:self._num_fresh])
+
+    def _receive(self, fresh: torch.Tensor) -> None:
+        # Rows too far from the loss don't travel and keep their last values.
+        self._arrival.finish(fresh)
+        self._table.keep(self._far, fresh, self._key)
+
+
+def step_plans(plan_within: PlanWithin, batch: Batch, place: np.ndarray, num_inner: int) -> PlanWithin:
+    """Return a function that makes the plan of a step's rows, in the step's numbers, from the plan of all rows.
+
+    `place`, (num_inner + num_halo,) int32, is the place of each batch row in `rows` and of each fresh halo row in
+    `far`; else -1.
+    """
+    def of_step(hops: int | None) -> ExchangePlan:
+        within = plan_within(hops)
+        return replace(within, num_inner=len(batch.rows), num_halo=batch.num_fresh,
+                       boundary=tuple(_placed(rows, place[:num_inner]) for rows in within.boundary),
+                       halo=tuple(_placed(rows, place[num_inner:]) for rows in within.halo))
+
+    return of_step
+
+
+def _placed(rows: RowList, place: np.ndarray) -> RowList:
+    at = place[rows.index]
+    kept = at >= 0
+    return RowList(at[kept], rows.node_id[kept], rows.position[kept])

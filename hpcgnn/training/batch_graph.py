@@ -71,7 +71,7 @@ class Degrees:
 
     @classmethod
     def of_part(cls, part: Partition) -> Degrees:
-        node_id = np.concatenate([part.inner_id, part.halo_id])
+        node_id = part.node_id
         order = np.argsort(node_id)
         return cls(node_id[order], part.in_degree[order])
 
@@ -85,7 +85,7 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
     Returns CSR by destination: indptr (num_nodes + 1,) int64 and indices (num_edges,) int32. Sources are ascending, so
     the graph does not depend on the partition.
     """
-    node_id = np.concatenate([part.inner_id, part.halo_id])
+    node_id = part.node_id
     arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
     if arcs is None:
         return None
@@ -145,7 +145,7 @@ def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_si
     arcs = gather_arcs(comm, part)
     group = together(comm, lambda: None if arcs is None else arc_groups(
         batch_clusters(*arcs, num_clusters, batch_size), batch_size, keeps_all))
-    known = comm.gather(np.concatenate([part.inner_id, part.halo_id]))
+    known = comm.gather(part.node_id)
     return comm.scatter(None if known is None else [group[node_id] for node_id in known])
 
 

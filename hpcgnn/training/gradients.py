@@ -73,7 +73,7 @@ class FlatGradients:
             end = start + parameter.numel()
             self.places[parameter] = slice(start, end)
             starts_of_own += [start] if id(parameter) in self._own else []
-        self.num_shared = min([end, *starts_of_own])
+        self.num_shared, self._has_own = min([end, *starts_of_own]), bool(starts_of_own)
         self.flat = torch.zeros(end, device=next((one.device for one in self.weights.values()), None))
         for parameter in before.keys() | self.places.keys():
             parameter.grad = None
@@ -150,10 +150,6 @@ class FlatGradients:
         """Slice of the gradients that all ranks share, and of this rank's own gradients, if there are any."""
         shared = slice(0, self.num_shared)
         return [shared, slice(self.num_shared, len(self.flat))] if self._has_own else [shared]
-
-    @property
-    def _has_own(self) -> bool:
-        return any(id(parameter) in self._own for parameter in self.places)
 
     def clip(self, largest: float) -> None:
         """Collective if ranks have rows of their own: scale all gradients so that their norm is at most `largest`, if

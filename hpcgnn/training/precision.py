@@ -24,6 +24,7 @@ from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.output import tell
 
@@ -134,8 +135,9 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
     device, bits = next(model.parameters()).device, storage_bits(config.precision)
     exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), coding=Coding(bits))
     features = torch.from_numpy(sample.features.astype(np.float32, copy=False)).to(device)
-    graph = LocalGraph(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
-                       features.to(STORAGE[config.precision]), exchange, has_half_sums=config.sums == "half")
+    rows = LocalRows(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
+                     features.to(STORAGE[config.precision]))
+    graph = LocalGraph(rows, exchange, has_half_sums=config.sums == "half")
     model.train()
 
     def run() -> None:

@@ -19,19 +19,21 @@ from torch import nn
 
 from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
+from hpcgnn.exchange.around import Around, Waiting
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.codec import Coding
-from hpcgnn.exchange.compute_node import ComputeNode, are_worth_it, split_nodes
-from hpcgnn.exchange.halo import HaloExchange, Savings
+from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, are_worth_it, split_nodes
+from hpcgnn.exchange.halo import HaloExchange, weighted_degree_of
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
-from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation
+from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation, SummedExchange
 from hpcgnn.exchange.reach import Reach, nearest_first
-from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
+from hpcgnn.exchange.transfer import Link
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
+from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.methods.step_count import StepRule
 from hpcgnn.nn.edge_weights import check_edge_weights
@@ -43,8 +45,7 @@ from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.run.launch import choose_device, together
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
-from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps
-from hpcgnn.steps.dealing import num_steps_of
+from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps, num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
@@ -91,7 +92,7 @@ class Session:
     config: TrainConfig
     info: GraphInfo
     graph: LocalGraph
-    exchange: HaloExchange
+    exchange: HaloExchange | Around
     transport: Transport
     plan: ExchangePlan
     importance: np.ndarray
@@ -168,14 +169,12 @@ class Session:
         # Halo input rows are fetched once, here; later exchanges carry hidden rows.
         stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[precision])
         features = exchange.input_rows(stored.to(device))
-        node_id = np.concatenate([part.inner_id, part.halo_id])
-        in_degree = part.in_degree if whole is None else whole.of(node_id)
-        graph = LocalGraph(part.indptr, part.indices, node_id, in_degree, features, exchange,
-                           reach.num_within if reach else None, config.overlap, config.sums == "half", part.edge_weight,
-                           exchange.weighted_degree(part, device),
-                           far_arcs=None if messages.sums is None else messages.sums.arcs,
-                           kept_degree=None if whole is None else part.in_degree)
-        graph.stored_bits, graph.num_nodes = config.stored_bits, info.num_nodes
+        rows = LocalRows(part.indptr, part.indices, part.node_id,
+                         part.in_degree if whole is None else whole.of(part.node_id), features, info.num_nodes,
+                         part.edge_weight, weighted_degree_of(exchange, part, device),
+                         None if whole is None else part.in_degree)
+        graph = LocalGraph(rows, exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
+                           config.sums == "half", config.stored_bits)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         # A first model, only to check what it computes; each seed gets a new one.
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
@@ -308,7 +307,7 @@ def read_part(comm: MPI.Comm, shards: Path, info: GraphInfo) -> Partition:
 class Exchanges:
     """The objects that move the rows of a run."""
 
-    exchange: HaloExchange
+    exchange: HaloExchange | Around
     plan: ExchangePlan      # plan of the messages
     mates: tuple[int, ...]      # ranks of this rank's node
     node: ComputeNode | None      # rows that they share
@@ -319,28 +318,40 @@ class Exchanges:
              full_bits: int) -> Exchanges:
         """Collective: build what the settings ask for. `full_bits` is the width of stored rows, 32 or 16."""
         plan = ExchangePlan.build(part)
-        wire = Wire(config.exchange, transport, Link(1e6 * config.link_mbps), config.pipeline, config.rematerialize)
+        link = Link(1e6 * config.link_mbps) if config.link_mbps else None
+        wire = Wire(config.exchange, transport, link, config.pipeline, config.rematerialize)
         coding = Coding(full_bits, config.sum_bits, *rotated_rows(config))
         mates, ranks_of_node = _mates_of(comm, config)
 
         def node_of(plan: ExchangePlan) -> ComputeNode | None:
             return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
 
+        def shared(exchange: HaloExchange, node: ComputeNode | None) -> HaloExchange | Around:
+            return exchange if node is None else SharedExchange(exchange, node)
+
+        # The plain exchange, and around it what the settings ask for, from the messages outwards.
         outgoing = inputs = sums = None
         if config.pre_aggregation == "on" and comm.size > 1:
             node = node_of(plan)
-            inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire, coding,
-                                  savings=Savings(node))
+            inputs = shared(HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire,
+                                         coding), node)
             sums = PreAggregation.build(comm, part, plan, reach)
             outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
         node = node_of(plan)
         if node is not None:
             plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
-        exchange = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach,
-                                kind.predicting() if config.predict == "previous" else kind,
-                                Savings(node, outgoing, inputs))
+        kind = kind.predicting() if config.predict == "previous" else kind
+        exchange = shared(HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach, kind), node)
+        if sums is not None:
+            exchange = SummedExchange(exchange, outgoing, inputs)
+        if not config.overlap:
+            exchange = Waiting(exchange)
         return cls(exchange, plan, mates, node, sums)
+
+    @property
+    def arcs(self) -> FarArcs | None:
+        return None if self.sums is None else self.sums.arcs
 
     def importance(self, part: Partition) -> np.ndarray:
         """Collective: importance of the rows in messages, (plan.num_inner + plan.num_halo,) float32."""

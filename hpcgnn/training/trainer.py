@@ -89,7 +89,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
         loss, check = sum(taken.losses), taken.check
     seconds = taken.seconds + time.perf_counter() - started
     traffic = session.exchange.training.take().plus(taken.traffic)
-    session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
+    session.exchange.end_epoch(traffic.sent_by_peer, costs_of(seconds, traffic))
     stop_signal = 0 if stop is None else stop.signal_number
     with session.exchange.giving_way(meets=False):
         return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check, session.mates)

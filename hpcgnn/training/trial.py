@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
@@ -153,10 +154,9 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     weights = {}
     if graph.edge_weight is not None:
         weights = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
-    part = LocalGraph(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
-                      AloneExchange(), **weights)
-    part.num_nodes, part.is_trial = graph.num_nodes, True
-    return part
+    tried = LocalRows(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
+                      graph.num_nodes, **weights)
+    return LocalGraph(tried, AloneExchange(), is_trial=True)
 
 
 def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:

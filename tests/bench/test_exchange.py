@@ -11,7 +11,7 @@ from mpi4py import MPI
 from hpcgnn.bench.exchange import PLAIN, ExchangeBenchmark, RanksPlace
 from hpcgnn.bench.timing import CEILING, OURS, Effort
 from hpcgnn.exchange.codec import MessageArena
-from hpcgnn.exchange.ring import EXCHANGES
+from hpcgnn.exchange.transfer import EXCHANGES
 
 COMM = MPI.COMM_WORLD
 NUM_BYTES = 3 << 20     # no eager message: it has not arrived when it is posted

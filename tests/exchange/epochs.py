@@ -10,15 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hpcgnn.exchange.around import Waiting
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import Coding
-from hpcgnn.exchange.compute_node import ComputeNode, split_nodes
-from hpcgnn.exchange.halo import HaloExchange, Savings
+from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, split_nodes
+from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.sender import Wire
+from hpcgnn.exchange.transfer import Link
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.widths import BIT_WIDTHS
 
 PIPELINED = Kept       # kinds are made for one exchange each, so tests name them by what makes them
@@ -61,11 +63,14 @@ class Epochs:
             self.plan = node.plan
         self.exchange = HaloExchange(comm, self.plan, UniformBits(32),
                                      Wire(algorithm, link=Link(bytes_per_second), pipeline=pipeline),
-                                     Coding(rotated=rotated), kind=new_kind(), savings=Savings(node))
+                                     Coding(rotated=rotated), kind=new_kind())
+        if node is not None:
+            self.exchange = SharedExchange(self.exchange, node)
+        if not overlaps:
+            self.exchange = Waiting(self.exchange)
         features = self.exchange.input_rows(torch.from_numpy(self.part.features))
-        self.graph = LocalGraph(self.part.indptr, self.part.indices,
-                                np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,
-                                self.exchange, overlaps=overlaps)
+        self.graph = LocalGraph(LocalRows(self.part.indptr, self.part.indices, self.part.node_id, self.part.in_degree,
+                                          features), self.exchange)
 
     @property
     def num_inner(self):

@@ -19,8 +19,8 @@ from hpcgnn.exchange.carrier import LEAST_SENT, MOST_SENT, PIECE_BYTES, PIPELINE
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.kinds import Fresh, Kept
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import HostDelivery, Link
 from hpcgnn.run.helper_thread import HelperThread
 
 COMM = MPI.COMM_WORLD
@@ -67,8 +67,8 @@ def launch(carrier, number, traffic=None, size_of=size_of):
                                           [size_of(peer, COMM.rank, number) for peer in ranks])
     for peer in ranks:
         send[peer][:] = content(COMM.rank, peer, number, len(send[peer]))
-    flight = carrier.take(ranks, ring_rounds(COMM.rank, COMM.size, ranks), send, receive, number, Link(),
-                          traffic or Traffic())
+    delivery = HostDelivery(COMM, ranks, send, receive, number)
+    flight = carrier.take(delivery, ring_rounds(COMM.rank, COMM.size, ranks), Link(), traffic or Traffic())
     return flight, receive, [content(peer, COMM.rank, number, len(receive[peer])) for peer in ranks]
 
 

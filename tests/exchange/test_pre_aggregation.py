@@ -43,7 +43,7 @@ def test_every_arc_is_summed_once(cut, shape, has_reach):
     come = [sent[peer, comm.rank, node_id]
             for peer, rows in zip(sums.plan.peers, sums.plan.halo, strict=True) for node_id in rows.node_id.tolist()]
     assert len(come) == sums.arcs.num_halo == sums.plan.num_halo
-    known = np.concatenate([part.inner_id, part.halo_id])
+    known = part.node_id
     for row in range(part.num_inner):
         expected = Counter(known[part.indices[part.indptr[row]:part.indptr[row + 1]]].tolist())
         found = Counter()

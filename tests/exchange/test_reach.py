@@ -77,7 +77,7 @@ def test_reordered_rows_are_the_same_graph(cut, shape, num_parts):
         np.testing.assert_array_equal(moved.importance[:part.num_inner], part.importance[:part.num_inner][order])
         np.testing.assert_array_equal(moved.importance[part.num_inner:], part.importance[part.num_inner:])
         np.testing.assert_array_equal(moved.inner_id[moved.boundary_index], part.inner_id[part.boundary_index])
-        ids, moved_ids = (np.concatenate([piece.inner_id, piece.halo_id]) for piece in (part, moved))
+        ids, moved_ids = (piece.node_id for piece in (part, moved))
         for new, old in enumerate(order):
             found = moved_ids[moved.indices[moved.indptr[new]:moved.indptr[new + 1]]]
             np.testing.assert_array_equal(found, ids[part.indices[part.indptr[old]:part.indptr[old + 1]]])

@@ -8,10 +8,10 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange import delivery
+from hpcgnn.exchange import transfer
 from hpcgnn.exchange.codec import ALIGNMENT, MessageArena
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES, AlltoallvTransfer
+from hpcgnn.exchange.transfer import EXCHANGES, AlltoallvTransfer, HostDelivery
 from hpcgnn.ops.arena import empty
 
 
@@ -29,16 +29,17 @@ def bytes_between(source, destination):
 @pytest.mark.parametrize("algorithm", list(EXCHANGES))
 @pytest.mark.parametrize("max_bytes", [1 << 30, 64, 1])
 def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
-    monkeypatch.setattr(delivery, "MAX_MESSAGE_BYTES", max_bytes)
+    monkeypatch.setattr(transfer, "MAX_MESSAGE_BYTES", max_bytes)
     comm, arena = MPI.COMM_WORLD, MessageArena()
     ranks = range(comm.size)
     send, receive = arena.slices([size_between(comm.rank, q) for q in ranks],
                                  [size_between(q, comm.rank) for q in ranks])
     for peer in ranks:
         send[peer][:] = bytes_between(comm.rank, peer)
-    transfer = EXCHANGES[algorithm](comm, ranks, ring_rounds(comm.rank, comm.size, ranks), send, receive, tag=9)
-    transfer.wait()
-    assert transfer.sent_bytes == sum(size_between(comm.rank, q) for q in ranks)
+    sent = EXCHANGES[algorithm](HostDelivery(comm, ranks, send, receive, tag=9),
+                                    ring_rounds(comm.rank, comm.size, ranks))
+    sent.wait()
+    assert sent.sent_bytes == sum(size_between(comm.rank, q) for q in ranks)
     for peer in ranks:
         np.testing.assert_array_equal(receive[peer], bytes_between(peer, comm.rank))
 
@@ -83,9 +84,10 @@ def test_what_was_sent_gives_its_memory_back_once_all_has_arrived(algorithm):
     ranks, sizes = range(comm.size), [1 << 20] * comm.size
     send, receive = arena.slices(sizes, sizes)
     start, num_bytes = send[0].ctypes.data, arena.num_bytes
-    transfer = EXCHANGES[algorithm](comm, ranks, ring_rounds(comm.rank, comm.size, ranks), send, receive, tag=9)
+    sent = EXCHANGES[algorithm](HostDelivery(comm, ranks, send, receive, tag=9),
+                                    ring_rounds(comm.rank, comm.size, ranks))
     del send
-    transfer.wait()
+    sent.wait()
     assert empty((sum(sizes),), torch.uint8).data_ptr() == start
     assert arena.num_bytes == num_bytes == 2 * sum(sizes)
 
@@ -93,4 +95,4 @@ def test_what_was_sent_gives_its_memory_back_once_all_has_arrived(algorithm):
 def test_alltoallv_refuses_what_its_counts_cannot_name():
     huge = [np.broadcast_to(np.uint8(0), (1 << 31,))]
     with pytest.raises(KernelError, match="use --set exchange=ring"):
-        AlltoallvTransfer(MPI.COMM_SELF, (0,), ((0, 0),), huge, [np.empty(1, np.uint8)[:0]], 0)
+        AlltoallvTransfer(HostDelivery(MPI.COMM_SELF, (0,), huge, [np.empty(1, np.uint8)[:0]], 0), ((0, 0),))

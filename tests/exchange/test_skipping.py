@@ -14,7 +14,7 @@ from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.kinds import Skipped
 from hpcgnn.exchange.kinds.skipped import Broadcaster
-from hpcgnn.exchange.ring import EXCHANGES
+from hpcgnn.exchange.transfer import EXCHANGES
 
 COMM = MPI.COMM_WORLD
 HUGE = 1e9

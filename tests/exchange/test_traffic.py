@@ -7,11 +7,11 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange import delivery
 from hpcgnn.exchange import traffic as traffic_module
+from hpcgnn.exchange import transfer
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
-from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import EXCHANGES
 from hpcgnn.ops.counter import FORWARD
 
 DIM = 41
@@ -112,7 +112,7 @@ def test_long_messages_travel_in_pieces_and_arrive_whole(open_part, cut, countin
     counting_comm.sent.clear()
     whole = forward_and_backward(opened)
     sent_whole, counting_comm.sent = counting_comm.sent, []
-    monkeypatch.setattr(delivery, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(transfer, "MAX_MESSAGE_BYTES", 100)
     in_pieces = forward_and_backward(opened)
     assert torch.equal(whole[0], in_pieces[0]) and torch.equal(whole[1], in_pieces[1])
     assert counting_comm.sent_bytes == sum(size for _, size in sent_whole)
@@ -178,14 +178,14 @@ def clock(monkeypatch):
 def test_messages_that_travel_beside_each_other_count_once_and_are_hidden_where_nobody_waits(clock):
     traffic = Traffic()
     clock.now += 1          # nothing travels
-    traffic.depart()
+    traffic.move(travelling=1)
     clock.now += 2          # hidden
-    traffic.depart()
+    traffic.move(travelling=1)
     clock.now += 4          # hidden, two of them
-    traffic.arrive()
+    traffic.move(travelling=-1)
     with traffic.waiting():
         clock.now += 8      # travels, and is waited for
-        traffic.arrive()
+        traffic.move(travelling=-1)
         clock.now += 16     # waited for something else
     clock.now += 32
     taken = traffic.take()
@@ -194,13 +194,13 @@ def test_messages_that_travel_beside_each_other_count_once_and_are_hidden_where_
 
 def test_what_is_on_its_way_goes_on_counting_in_the_next_epoch_but_not_between_them(clock):
     traffic = Traffic()
-    traffic.depart()
+    traffic.move(travelling=1)
     clock.now += 3
     assert traffic.take().travel_seconds == 3
     clock.now += 100        # an evaluation
     traffic.restart_clock()
     clock.now += 5
-    traffic.arrive()
+    traffic.move(travelling=-1)
     clock.now += 7
     taken = traffic.take()
     assert (taken.travel_seconds, taken.hidden_seconds) == (5, 5)

@@ -11,13 +11,13 @@ from mpi4py import MPI
 from stand_in_device import DeviceFault, StandInDevice, WatchedComm, use_host_kernels
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange import staging
+from hpcgnn.exchange import device_delivery
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.sender import Wire
+from hpcgnn.exchange.transfer import EXCHANGES
 from hpcgnn.exchange.transport import HOST, CudaAwareTransport, StagedTransport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD
@@ -64,9 +64,9 @@ def start(comm, arena, stream, algorithm, turn=0, is_open=False):
     with stream.after_computing():
         for peer in ranks:
             send[peer].copy_(bytes_between(comm.rank, peer, turn))
-        delivery = arena.deliver(comm, ranks, send, receive, 9, None, is_open)
+        delivery = arena.transport.deliver(comm, ranks, send, receive, 9, arena.staging, None, is_open)
     rounds = ring_rounds(comm.rank, comm.size, ranks)
-    return EXCHANGES[algorithm](comm, ranks, rounds, send, receive, 9, is_open=is_open, delivery=delivery), receive
+    return EXCHANGES[algorithm](delivery, rounds, is_open=is_open), receive
 
 
 def assert_arrived(comm, stream, receive, turn=0):
@@ -82,7 +82,7 @@ def assert_arrived(comm, stream, receive, turn=0):
 @pytest.mark.parametrize("algorithm, is_open", [("ring", False), ("ring", True), ("alltoallv", False)])
 def test_every_message_arrives_in_every_exchange(monkeypatch, stand_in, comm, transport, algorithm, is_open, polls,
                                                  piece_bytes):
-    monkeypatch.setattr(staging, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(device_delivery, "PIECE_BYTES", piece_bytes)
     arena = MessageArena(transport)
     for turn in range(3):
         transfer, receive = start(comm, arena, stand_in.message, algorithm, turn, is_open)
@@ -107,7 +107,7 @@ def test_open_exchanges_travel_while_nobody_looks(stand_in, comm, transport):
 
 @pytest.mark.parallel([2, 3])
 def test_a_piece_is_copied_while_the_one_before_travels(monkeypatch, stand_in, comm):
-    monkeypatch.setattr(staging, "PIECE_BYTES", 50)
+    monkeypatch.setattr(device_delivery, "PIECE_BYTES", 50)
     transport = StagedTransport(CPU)
     transfer, _ = start(comm, MessageArena(transport), stand_in.message, "ring")
     transfer.wait()

@@ -94,16 +94,16 @@ def test_rows_come_first_that_a_gradient_can_reach(share, is_shared, few_arcs):
         for reach in range(num_hops + 1):
             reached = {row for row in rows.tolist() if level[row] <= reach}
             needed = set(rows[hops[rows] <= reach].tolist())
-            computed = batch.rows[:batch.num_within[reach]].tolist()
-            for counts, wanted, is_exact in ((batch.num_back, reached, few_arcs),
-                                             (batch.num_within, needed, not few_arcs)):
+            computed = batch.rows[:batch.prefixes.num_within[reach]].tolist()
+            for counts, wanted, is_exact in ((batch.prefixes.num_back, reached, few_arcs),
+                                             (batch.prefixes.num_within, needed, not few_arcs)):
                 first = set(batch.rows[:counts[reach]].tolist())
                 assert first == wanted if is_exact else first >= wanted
                 assert first <= set(computed)
                 if reach:
                     read = batch.indices[:batch.indptr[counts[reach - 1]]]
                     assert (read[read < len(rows)] < counts[reach]).all()
-        assert batch.num_within[0] == batch.num_back[0] == int((rows < 8).sum())
+        assert batch.prefixes.num_within[0] == batch.prefixes.num_back[0] == int((rows < 8).sum())
 
 
 def test_what_a_row_reads_is_computed_where_the_row_is():
@@ -111,12 +111,12 @@ def test_what_a_row_reads_is_computed_where_the_row_is():
     lies behind 2, which is computed for it; so 4 is computed too.
     """
     hops, source, target = np.array([0, 1, 2, 1, 3]), np.array([1, 2, 3, 4]), np.array([0, 1, 2, 2])
-    order, num_within, num_back = order_rows(hops, source, target, None, 3, few_arcs=True)
-    assert order.tolist() == [0, 1, 2, 3, 4] and num_back == [1, 2, 3, 5]
-    assert num_within == [1, 4, 5, 5]
+    order, prefixes = order_rows(hops, source, target, None, 3, few_arcs=True)
+    assert order.tolist() == [0, 1, 2, 3, 4] and prefixes.num_back == [1, 2, 3, 5]
+    assert prefixes.num_within == [1, 4, 5, 5]
 
 
 def test_all_rows_are_as_they_lie_where_no_reach_is_known():
     indptr, indices = part()
     batch = BatchCutter(indptr, indices, 44).cut(np.arange(5, 20), np.empty(0, np.int64))
-    assert batch.rows.tolist() == list(range(5, 20)) and batch.num_within is batch.num_back is None
+    assert batch.rows.tolist() == list(range(5, 20)) and batch.prefixes is None

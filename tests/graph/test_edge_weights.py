@@ -12,6 +12,7 @@ from reference_weights import dense_weighted, draw_weights, open_weighted
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import build_adjacency, store_loop_weights, weighted_degree
+from hpcgnn.graph.rows import LocalRows
 
 REDUCTIONS = ["sum", "mean", "gcn"]
 
@@ -87,8 +88,9 @@ def test_memory_counts_every_array_once(weighs):
     weight = draw_weights(dataset)
     graph, _ = open_weighted(MPI.COMM_SELF, dataset, np.zeros(40, np.int32), weight)
     if not weighs:
-        graph = LocalGraph(dataset.indptr.copy(), dataset.indices.copy(), np.arange(40), dataset.in_degree(),
-                           torch.ones(40, 3), graph._exchange)
+        rows = LocalRows(dataset.indptr.copy(), dataset.indices.copy(), np.arange(40), dataset.in_degree(),
+                         torch.ones(40, 3))
+        graph = LocalGraph(rows, graph.exchange)
     graph.aggregate(torch.ones(40, 3), "gcn")
     ids_and_degrees, both_ways = 40 * (8 + graph.in_degree.itemsize), 2 * (8 * 41 + 4 * dataset.num_edges)
     factors, weights = 4 * 40, 2 * 4 * dataset.num_edges if weighs else 0
@@ -104,5 +106,5 @@ def test_memory_counts_every_array_once(weighs):
     (np.array([1, np.nan], np.float32), np.ones(2, np.float32), "edge_weight holds negative numbers or ones")])
 def test_weights_that_do_not_fit_are_refused(weight, degree, message):
     with pytest.raises(KernelError, match=message):
-        LocalGraph(np.array([0, 1, 2]), np.array([1, 0], np.int32), np.arange(2), np.ones(2, np.int32),
-                   torch.ones(2, 3), None, edge_weight=weight, weighted_degree=degree)
+        LocalRows(np.array([0, 1, 2]), np.array([1, 0], np.int32), np.arange(2), np.ones(2, np.int32),
+                  torch.ones(2, 3), edge_weight=weight, weighted_degree=degree)

@@ -10,6 +10,7 @@ from reference_partition import random_dataset
 
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.partition.build import build_partition
 
 DIMS = [1, 7, 41, 128, 129, 257]
@@ -34,7 +35,8 @@ class ZeroRows:
 class RecordedExchange:
     """Gives zeros as halo rows and remembers what it was asked."""
 
-    is_alone, num_returning = False, None
+    is_alone = overlaps = False
+    num_returning = halo_spans = None
 
     def __init__(self):
         self.calls = []
@@ -49,9 +51,8 @@ def graph_of(dataset, owner, part):
     piece = build_partition(dataset, owner, part, int(owner.max()) + 1)
     exchange = RecordedExchange()
     features = torch.cat([torch.from_numpy(piece.features), torch.zeros(piece.num_halo, dataset.num_features)])
-    graph = LocalGraph(piece.indptr, piece.indices, np.concatenate([piece.inner_id, piece.halo_id]), piece.in_degree,
-                       features, exchange)
-    return graph, exchange
+    rows = LocalRows(piece.indptr, piece.indices, piece.node_id, piece.in_degree, features)
+    return LocalGraph(rows, exchange), exchange
 
 
 @pytest.fixture(params=[False, True], ids=["undirected", "directed"])

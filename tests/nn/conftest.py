@@ -14,6 +14,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows, Prefixes
 from hpcgnn.partition.build import build_partition
 
 
@@ -67,7 +68,7 @@ def open_reachable():
         part, reach = nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), num_hops))
         exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(32), reach=reach)
         features = exchange.input_rows(torch.from_numpy(part.features))
-        node_id = np.concatenate([part.inner_id, part.halo_id])
-        graph = LocalGraph(part.indptr, part.indices, node_id, part.in_degree, features, exchange, reach.num_within)
+        rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features)
+        graph = LocalGraph(rows, exchange, Prefixes(reach.num_within))
         return graph, np.flatnonzero(part.train_mask)
     return open_one

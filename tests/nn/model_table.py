@@ -19,6 +19,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.models import MODELS, ModelShape, build_model
 from hpcgnn.partition.build import build_partition
 
@@ -31,8 +32,7 @@ def open_graph(comm: MPI.Comm, dataset) -> LocalGraph:
     part = build_partition(dataset, owner, comm.rank, comm.size)
     exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(32))
     features = exchange.input_rows(torch.from_numpy(part.features))
-    node_id = np.concatenate([part.inner_id, part.halo_id])
-    return LocalGraph(part.indptr, part.indices, node_id, part.in_degree, features, exchange)
+    return LocalGraph(LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features), exchange)
 
 
 def differences(comm: MPI.Comm, dataset, graph: LocalGraph, shape: ModelShape) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from torch.nn import functional
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.models import MODELS, ModelShape, build_model
 
 SEED, EPOCH, IN, HIDDEN, OUT = 3, 8, 12, 8, 3
@@ -152,11 +153,9 @@ def test_rows_in_16_bits_give_the_float32_result_up_to_rounding(open_part, graph
     graph, found = open_part(MPI.COMM_SELF, dataset, owner(1)).graph, []
     rows = graph.x_all
     for storage in (torch.float32, dtype):
-        graph._x_all = rows.to(storage)
-        graph.x = graph.x_all[:graph.num_inner]
+        graph = LocalGraph(replace(graph.rows, features=rows.to(storage)), graph.exchange)
         model = new_model(replace(shape, dropout=0.0))
         graph.begin_forward(SEED, EPOCH, is_training=True)
-        graph._input_aggregates.clear()
         out = model(graph, graph.x)
         functional.mse_loss(out.float(), torch.ones_like(out, dtype=torch.float32)).backward()
         found.append((out.detach().float(), [parameter.grad for parameter in model.parameters()]))

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.isomorphism import GINConvolution
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
@@ -103,7 +104,7 @@ def test_the_narrower_side_travels(open_part, graph_with, dims):
 class AloneExchange:
     """Of a part without halo rows."""
 
-    is_alone, halo_spans, num_returning = True, None, None
+    is_alone, overlaps, halo_spans, num_returning, reads_history = True, False, None, None, False
 
     def start_fetch(self, h, site):
         return self
@@ -122,8 +123,8 @@ def star(num_leaves, features):
     indptr[0] = 0
     in_degree = np.zeros(num_leaves + 1, np.int32)
     in_degree[0] = num_leaves
-    return LocalGraph(indptr, np.arange(1, num_leaves + 1, dtype=np.int32), np.arange(num_leaves + 1), in_degree,
-                      features, AloneExchange())
+    leaves = np.arange(1, num_leaves + 1, dtype=np.int32)
+    return LocalGraph(LocalRows(indptr, leaves, np.arange(num_leaves + 1), in_degree, features), AloneExchange())
 
 
 def test_the_mean_form_keeps_50000_neighbors_in_float16_finite_where_the_sum_does_not():

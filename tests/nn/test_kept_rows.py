@@ -20,6 +20,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn import neighborhood as orders
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.neighborhood import Neighborhood
@@ -39,10 +40,8 @@ def open_graph(comm, stored_bits, width=12, dtype=torch.float32):
     part = build_partition(replace(dataset, features=features), owner, comm.rank, comm.size)
     exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(32))
     rows = exchange.input_rows(torch.from_numpy(part.features)).to(dtype)
-    graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree, rows,
-                       exchange)
-    graph.stored_bits = stored_bits
-    return graph
+    return LocalGraph(LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, rows), exchange,
+                      stored_bits=stored_bits)
 
 
 def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden=64, layers=3):

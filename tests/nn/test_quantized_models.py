@@ -11,7 +11,9 @@ from mpi4py import MPI
 from reference_integer import forward
 
 from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.lowbit.training import models as quantized_models
 from hpcgnn.lowbit.training.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
 from hpcgnn.lowbit.training.protected import draw_protected
@@ -120,8 +122,9 @@ def test_in_degrees_are_counted_over_all_ranks(open_part, graph_with):
 
 
 def test_larger_in_degrees_share_the_last_entry_of_a_table():
-    graph = LocalGraph(np.zeros(4, np.int64), np.zeros(0, np.int32), np.arange(3), np.array([0, 5000, 9000], np.int32),
-                       torch.zeros(3, 1), exchange=type("Alone", (), {"is_alone": True, "num_returning": None}))
+    rows = LocalRows(np.zeros(4, np.int64), np.zeros(0, np.int32), np.arange(3), np.array([0, 5000, 9000], np.int32),
+                     torch.zeros(3, 1))
+    graph = LocalGraph(rows, AloneExchange())
     counts = count_in_degrees(graph, MPI.COMM_SELF)
     assert len(counts) == MAX_DEGREES and counts[0] == 1 and counts[-1] == 2 and counts.sum() == 3
 

@@ -21,6 +21,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows, Prefixes
 from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops import aggregation, arena
@@ -47,9 +48,8 @@ def open_graph(comm, dataset, rematerializes, num_hops=None, bit_plan=None, owne
     exchange = HaloExchange(comm, ExchangePlan.build(part), bit_plan or UniformBits(32), Wire(by_peer=rematerializes),
                             reach=reach, kind=new_kind())
     features = exchange.input_rows(torch.from_numpy(part.features))
-    graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                       features, exchange, reach.num_within if reach else None)
-    return graph, exchange
+    rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features)
+    return LocalGraph(rows, exchange, Prefixes(reach.num_within) if reach else None), exchange
 
 
 def shape_of(model, dropout=0.5, num_layers=3):

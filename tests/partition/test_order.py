@@ -89,7 +89,7 @@ def test_ordered_part_is_the_same_graph_with_central_rows_first(small_clusters, 
 
 def neighbor_ids(part):
     """Global id of each inner row -> global ids of its sources, in order."""
-    known = np.concatenate([part.inner_id, part.halo_id])
+    known = part.node_id
     return {int(v): known[part.indices[part.indptr[row]:part.indptr[row + 1]]].tolist()
             for row, v in enumerate(part.inner_id)}
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from planning_setup import NETWORK
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
+from hpcgnn.exchange.around import Around
 from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.planning.loads import count_loads, count_shared_pairs
@@ -24,6 +25,8 @@ METHODS = {"vanilla": {"method": "vanilla"}, "uniform:8": {"method": "uniform", 
 
 def bytes_of_layouts(exchange):
     """What an exchange keeps to know its messages by: lists of rows and where these lie in them."""
+    while isinstance(exchange, Around):
+        exchange = exchange.exchange
     codecs = [exchange._full_codec, *(codec for kept in exchange._codecs._codecs.values() for codec in kept.values())]
     arrays = []
     for messages in (messages for codec in codecs for messages in codec._messages.values()):

@@ -12,6 +12,8 @@ from mpi4py import MPI
 from reference_partition import random_dataset
 from training_setup import shared_path  # noqa: F401
 
+from hpcgnn.graph.local_graph import LocalGraph
+
 NUM_NODES, NUM_FEATURES, NUM_OUTPUTS = 60, 6, 5
 
 
@@ -43,7 +45,10 @@ def whole_graph(open_part):
         edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
         if not is_weighted:
             return Whole(graph, torch.from_numpy(features).double(), edge_index, None)
-        graph.edge_weight = weight_of(torch.from_numpy(graph.node_id)[graph.edge_index]).float()
+        weight = weight_of(torch.from_numpy(graph.node_id)[graph.edge_index]).float().numpy()
+        rows = replace(graph.rows, edge_weight=weight, weighted_degree=graph.in_degree.astype(np.float32))
+        graph = LocalGraph(rows, graph.exchange)
+        graph.begin_forward(seed=3, epoch=1, is_training=True)
         return Whole(graph, torch.from_numpy(features).double(), edge_index, weight_of(edge_index))
     return make
 

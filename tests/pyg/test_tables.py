@@ -58,7 +58,6 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_of_nodes_are_those_of_the_source(whole_graph, assert_equals_pyg, way):
     whole = whole_graph()
-    whole.graph.num_nodes = NUM_NODES
     model, reference = Embedded(WAYS[way]), Embedded(WAYS[way]).double()
     reference.plain = reference.plain.double()
     assert_equals_pyg(whole, hpcgnn.distribute(model), reference)
@@ -80,7 +79,6 @@ def test_a_forward_is_given_the_nodes_numbers(whole_graph, assert_equals_pyg):
     from torch_geometric.data import Data
 
     whole, numbers = whole_graph(), torch.arange(NUM_NODES)
-    whole.graph.num_nodes = NUM_NODES
     read = WAYS["a sum"]
     assert_equals_pyg(whole, hpcgnn.distribute(Numbered(read)), Numbered(read).double(), n_id=numbers,
                       node_index=numbers)
@@ -95,7 +93,6 @@ def test_a_forward_is_given_the_nodes_numbers(whole_graph, assert_equals_pyg):
 def test_convolutions_of_every_kind_take_a_table(whole_graph, assert_equals_pyg):
     for conv in (pyg.GCNConv, pyg.GATConv, pyg.TAGConv, pyg.GraphConv):
         whole, read = whole_graph(), WAYS["the weight"]
-        whole.graph.num_nodes = NUM_NODES
         assert_equals_pyg(whole, hpcgnn.distribute(Embedded(read, conv)), Embedded(read, conv).double())
 
 
@@ -107,7 +104,6 @@ def writes(self, x):
 @pytest.mark.parallel([1, 2])
 def test_rows_that_would_be_kept_by_one_rank_are_refused(whole_graph):
     whole = whole_graph()
-    whole.graph.num_nodes = NUM_NODES
     for way, complaint in [(writes, "the model writes to place, which has one row per node"),
                            (lambda self, x: torch.nn.functional.embedding(
                                torch.arange(len(x)), self.own, max_norm=1.0), "the model has an embedding with max_")]:

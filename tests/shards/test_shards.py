@@ -94,7 +94,7 @@ def test_weights_ids_names_and_targets_come_back_equal(tmp_path, dataset, ids, t
         part = read_partition(tmp_path, number, num_parts)
         np.testing.assert_array_equal(part.inner_name, dataset.node_name[part.inner_id])
         np.testing.assert_array_equal(part.labels, dataset.labels[part.inner_id])
-        source = np.concatenate([part.inner_id, part.halo_id])[part.indices]
+        source = part.node_id[part.indices]
         target = np.repeat(part.inner_id, np.diff(part.indptr))
         np.testing.assert_array_equal(part.edge_weight, weights[target, source])
         assert part.edge_weight.dtype == np.float32
@@ -327,7 +327,7 @@ def test_every_part_reads_the_importance_of_its_nodes(tmp_path, dataset, num_par
     write(tmp_path, dataset, num_parts)
     expected = np.array(expected_importance(dataset, owner_of(dataset, num_parts)))
     for part in (read_partition(tmp_path, part, num_parts) for part in range(num_parts)):
-        np.testing.assert_array_equal(part.importance, expected[np.concatenate([part.inner_id, part.halo_id])])
+        np.testing.assert_array_equal(part.importance, expected[part.node_id])
         assert part.importance.dtype == np.float32
 
 

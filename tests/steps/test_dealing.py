@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.steps.dealing import LABELED_ROWS_A_STEP, MOST_STEPS, deal, num_steps_of
+from hpcgnn.steps.clusters import LABELED_ROWS_A_STEP, MOST_STEPS, deal, num_steps_of
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 40, 4096])

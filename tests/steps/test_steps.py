@@ -13,8 +13,9 @@ from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.graph.batch import order_rows
+from hpcgnn.graph.rows import Prefixes
 from hpcgnn.nn.names import MODEL_PATHS
-from hpcgnn.steps.dealing import deal
+from hpcgnn.steps.clusters import deal
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
@@ -86,9 +87,12 @@ def test_rows_that_no_gradient_reaches_change_none(shared_path, monkeypatch, mod
             yield {name: parameter.grad.clone() for name, parameter in learner.model.named_parameters()}
 
     short = list(gradients())
-    ordered = order_rows
-    monkeypatch.setattr("hpcgnn.graph.batch.order_rows",
-                        lambda *arguments: (*ordered(*arguments)[:2], ordered(*arguments)[1]))
+
+    def ordered(*arguments):
+        order, prefixes = order_rows(*arguments)
+        return order, Prefixes(prefixes.num_within)
+
+    monkeypatch.setattr("hpcgnn.graph.batch.order_rows", ordered)
     for found, expected in zip(short, gradients(), strict=True):
         for name, wanted in expected.items():
             torch.testing.assert_close(found[name], wanted, rtol=1e-4, atol=1e-6, msg=name)

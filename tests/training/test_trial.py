@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.results.plain import graph_of
 from hpcgnn.training.trial import try_model
 
@@ -27,8 +29,7 @@ def graph():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(NUM_NODES, DIM, generator=generator)
     graph = graph_of(x, torch.randint(NUM_NODES, (2, 300), generator=generator))
-    graph.num_nodes = NUM_NODES
-    return graph
+    return LocalGraph(replace(graph.rows, num_nodes=NUM_NODES), graph.exchange)
 
 
 class Around(torch.nn.Module):

@@ -12,8 +12,8 @@ from mpi4py import MPI
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.exchange.ring import MAX_TAG, Transfer
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import MAX_TAG, HostDelivery, Transfer
 from hpcgnn.ops.integer_layers import MappedRows
 
 TOGETHER = 8               # eight codes fill whole bytes at every width
@@ -67,8 +67,8 @@ class CodeExchange:
         self.sent_bytes += sum(map(len, send))
         self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
         self._num_exchanges += 1
-        return Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
-                        traffic=self._traffic)
+        delivery = HostDelivery(self._comm, plan.peers, send, receive, self._num_exchanges % MAX_TAG)
+        return Transfer(delivery, plan.rounds, traffic=self._traffic)
 
 
 class CodeArrival:

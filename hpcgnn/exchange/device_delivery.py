@@ -1,23 +1,113 @@
-"""Staged deliveries: device messages travel through pinned host memory, piece by piece.
+"""Device deliveries: messages of a GPU to MPI, by device pointers or piece by piece through pinned host memory.
 
-While one piece travels, the next is copied. To send: copy piece to the host, wait for the copy, Isend. To receive:
-Irecv, wait for it, copy piece to the device. Each direction has two slots of pinned memory, so that memory does not
-grow with messages. Kernels never wait for the host.
+Staged: while one piece travels, the next is copied. To send: copy piece to the host, wait for the copy, Isend. To
+receive: Irecv, wait for it, copy piece to the device. Each direction has two slots of pinned memory, so that memory
+does not grow with messages. Kernels never wait for the host.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.delivery import Block, RowChecks, all_to_all, placed
+from hpcgnn.exchange.plan import RowList
+from hpcgnn.exchange.transfer import Block, HostDelivery, all_to_all, placed
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import refuse_bad_row
 from hpcgnn.ops.streams import Mark, Streams
 
 PIECE_BYTES = 1 << 22    # long enough for full bandwidth of PCIe and network, short compared with a message
 DOUBLE = 2               # pieces of a lane in pinned memory, if somebody polls
+
+
+class RowChecks:
+    """Bring to the host which rows a device could not quantize. Made on the message stream, behind the kernels.
+
+    `found`, (num_messages,) int32 on the device, is written by `start_quantizing`.
+    """
+
+    def __init__(self, found: torch.Tensor, rows: tuple[RowList, ...], key: CounterKey, streams: Streams):
+        self._rows, self._key = rows, key
+        self._notes: torch.Tensor | None = streams.pinned(found.nbytes)
+        streams.message.copy(self._notes, found.view(torch.uint8))
+
+    def read(self) -> None:
+        """Check the rows, once, after the message stream was waited for; KernelError if a row can't be quantized."""
+        notes, self._notes = self._notes, None
+        if notes is not None:
+            for found, rows in zip(notes.view(torch.int32).tolist(), self._rows, strict=True):
+                refuse_bad_row(found, rows.node_id, self._key)
+
+
+class DirectDelivery:
+    """Messages in device memory, given to MPI as pointers.
+
+    Nothing is posted before the device has passed `ready`: then it has written what is sent and read what the receive
+    buffers held. Kernels queued meanwhile run on. With `is_open` nobody polls, so the host waits for `ready` at once.
+    """
+
+    is_read_later = True
+
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
+                 tag: int, ready: Mark, checks: RowChecks | None, is_open: bool):
+        self._tensors, self._ready, self._checks, self._is_open = (send, receive), ready, checks, is_open
+        self.comm, self.peers, self.tag = comm, peers, tag
+        self.sent_bytes, self.received_bytes = sum(map(len, send)), sum(map(len, receive))
+        self._delivery: HostDelivery | None = None
+        self._unposted: deque[tuple[int, int]] = deque()
+
+    def post(self, destination: int, source: int) -> None:
+        self._unposted.append((destination, source))
+        if self._is_open or self._ready.query():
+            self._hand_over()
+
+    def post_all(self) -> None:
+        self._begin()
+        all_to_all(self.comm, self.peers, *map(_device_block, self._tensors))
+
+    def poll(self) -> bool:
+        if self._unposted:
+            if not self._ready.query():
+                return False
+            self._hand_over()
+        return self._delivery is None or self._delivery.poll()
+
+    def wait(self) -> None:
+        if self._unposted:
+            self._hand_over()
+        if self._delivery is not None:
+            self._delivery.wait()
+
+    def _hand_over(self) -> None:
+        self._begin()
+        while self._unposted:
+            self._delivery.post(*self._unposted.popleft())
+
+    def _begin(self) -> None:
+        if self._delivery is None:
+            self._ready.synchronize()     # MPI touches these buffers from here on
+            if self._checks is not None:
+                self._checks.read()
+            self._delivery = HostDelivery(self.comm, self.peers,
+                                          *[[device_memory(message) for message in messages]
+                                            for messages in self._tensors], self.tag)
+
+
+def device_memory(tensor: torch.Tensor) -> MPI.buffer:
+    """Wrap contiguous device bytes for MPI by their address."""
+    return MPI.buffer.fromaddress(tensor.data_ptr(), len(tensor))
+
+
+def _device_block(messages: list[torch.Tensor]) -> Block:
+    first = [message.storage_offset() for message in messages]     # views of an arena's buffer
+    present = [(message.data_ptr() - start, start + len(message))
+               for message, start in zip(messages, first, strict=True) if len(message)]
+    address, extent = max(present, default=(0, 0))
+    return placed(MPI.buffer.fromaddress(address, extent), messages, first)
 
 
 class Slot:
@@ -139,10 +229,13 @@ class StagedDelivery:
     once. `send` and `receive` are uint8 tensors on the device, one per peer; `checks` belong to the sent rows.
     """
 
+    is_read_later = True
+
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
                  tag: int, staging: Staging, checks: RowChecks | None, is_open: bool):
-        self._comm, self._send, self._receive, self._tag, self._staging = comm, send, receive, tag, staging
-        self._peers = peers
+        self.comm, self.peers, self.tag = comm, peers, tag
+        self._send, self._receive, self._staging = send, receive, staging
+        self.sent_bytes, self.received_bytes = sum(map(len, send)), sum(map(len, receive))
         self._lanes: list[_Outgoing | _Incoming] = []
         self._num_slots = [0, 0]
         self._is_open, self._checks, self._encoded = is_open, checks, staging.streams.message.mark()
@@ -166,7 +259,7 @@ class StagedDelivery:
         if self._is_open:
             first, number = self._num_slots[is_received], -(-len(message) // PIECE_BYTES)
             self._num_slots[is_received] += number
-        return (self._comm, message, self._peers[peer], self._tag, self._staging.streams,
+        return (self.comm, message, self.peers[peer], self.tag, self._staging.streams,
                 self._staging.slots(is_received, first, number))
 
     def post_all(self) -> None:
@@ -178,7 +271,7 @@ class StagedDelivery:
             message_stream.copy(pinned, message)
         message_stream.mark().synchronize()     # MPI reads what was copied
         self._read_checks()
-        all_to_all(self._comm, self._peers, block, received_block)
+        all_to_all(self.comm, self.peers, block, received_block)
         for pinned, message in zip(received, self._receive, strict=True):
             message_stream.copy(message, pinned)
         slot.copied = message_stream.mark()
