@@ -390,7 +390,11 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
 
     Raises ConfigError: an unknown key, with the nearest known one.
     """
-    known = [known.name for known in known_settings(settings.get("method", Vanilla.name))]
+    method = settings.get("method", Vanilla.name)
+    own = {known.name for owner in (TrainConfig, find_method(method)) for known in fields(owner)}
+    if settings.keys() <= own:
+        return settings
+    known = [known.name for known in known_settings(method)]
     for key in settings:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

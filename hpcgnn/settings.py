@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -80,6 +80,25 @@ def import_class(path: str, kind: str, base: type) -> type:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{kind} {path} is no subclass of {base.__module__}.{base.__qualname__}")
     return found
+
+
+class NamedClasses(Mapping[str, type]):
+    """Classes by name, each imported when it is first looked up."""
+
+    def __init__(self, paths: dict[str, str], kind: str, base: type):
+        self._paths, self._kind, self._base = paths, kind, base      # MODULE:CLASS by name
+
+    def __getitem__(self, name: str) -> type:
+        return import_class(self._paths[name], self._kind, self._base)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.data.arrays import Sliced, refusals
+from hpcgnn.data.dataset import INT32_NODES
 from hpcgnn.data.options import ProgressTask
 from hpcgnn.errors import DatasetError
 
-INT32_NODES = 1 << 31
 ARCS_A_CHUNK, ARCS_A_BUCKET = 1 << 20, 1 << 20
 MAX_BUCKETS = 1 << 16     # numbers of 16 bits are sorted by counting
 MAX_GROUPS = 1 << 20      # rows are counted by groups, so that counting a chunk takes no longer than reading it

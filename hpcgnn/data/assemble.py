@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from hpcgnn.data.cleaning import CleanGraph
-from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, GraphDataset, is_plain_name
+from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
 from hpcgnn.data.features import Features, look_at_features, prepare_features
-from hpcgnn.data.labels import UNKNOWN_INDICATOR, Labels, made_labels
+from hpcgnn.data.labels import Labels, made_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
 from hpcgnn.errors import DatasetError

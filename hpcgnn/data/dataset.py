@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.data.features import FeatureRows
-from hpcgnn.data.labels import UNKNOWN_INDICATOR
 from hpcgnn.data.what_was_read import NOTHING_READ, WhatWasRead
 from hpcgnn.errors import DatasetError
 
+if TYPE_CHECKING:
+    from hpcgnn.data.features import FeatureRows
+
 MAX_NAME_BYTES = 128     # the name is part of a run folder's name, and file systems allow 255
 CHECKED_VALUES = 1 << 22      # feature values that are checked at a time
+UNKNOWN_INDICATOR = 255     # it is unknown whether a node has this label
+INT32_NODES = 1 << 31         # from this number of nodes on, ids are int64
 MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has one row or column for each
 
 
@@ -211,3 +215,9 @@ class GraphDataset:
             raise DatasetError(f"{self.name}: a node is in two of the train, validation and test splits")
         if not self.train_mask.any() and self.is_labeled:
             raise DatasetError(f"{self.name} has no training node; at least one is needed")
+
+
+def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarray:
+    """Dense features of some nodes, (num_chosen, num_features) float32."""
+    rows = dataset.features[node_id]
+    return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)

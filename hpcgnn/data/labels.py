@@ -14,11 +14,11 @@ import numpy as np
 
 from hpcgnn.data.arcs import ARCS_A_CHUNK
 from hpcgnn.data.columns import MISSING_TEXTS, Words, as_labels
+from hpcgnn.data.dataset import UNKNOWN_INDICATOR
 from hpcgnn.data.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1
-UNKNOWN_INDICATOR = 255     # it is unknown whether a node has this label
 LARGEST_LABEL = 1 << 53     # larger floating-point numbers are no exact integers
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods.adaqp import AdaQP, Joint
-from hpcgnn.methods.bns import BNS
 from hpcgnn.methods.method import Method
-from hpcgnn.methods.pipegcn import PipeGCN
-from hpcgnn.methods.sancus import Sancus
-from hpcgnn.methods.sylvie import Sylvie, SylviePaper
-from hpcgnn.methods.uniform import Random, Uniform
-from hpcgnn.methods.vanilla import Vanilla
-from hpcgnn.settings import import_class
+from hpcgnn.settings import NamedClasses, import_class
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (
-    Vanilla, Uniform, Random, Sylvie, SylviePaper, AdaQP, Joint, PipeGCN, BNS, Sancus)}
+METHODS: Mapping[str, type[Method]] = NamedClasses({
+    "vanilla": "hpcgnn.methods.vanilla:Vanilla",
+    "uniform": "hpcgnn.methods.uniform:Uniform",
+    "random": "hpcgnn.methods.uniform:Random",
+    "sylvie": "hpcgnn.methods.sylvie:Sylvie",
+    "sylvie-paper": "hpcgnn.methods.sylvie:SylviePaper",
+    "adaqp": "hpcgnn.methods.adaqp:AdaQP",
+    "joint": "hpcgnn.methods.adaqp:Joint",
+    "pipegcn": "hpcgnn.methods.pipegcn:PipeGCN",
+    "bns": "hpcgnn.methods.bns:BNS",
+    "sancus": "hpcgnn.methods.sancus:Sancus",
+}, "method", Method)
 
 
 def find_method(name: str) -> type[Method]:

@@ -7,7 +7,7 @@ no row is sent below the base width. Example: widths 1,2,4,8 and base 2 give lev
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.methods.node_bits import levels, width_table
-from hpcgnn.methods.solving import Solver
+
+if TYPE_CHECKING:
+    from hpcgnn.methods.solving import Solver
 
 Traces = dict[tuple[int, int], Trace]
 

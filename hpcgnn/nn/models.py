@@ -7,6 +7,7 @@ A model names the sizes and options it needs as parameters of its constructor. C
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,9 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.names import MODEL_PATHS
-from hpcgnn.settings import import_class
+from hpcgnn.settings import NamedClasses, import_class
 
-MODELS: dict[str, type[nn.Module]] = {name: import_class(path, "model", nn.Module)
-                                      for name, path in MODEL_PATHS.items()}
+MODELS: Mapping[str, type[nn.Module]] = NamedClasses(MODEL_PATHS, "model", nn.Module)
 
 # Constructors' names for the sizes of a ModelShape.
 SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("hidden_dim", "hidden_channels"),

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
-from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.normalization import NORMS, layer_norm_of
 
 
@@ -104,6 +102,8 @@ class GAT(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, heads: int = 4) -> nn.Module:
+        from hpcgnn.nn.attention import GATConvolution
+
         return GATConvolution(in_dim, out_dim, dropout, heads, "average" if is_last else "concatenate")
 
 
@@ -119,4 +119,6 @@ class GIN(ConvolutionStack):
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, has_wide_sums: bool = True) -> nn.Module:
         # A sum over a hub's neighbors passes float16's largest number; HalfGNN's scaled mean does not.
+        from hpcgnn.nn.isomorphism import GINConvolution
+
         return GINConvolution(in_dim, out_dim, dropout, "sum" if has_wide_sums else "mean")

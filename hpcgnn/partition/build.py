@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
 
-from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.dataset import GraphDataset, feature_rows
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Halo, Partition, find_halos, row_blocks, row_positions
@@ -83,12 +82,6 @@ def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
         cluster=None if cut.cluster is None else cut.cluster[inner_id],
     )
-
-
-def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarray:
-    """Dense features of some nodes, (num_chosen, num_features) float32."""
-    rows = dataset.features[node_id]
-    return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 
 
 def _check_owner(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int) -> None:

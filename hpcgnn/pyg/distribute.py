@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.distributed import Distributed
 from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
 from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight
 from hpcgnn.pyg.edges import GraphEdges
@@ -22,7 +23,7 @@ from hpcgnn.pyg.recomputation import Region, checkpoints
 from hpcgnn.pyg.row_functions import RowFunctions
 
 
-class DistributedModel(nn.Module):
+class DistributedModel(Distributed):
     """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
     Its state has the plain model's names, so that it loads into the plain model. The module's forward takes (x,

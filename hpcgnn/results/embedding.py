@@ -17,17 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.appnp import APPNP
-from hpcgnn.nn.deep.dagnn import DAGNN
-from hpcgnn.nn.deep.gcnii import GCNII
-from hpcgnn.nn.deep.jknet import JKNet
-from hpcgnn.nn.deep.sgc import SGC
 from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.training.model_hooks import hooks_of
-
-# Models that call none of their layers as a module, and the call of LocalGraph that returns the rows of their last
-# linear map.
-LAST_CALLS: dict[type[nn.Module], str] = {GCNII: "activate", DAGNN: "activate", APPNP: "activate", JKNet: "dropout"}
 
 
 class WatchedPass:
@@ -91,11 +82,12 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
     if not is_asked:
         yield watched
         return
-    if isinstance(model, SGC):
+    if getattr(model, "is_one_map", False):
         raise CollectiveError("sgc is one linear map of propagated features and has no hidden rows, so it has no "
                               "embeddings; leave them out")
-    if type(model) in LAST_CALLS:
-        watched.graph = _NotingGraph(graph, LAST_CALLS[type(model)], watched)
+    last_call = vars(type(model)).get("last_call")
+    if last_call is not None:
+        watched.graph = _NotingGraph(graph, last_call, watched)
         yield watched
         return
     last = model.convolutions[-1] if isinstance(model, ConvolutionStack) else hooks_of(model).last_layer()

@@ -14,11 +14,9 @@ import h5py
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.data.arcs import INT32_NODES
-from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.dataset import INT32_NODES, GraphDataset, feature_rows
 from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.build import feature_rows
 from hpcgnn.shards.feature_formats import PACKAGE, feature_format
 from hpcgnn.shards.fingerprint import DIGEST_BYTES, Fingerprint
 

@@ -13,8 +13,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, is_plain_name
-from hpcgnn.data.labels import UNKNOWN_INDICATOR
+from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, CleaningReport, is_plain_name
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
 from hpcgnn.shards import schema

@@ -18,7 +18,6 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import tell_owners
 from hpcgnn.exchange.swap import swap
-from hpcgnn.partition.clusters import arc_groups, batch_clusters
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 
@@ -142,6 +141,8 @@ def _refuse_weights(part: Partition) -> None:
 def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,
                     keeps_all: bool) -> np.ndarray:
     """Collective: the group of each row, (num_inner + num_halo,) int32; see `arc_groups`."""
+    from hpcgnn.partition.clusters import arc_groups, batch_clusters  # for these runs alone
+
     arcs = gather_arcs(comm, part)
     group = together(comm, lambda: None if arcs is None else arc_groups(
         batch_clusters(*arcs, num_clusters, batch_size), batch_size, keeps_all))

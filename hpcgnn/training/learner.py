@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.ops.adam import StepCheck, check_of, worst_of
 from hpcgnn.run.launch import together
-from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.own_loss import copies_of, write_into
 from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
 from hpcgnn.training.precision import LossScale
@@ -24,6 +27,8 @@ from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
 from hpcgnn.training.tables import Tables
+
+WIDTH_RATE = 0.2     # share of quantize_lr; Adam's momentum must move widths well below a bit after the penalty ends
 
 
 @dataclass
@@ -59,7 +64,7 @@ class Learner:
         is_own = not is_built_in(model) or bool(of_loss) or bool(recipe.callbacks)
         gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own, session.comm))
         if recipe.optimizer is None:
-            optimizer = FlatAdam(gradients, session.weight_groups(model, list(of_loss.values())))
+            optimizer = FlatAdam(gradients, weight_groups(config, model, list(of_loss.values())))
         else:
             optimizer = together(session.comm, lambda: _own_optimizer(recipe, gradients))
             loss_tensors |= {name: own for name, own in gradients.weights.items() if name.startswith(OF_OPTIMIZER)}
@@ -209,3 +214,25 @@ def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
         had, has = ("no", "one") if checkpoint.schedule is None else ("a", "none")
         raise CollectiveError(f"the checkpoint was written with {had} schedule of the learning rate and can't go on "
                               f"with {has}; give the same again, or choose another out")
+
+
+def weight_groups(config: TrainConfig, model: nn.Module, of_loss: Sequence[nn.Parameter]) -> list[WeightGroup]:
+    """Weights by learning rate and decay; frozen ones come last.
+
+    Decay is on all weights, including the loss's, or on the first layer's only. Steps and widths of a quantized model
+    have their own rates and no decay.
+    """
+    scales, widths = hooks_of(model).scale_parameters(), hooks_of(model).width_parameters()
+    is_scale = {id(parameter) for parameter in [*scales, *widths]}
+    parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
+    if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
+        raise ConfigError(f"model {config.model} has no first_layer_parameters(), which weight_decay_layers first "
+                          "needs; add it, or use all")
+    decayed = parameters if config.weight_decay_layers == "all" else list(model.first_layer_parameters())
+    chosen = {id(parameter) for parameter in decayed}
+    others = [parameter for parameter in parameters if id(parameter) not in chosen]
+    groups = [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
+              WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+    decay = config.weight_decay if config.weight_decay_layers == "all" else 0.0
+    return [*(replace(group, parameters=[one for one in group.parameters if one.requires_grad == is_trained])
+              for is_trained in (True, False) for group in groups), WeightGroup(of_loss, config.lr, decay)]

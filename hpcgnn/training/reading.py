@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ from hpcgnn.errors import TrainingError
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_loss import OwnLoss, left_as_it_was
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION, Score
-from hpcgnn.training.trial import Tried
+
+if TYPE_CHECKING:
+    from hpcgnn.training.trial import Tried
 
 # Losses of torch that take logits, log-probabilities or probabilities of all columns.
 TAKES_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss", "soft_margin_loss",

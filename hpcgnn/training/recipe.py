@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_arguments
 from hpcgnn.errors import ConfigError
+from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.own_loss import OwnLoss, copies_of
-from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import Score
+
+if TYPE_CHECKING:
+    from hpcgnn.training.callbacks import Callback
+    from hpcgnn.training.schedule import MakeSchedule
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -55,6 +58,10 @@ class Recipe:
             model = self.model
         else:
             model = _made(self.model)
+        if is_of_hpcgnn(model):
+            return model
+        from hpcgnn.pyg.distribute import distribute, is_pyg
+
         return distribute(model) if is_pyg(model) else model
 
 
@@ -71,7 +78,7 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
 
 def check_statistics(model: nn.Module, num_ranks: int) -> None:
     """Refuse a model with batch statistics over one rank's rows only. Raises ConfigError: names the module."""
-    if num_ranks == 1 or isinstance(model, DistributedModel):
+    if num_ranks == 1 or isinstance(model, Distributed):
         return
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):

@@ -11,13 +11,15 @@ import math
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.registry import as_toml, read_json, seal_json, seal_toml
 from hpcgnn.shards.sealed import sync_folder
 from hpcgnn.training.checkpoint import Generations, Progress
-from hpcgnn.training.run_lock import RunLock
+
+if TYPE_CHECKING:
+    from hpcgnn.training.run_lock import RunLock
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -7,10 +7,9 @@ of a node may share them, and rows with one reader may be summed before they are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,35 +34,34 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
-from hpcgnn.methods.step_count import StepRule
+from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
 from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import MODELS, ModelTraits, traits_of
+from hpcgnn.nn.models import ModelTraits, traits_of
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
-from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.run.launch import choose_device, together
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
-from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps, num_steps_of
-from hpcgnn.steps.step_graphs import StepGraphs
-from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.evaluate import as_trained, with_classes
-from hpcgnn.training.model_hooks import ModelHooks, hooks_of, quantized
+from hpcgnn.training.model_hooks import ModelHooks, quantized
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
 from hpcgnn.training.precision import STORAGE, storage_bits, with_fastest_precision
 from hpcgnn.training.reading import Reading, reading_of
 from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
-from hpcgnn.training.trial import Tried, try_model
+
+if TYPE_CHECKING:
+    from hpcgnn.methods.step_count import StepRule
+    from hpcgnn.steps.step_graphs import StepGraphs
+    from hpcgnn.training.trial import Tried
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
 CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
-WIDTH_RATE = 0.2     # share of quantize_lr; Adam's momentum must move widths well below a bit after the penalty ends
 
 
 @dataclass(frozen=True)
@@ -222,9 +220,13 @@ class Session:
             self.steps.forget()
 
     def _step_rule(self) -> StepRule:
+        from hpcgnn.methods.step_count import StepRule  # trained runs alone have steps
+
         number, by_row = self.config.fixed_steps
         if number is not None:
             return StepRule(num_by_row=number) if by_row else StepRule(number)
+        from hpcgnn.steps.clusters import first_steps, num_steps_of
+
         num_by_row = num_steps_of(self.info.num_train) if self.traits.weighs_self else 1
         first = first_steps(self.info.num_nodes, self.steps.num_clusters)
         return StepRule(first, True, self.config.epochs, num_by_row)
@@ -250,27 +252,6 @@ class Session:
             take_from_rank_zero(self.comm, model)
         return model
 
-    def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
-        """Weights by learning rate and decay; frozen ones come last.
-
-        Decay is on all weights, including the loss's, or on the first layer's only. Steps and widths of a quantized
-        model have their own rates and no decay.
-        """
-        config = self.config
-        scales, widths = hooks_of(model).scale_parameters(), hooks_of(model).width_parameters()
-        is_scale = {id(parameter) for parameter in [*scales, *widths]}
-        parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
-        if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
-            raise ConfigError(f"model {config.model} has no first_layer_parameters(), which weight_decay_layers first "
-                              "needs; add it, or use all")
-        decayed = parameters if config.weight_decay_layers == "all" else list(model.first_layer_parameters())
-        chosen = {id(parameter) for parameter in decayed}
-        others = [parameter for parameter in parameters if id(parameter) not in chosen]
-        groups = [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
-                  WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
-        decay = config.weight_decay if config.weight_decay_layers == "all" else 0.0
-        return [*(replace(group, parameters=[one for one in group.parameters if one.requires_grad == is_trained])
-                  for is_trained in (True, False) for group in groups), WeightGroup(of_loss, config.lr, decay)]
 
 
 def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
@@ -387,6 +368,9 @@ def _inner_degree(part: Partition) -> np.ndarray:
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
                 exchange: HaloExchange) -> StepGraphs:
     """Collective: the StepGraphs that cut epochs into steps. Raises CollectiveError for fewer clusters than steps."""
+    from hpcgnn.steps.clusters import Clusters, expected_clusters
+    from hpcgnn.steps.step_graphs import StepGraphs
+
     number, by_row = config.fixed_steps
     num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
@@ -399,13 +383,15 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
 
 def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks: int) -> Tried | None:
     """Try a program's own model on a few rows, training rows first; see `try_model`."""
-    if type(model).__module__.startswith("hpcgnn.nn."):
+    if is_of_hpcgnn(model):
         return None
+    from hpcgnn.training.trial import try_model
+
     return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
 
 
 def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[str, ...]:
-    of_edges = model.remarks(has_weights) if isinstance(model, DistributedModel) else []
+    of_edges = model.remarks(has_weights) if isinstance(model, Distributed) else []
     return (*of_edges, *([tried.remark] if tried is not None and tried.remark else ()))
 
 
@@ -468,7 +454,7 @@ def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
     """Collective: take all weights and buffers from rank 0; CollectiveError if their names or shapes differ."""
-    tables = own_tables(model.module if isinstance(model, DistributedModel) else model)      # alike by their seeds
+    tables = own_tables(plain(model))      # alike by their seeds
     state = model.state_dict()
     tensors = {name: tensor for name, tensor in state.items() if name not in tables}
     first = comm.bcast({name: tensor.cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
@@ -485,7 +471,7 @@ def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> No
 
 def is_built_in(model: nn.Module) -> bool:
     """Whether a model is hpcgnn's own; then every pass uses all its weights."""
-    return type(model) in MODELS.values() or isinstance(model, ModelHooks)
+    return is_of_hpcgnn(model) or isinstance(model, ModelHooks)
 
 
 def _check_same_names(first: dict[str, torch.Tensor], mine: dict[str, torch.Tensor]) -> None:

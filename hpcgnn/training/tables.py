@@ -22,8 +22,8 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.node_embedding import own_tables
-from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.run.launch import together, told_by_rank_zero
 from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
@@ -42,7 +42,7 @@ class Tables:
 
     def __init__(self, comm: MPI.Comm, model: nn.Module, held: Collection[nn.Parameter] = ()):
         self.comm = comm
-        tables = own_tables(model.module if isinstance(model, DistributedModel) else model)
+        tables = own_tables(plain(model))
         weights = {id(table.weight) for table in tables.values()}
         self.names = frozenset(tables)
         self.moments = frozenset(number for number, one in enumerate(held) if id(one) in weights)
@@ -139,7 +139,7 @@ def with_own_rows(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
     Raises CollectiveError: the tables have another number of nodes.
     """
     best = dict(checkpoint.best_model)
-    for name, table in own_tables(model.module if isinstance(model, DistributedModel) else model).items():
+    for name, table in own_tables(plain(model)).items():
         if name in best and len(best[name]) != table.num_embeddings:
             raise CollectiveError(other_nodes(name, len(best[name]), table.num_embeddings))
         if name in best:

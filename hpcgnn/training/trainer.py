@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,10 +20,9 @@ from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
+from hpcgnn.nn.distributed import plain
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
-from hpcgnn.pyg.distribute import DistributedModel
-from hpcgnn.pyg.recomputation import checkpoints_on
 from hpcgnn.run.launch import together
 from hpcgnn.run.output import tell, time_text
 from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
@@ -95,6 +94,15 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
         return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check, session.mates)
 
 
+def _checkpoints(model: nn.Module, graph: LocalGraph) -> AbstractContextManager:
+    """`checkpoints_on` for a program's own model."""
+    if type(model).__module__.startswith("hpcgnn."):
+        return nullcontext()
+    from hpcgnn.pyg.recomputation import checkpoints_on
+
+    return checkpoints_on(model, graph)
+
+
 class Moment(NamedTuple):
     """The current epoch and step, counted from 0."""
 
@@ -110,7 +118,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.begin_step()
-    with alike_draws(model, moment.seed, moment.epoch, moment.number), checkpoints_on(model, graph):
+    with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     loss = hooks_of(model).with_penalty(loss, comm.size)
@@ -160,8 +168,7 @@ class TrainingRun:
     @property
     def model(self) -> nn.Module:
         """The model in training: a program's own module, even if it is distributed."""
-        model = self.learner.model
-        return model.module if isinstance(model, DistributedModel) else model
+        return plain(self.learner.model)
 
     @property
     def seed(self) -> int:

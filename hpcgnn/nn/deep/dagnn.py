@@ -19,6 +19,7 @@ class DAGNN(nn.Module):
 
     reduction = "gcn"
     attends = False
+    last_call = "activate"      # of the graph; it returns the rows that the last linear map reads
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str):
         super().__init__()

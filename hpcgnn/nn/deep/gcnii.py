@@ -25,6 +25,7 @@ class GCNII(nn.Module):
 
     reduction = "gcn"
     attends = False
+    last_call = "activate"      # of the graph; it returns the rows that the last linear map reads
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float, theta: float):

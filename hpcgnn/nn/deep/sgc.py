@@ -22,6 +22,7 @@ class SGC(nn.Module):
 
     reduction = "gcn"
     attends = False
+    is_one_map = True      # so there are no hidden rows
 
     def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float):
         super().__init__()
