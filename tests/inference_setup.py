@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.bench.float_networks import FloatBatches, integer_model, random_stack
-from hpcgnn.lowbit.inference.batches.cut import cut_batches
+from hpcgnn.lowbit.inference.batches import cut_batches
 from hpcgnn.lowbit.inference.model_file import write_model
 from hpcgnn.shards.fingerprint import Fingerprint
 

@@ -27,9 +27,8 @@ from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.lowbit.inference.coded_rows import CodedRows, LayerRows
-from hpcgnn.lowbit.inference.forward import forward_codes
+from hpcgnn.lowbit.inference.host_pass import REDUCTIONS, RankNeighborhood, forward_codes
 from hpcgnn.lowbit.inference.model_file import read_model
-from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS, RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 
@@ -215,7 +214,7 @@ def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Work
         seconds[-1].append(counts_of_packages(rows.packages()))
 
     rows = bit_rows(work, model)
-    forward_codes(model, rows, work.in_degree, RankNeighborhood(work.part, work.alone), observe, observe_second)
+    forward_codes(model, rows, RankNeighborhood(work.part, work.alone), observe, observe_second)
     products = []
     for number, (convolution, first) in enumerate(zip(model.convolutions, firsts, strict=True)):
         out_dim = len(convolution.neighbor.codes)

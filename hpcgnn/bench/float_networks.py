@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.graph.reductions import degree_factor
-from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches import Batches
 from hpcgnn.lowbit.integer_model import (
     ColumnScale,
     IntegerConvolution,

@@ -31,10 +31,8 @@ from hpcgnn.bench.inference_work import (
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.place import Place, admit
 from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
-from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
-from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, ResidentRun
-from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
-from hpcgnn.lowbit.inference.graph_pass import GraphPass
+from hpcgnn.lowbit.inference.device_pass import CopiedBatches, DevicePass
+from hpcgnn.lowbit.inference.host_pass import HostPass, RankNeighborhood, pack_features
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.ops.streams import streams_of
 
@@ -98,10 +96,10 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
     Raises AssertionError where logits differ from the host's.
     """
     rows = bit_rows(work, model)
-    run = DeviceGraphPass(model, work.part, work.alone, rows.coded(), torch.device(place.name))
-    run.queue()
-    logits = run.result()[0].cpu().numpy()
-    check_same(case, {HOST: GraphPass(model, work.part, work.alone, rows).forward()[0], OURS: logits})
+    run = DevicePass.over_graph(model, work.part, work.alone, rows.coded(), torch.device(place.name))
+    logits = _logits_of(run)
+    on_host = HostPass(model, RankNeighborhood(work.part, work.alone), rows).forward()[0]
+    check_same(case, {HOST: on_host, OURS: logits})
     measured = _measure(case, work, place, {OURS: run.queue}, others, {}, [REMARK])
     measured.details |= against_floats(measured, logits, run.row_bytes, {name: others[name] for name in FLOATS})
     measured.remarks.append(float_summary(case, measured.details))
@@ -115,9 +113,9 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
     Raises AssertionError where ways disagree or logits differ from the host's.
     """
     packed = pack_features(model, work.batches, work.features, work.in_degree)
-    runs = {way: DeviceBatchedRun(model, packed, torch.device(place.name), way) for way in WAYS}
+    runs = {way: CopiedBatches(model, packed, torch.device(place.name), way) for way in WAYS}
     residents = {way: run.resident() for way, run in runs.items()}
-    logits = BatchedRun(model, packed, "gather").forward()[0]
+    logits = HostPass.over_batches(model, packed, "gather").forward()[0]
     check_same(case, {HOST: logits, **{way: _logits_of(resident) for way, resident in residents.items()},
                       **{f"{way}, with copies": run.forward()[0] for way, run in runs.items()}})
     copied = CopiedFloats(others[FP16])
@@ -132,7 +130,7 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
     return measured
 
 
-def _logits_of(resident: ResidentRun) -> np.ndarray:
+def _logits_of(resident: DevicePass) -> np.ndarray:
     resident.queue()
     return np.concatenate([logits.cpu().numpy() for logits, _ in resident.result()])
 

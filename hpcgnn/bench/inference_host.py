@@ -25,10 +25,9 @@ from hpcgnn.bench.peers.dgl_batches import DglBatches
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
-from hpcgnn.lowbit.inference.batches.packed import PackedBatches
-from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.batches import PackedBatches
 from hpcgnn.lowbit.inference.coded_rows import BitRows, code_rows
-from hpcgnn.lowbit.inference.graph_pass import GraphPass
+from hpcgnn.lowbit.inference.host_pass import HostPass, RankNeighborhood, pack_features
 from hpcgnn.lowbit.integer_model import IntegerModel
 
 FLOATS = {FP32: torch.float32, BF16: torch.bfloat16}
@@ -58,7 +57,7 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
                   place: Place) -> Measurement:
     """Time passes over the whole graph, and `others` (from `float_sides`)."""
     rows = bit_rows(work, model)
-    run = GraphPass(model, work.part, work.alone, rows)
+    run = HostPass(model, RankNeighborhood(work.part, work.alone), rows)
     contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}
     measured = place.measure("inference", case, work.amount, "s", contestants, [ROW_REMARK])
     row_bytes = rows.bits.nbytes + run.row_bytes
@@ -72,7 +71,7 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
     """Time passes over all batches in each of WAYS, and `others`. Raises AssertionError if logits differ."""
     packed = pack_features(model, work.batches, work.features, work.in_degree)
     load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
-    runs = {way: BatchedRun(model, packed, way) for way in WAYS}
+    runs = {way: HostPass.over_batches(model, packed, way) for way in WAYS}
     # Contestants that read the same rows don't follow each other: the second would find them in the caches.
     sides = {OURS: runs["auto"], FP32: others[FP32], "tiles": runs["tiles"], BF16: others[BF16],
              "gather": runs["gather"], **others}

@@ -15,8 +15,7 @@ from hpcgnn.bench.stand_in import StandInComm
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.lowbit.inference.batches.cut import Batches, cut_batches
-from hpcgnn.lowbit.inference.batches.packed import PackedBatches
+from hpcgnn.lowbit.inference.batches import Batches, PackedBatches, cut_batches
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.partition import Partition

@@ -160,7 +160,7 @@ def store_packages(run, folder: Path) -> None:
 
 def run_in_batches(run, cut, aggregation: str = "auto"):
     """Collective: the DealtRun that answers like an IntegerRun, in batches of a ClusterCut."""
-    from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
+    from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
     from hpcgnn.run.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()

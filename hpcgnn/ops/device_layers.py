@@ -252,6 +252,14 @@ class DeviceLayers:
         self._made = [rows.words, *tables, self._logits, self._hidden]      # memory that all passes share
 
     @property
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
     def dims(self) -> list[int]:
         return [one.dim for one in self._layers]
 

@@ -99,7 +99,7 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
     """Collective: remove the edges that inference in batches cuts, and the halo rows that no edge reads any more.
 
-    The clusters are those of `hpcgnn.lowbit.inference.batches.cut.cut_batches`. A batch has `batch_size` of them;
+    The clusters are those of `hpcgnn.lowbit.inference.batches.cut_batches`. A batch has `batch_size` of them;
     `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches; all its
     rows are marginal. Inner rows keep their order.
 

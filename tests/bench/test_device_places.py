@@ -18,7 +18,7 @@ from hpcgnn.bench.graphs import draw_power_law
 from hpcgnn.bench.kernels import KernelBenchmark
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import KernelError
-from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches import Batches
 from hpcgnn.ops import dispatch
 from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend

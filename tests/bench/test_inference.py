@@ -16,7 +16,7 @@ from hpcgnn.__main__ import main
 from hpcgnn.bench.float_networks import FloatBatches, float_stack, integer_model, random_stack
 from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
-from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.host_pass import HostPass, pack_features
 from hpcgnn.lowbit.inference.model_file import write_model
 from hpcgnn.shards.fingerprint import Fingerprint
 
@@ -57,7 +57,7 @@ def test_the_integer_model_is_the_float_network_at_eight_bits(kind):
     expected = FloatBatches(stack, batches, rows).forward(seen)
     for bits in (2, 4, 8):
         model = integer_model(stack, bits, seen, "made")
-        logits, _ = BatchedRun(model, pack_features(model, batches, rows, in_degree), "gather").forward()
+        logits, _ = HostPass.over_batches(model, pack_features(model, batches, rows, in_degree), "gather").forward()
         errors.append(np.abs(logits - expected).mean() / np.abs(expected).mean())
     assert errors[2] < 0.05 and errors[2] < errors[1] < errors[0]
 

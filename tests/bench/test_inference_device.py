@@ -19,9 +19,8 @@ from hpcgnn.bench.inference import InferenceBenchmark
 from hpcgnn.bench.inference_device import FLOATS, FP16_COPIED, NO_INT8, OURS_COPIED, CopiedFloats
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.timing import OURS, Effort
-from hpcgnn.lowbit.inference.batches import run
-from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, ResidentRun
-from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference import host_pass
+from hpcgnn.lowbit.inference.device_pass import CopiedBatches, DevicePass
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 
@@ -43,7 +42,7 @@ class StandInPlace(DevicePlace):
 def place(monkeypatch):
     """A DevicePlace on a GPU, or one whose kernels are emulated, one pass at a time."""
     # Few batches go layer by layer on the host, through torch, whose tensors of the CPU are taken for a device's here.
-    monkeypatch.setattr(run, "LEAST_BATCHES", 1)
+    monkeypatch.setattr(host_pass, "LEAST_BATCHES", 1)
     monkeypatch.setattr(inference_work, "PASSES", 1)
     monkeypatch.setattr(inference, "HIDDEN", dict.fromkeys(KINDS, 8))
     if HAS_GPU:
@@ -110,7 +109,7 @@ def way_that_is_wrong(monkeypatch, way, name):
     """Have the passes of one way, resident or with copies, change a bit."""
     made = {True: [], False: []}
 
-    class Run(DeviceBatchedRun):
+    class Run(CopiedBatches):
         def __init__(self, model, packed, device, aggregation):
             super().__init__(model, packed, device, aggregation)
             made[aggregation == way].append(self)
@@ -120,7 +119,7 @@ def way_that_is_wrong(monkeypatch, way, name):
             made[self in made[True]].append(resident)
             return resident
 
-    owner = {"forward": Run, "result": ResidentRun}[name]
+    owner = {"forward": Run, "result": DevicePass}[name]
     correct = getattr(owner, name)
 
     def answer(self):
@@ -130,7 +129,7 @@ def way_that_is_wrong(monkeypatch, way, name):
         return changed(*found) if name == "forward" else [changed(*found[0]), *found[1:]]
 
     monkeypatch.setattr(owner, name, answer)
-    monkeypatch.setattr(inference_device, "DeviceBatchedRun", Run)
+    monkeypatch.setattr(inference_device, "CopiedBatches", Run)
 
 
 @pytest.mark.parametrize("way, name, words", [
@@ -144,8 +143,8 @@ def test_a_way_that_has_other_bits_is_an_error(place, archive, monkeypatch, way,
 
 
 def test_a_whole_graph_that_has_other_bits_is_an_error(place, archive, monkeypatch):
-    correct = DeviceGraphPass.result
-    monkeypatch.setattr(DeviceGraphPass, "result", lambda one: changed(*correct(one)))
+    correct = DevicePass.result
+    monkeypatch.setattr(DevicePass, "result", lambda one: [changed(*found) for found in correct(one)])
     with pytest.raises(AssertionError, match="whole, 4 bits: hpcgnn and the host disagree"):
         next(benchmark(place, archive, num_clusters=0, peers=()).measure())
 

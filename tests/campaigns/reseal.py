@@ -33,7 +33,7 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
 # What commands import when they are called; a forked rank must find it there.
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
            "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.lowbit.inference.predictions",
-           "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.batches.distribution",
+           "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.dealt",
            "hpcgnn.lowbit.inference.model_file", "hpcgnn.lowbit.inference.activations", "hpcgnn.cli.inspect")
 
 

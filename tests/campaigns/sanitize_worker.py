@@ -19,10 +19,9 @@ from integer_models import some_model
 from hpcgnn._ext import combination_sparse
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.lowbit.inference.batches.cut import Batches
-from hpcgnn.lowbit.inference.batches.run import BatchNeighborhood, pack_features
+from hpcgnn.lowbit.inference.batches import Batches
 from hpcgnn.lowbit.inference.coded_rows import CodedRows
-from hpcgnn.lowbit.inference.forward import forward_codes
+from hpcgnn.lowbit.inference.host_pass import BatchNeighborhood, forward_codes, pack_features
 from hpcgnn.lowbit.package import PackagedRows, PackageFormat, encode
 from hpcgnn.ops import aggregation, bit_gemm, integer_rows, maximum, quantization, tiles
 from hpcgnn.ops.counter import FORWARD, CounterKey
@@ -88,7 +87,7 @@ def hidden_packages(rng: np.random.Generator) -> PackagedRows:
     packed = pack_features(model, batches, rng.normal(size=(num_rows, dim)).astype(np.float32), degree)
     coded = CodedRows.empty(model.convolutions[0].rows, degree, dim)
     coded.codes[...] = packed.codes()
-    forward_codes(model, coded, degree, BatchNeighborhood(packed, "gather"), lambda rows: seen.append(rows.packages()))
+    forward_codes(model, coded, BatchNeighborhood(packed, "gather"), lambda rows: seen.append(rows.packages()))
     return seen[int(rng.integers(1, 3))]
 
 

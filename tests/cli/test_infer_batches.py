@@ -43,7 +43,7 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
 
 def alone(dataset, folder, kind):
     """Logits of one rank, computed by every rank for itself."""
-    from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
+    from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
     from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info

@@ -26,12 +26,11 @@ from integer_models import some_model
 from training_setup import easy_graph
 
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.lowbit.inference.batches.cut import cut_batches
-from hpcgnn.lowbit.inference.batches.run import pack_features
+from hpcgnn.lowbit.inference.batches import cut_batches
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import code_rows
-from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun
-from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
+from hpcgnn.lowbit.inference.device_pass import CopiedBatches, DevicePass
+from hpcgnn.lowbit.inference.host_pass import pack_features
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.counter import FORWARD, CounterKey
@@ -140,10 +139,10 @@ def _pass(kind: str, is_in_batches: bool) -> Callable[[], None]:
         batches = cut_batches(dataset.indptr, dataset.indices, 16, 4)
         packed = pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32),
                                dataset.in_degree()[batches.node_id])
-        return DeviceBatchedRun(model, packed, CPU).forward
+        return CopiedBatches(model, packed, CPU).forward
     part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), 0, 1)
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
-    return DeviceGraphPass(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, CPU).forward
+    return DevicePass.over_graph(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, CPU).forward
 
 
 # Of each a function that prepares a case, and returns what is counted.

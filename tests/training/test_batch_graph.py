@@ -13,8 +13,8 @@ from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.lowbit.inference.batches.cut import cut_batches
-from hpcgnn.lowbit.inference.batches.distribution import DealtBatches
+from hpcgnn.lowbit.inference.batches import cut_batches
+from hpcgnn.lowbit.inference.dealt import DealtBatches
 from hpcgnn.lowbit.training.quantizer import count_in_degrees
 from hpcgnn.partition.build import build_partition
 from hpcgnn.training.batch_graph import within_batches

@@ -15,7 +15,7 @@ from torch import nn
 
 from hpcgnn.bench.peers.dgl_import import import_dgl
 from hpcgnn.bench.peers.torch_batches import normalized
-from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches import Batches
 
 if TYPE_CHECKING:
     from hpcgnn.bench.float_networks import FloatConvolution

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpcgnn.graph.reductions import degree_factor
-from hpcgnn.lowbit.inference.batches.cut import Batches
+from hpcgnn.lowbit.inference.batches import Batches
 
 if TYPE_CHECKING:
     from hpcgnn.bench.float_networks import FloatConvolution

@@ -6,13 +6,13 @@ Floats, packages and sums become codes here. Example: rows of in-degree 3 have s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from hpcgnn.lowbit.inference.neighborhood import row_blocks
 from hpcgnn.lowbit.integer_model import ColumnScale, IntegerMap, RowScale
 from hpcgnn.lowbit.package import PackagedRows, PackageFormat, encode
 from hpcgnn.lowbit.package_features import combine_packages
@@ -22,6 +22,7 @@ from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
 from hpcgnn.ops.row_codes import RowBits
 
 ONE = np.ones(1, np.float32)
+BLOCK_ELEMENTS = 1 << 20     # of int32 that are in memory at a time
 
 
 class LayerRows(Protocol):
@@ -111,6 +112,12 @@ class PackedCodes:
 
     def packages(self) -> PackagedRows:
         return self.packed
+
+
+def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:
+    step = max(1, BLOCK_ELEMENTS // max(1, dim))
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:

@@ -1,8 +1,7 @@
 """IntegerRun: an integer model on the shards of all ranks, with its answers, scores, seconds and bytes.
 
-`open` turns a rank's input rows into the first convolution's codes; floats are not kept. A pass
-runs on the device, through `GraphPass` for models that sum their neighbors, or through `forward_codes` for attention
-and packed input. All give the same bits.
+`open` turns a rank's input rows into the first convolution's codes; floats are not kept. A pass runs on the device or
+the host, with the same bits.
 """
 
 from __future__ import annotations
@@ -22,13 +21,10 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.lowbit.formats import StoredSize, sizes
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
-from hpcgnn.lowbit.inference.coded_rows import BitRows, LayerRows
-from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
-from hpcgnn.lowbit.inference.forward import forward_codes
-from hpcgnn.lowbit.inference.graph_pass import GraphPass, is_summed
+from hpcgnn.lowbit.inference.device_pass import DevicePass
+from hpcgnn.lowbit.inference.host_pass import Answer, HostPass, RankNeighborhood
 from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, StoredPart
 from hpcgnn.lowbit.inference.model_source import classes_of_model
-from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
@@ -39,8 +35,6 @@ from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.evaluate import as_trained
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
-
-Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) and embeddings (num_inner, hidden)
 
 
 def refuse_edge_weights(part: Partition) -> None:
@@ -101,35 +95,25 @@ class IntegerRun:
 
     def forward(self) -> Answer:
         """Collective: run one pass, from the first convolution's codes."""
-        return self._forward()
+        return self._pass.forward()
 
     def packed_layers(self) -> list[PackagedRows]:
         """Collective: pack what each convolution reads, in one more pass."""
         layers: list[PackagedRows] = []
-        self._forward(lambda coded: layers.append(coded.packages()))
+        self._host_pass(keeps_codes=True).forward(lambda coded: layers.append(coded.packages()))
         return layers
 
-    def _forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
-        if self._device_pass is not None and observe is None:
-            return self._device_pass.forward()
-        coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
-        if isinstance(coded, BitRows) and is_summed(self.model):
-            graph_pass = self._graph_pass if observe is None else GraphPass(
-                self.model, self.part, self.exchange, coded, keeps_codes=True)
-            return graph_pass.forward(observe)
-        return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
-
     @cached_property
-    def _graph_pass(self) -> GraphPass:
-        return GraphPass(self.model, self.part, self.exchange, self.rows.coded(None, None))
-
-    @cached_property
-    def _device_pass(self) -> DeviceGraphPass | None:
-        """Collective, the first time: the model and the rows on the device; None on the host."""
+    def _pass(self) -> HostPass | DevicePass:
+        """Collective, the first time: the model and the rows, on the device or the host."""
         if self.device is None:
-            return None
-        return together(self.comm, lambda: DeviceGraphPass(
+            return self._host_pass()
+        return together(self.comm, lambda: DevicePass.over_graph(
             self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
+
+    def _host_pass(self, keeps_codes: bool = False) -> HostPass:
+        coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
+        return HostPass(self.model, RankNeighborhood(self.part, self.exchange), coded, keeps_codes)
 
     def row_steps(self) -> list[np.ndarray]:
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
@@ -142,9 +126,8 @@ class IntegerRun:
 
     def memory(self, is_in_batches: bool = False) -> RowBytes:
         """Collective: return the bytes of rows of all ranks; passes in batches keep theirs elsewhere."""
-        is_on_host = self.device is None and not is_in_batches
-        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and is_on_host
-        between = self._graph_pass.row_bytes if is_counted else 0
+        is_counted = self.device is None and not is_in_batches and self._pass.is_compiled
+        between = self._pass.row_bytes if is_counted else 0
         total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
         return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.lowbit.inference.batches import costs as batch_costs
-from hpcgnn.lowbit.inference.batches.costs import (
+from hpcgnn.lowbit.inference import tile_costs as batch_costs
+from hpcgnn.lowbit.inference.tile_costs import (
     FITTED_DIMS,
     AggregationCosts,
     BatchShapes,

@@ -13,13 +13,12 @@ from mpi4py import MPI
 from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
-from hpcgnn.lowbit.inference.batches import run as batched_run
-from hpcgnn.lowbit.inference.batches.costs import AggregationCosts
-from hpcgnn.lowbit.inference.batches.cut import cut_batches
-from hpcgnn.lowbit.inference.batches.distribution import DealtBatches, DealtRun
-from hpcgnn.lowbit.inference.batches.packed import ALIGNMENT, HEADER, PackedBatches
-from hpcgnn.lowbit.inference.batches.run import BatchedRun, BatchNeighborhood, pack_features
+from hpcgnn.lowbit.inference import host_pass
+from hpcgnn.lowbit.inference.batches import ALIGNMENT, HEADER, PackedBatches, cut_batches
 from hpcgnn.lowbit.inference.coded_rows import code_rows
+from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
+from hpcgnn.lowbit.inference.host_pass import BatchNeighborhood, HostPass, pack_features
+from hpcgnn.lowbit.inference.tile_costs import AggregationCosts
 from hpcgnn.partition.build import build_partition
 
 KINDS = ("gcn", "sage", "gin")
@@ -97,10 +96,10 @@ def test_no_clusters_and_no_batches_are_refused(num_clusters, batch_size):
 def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, is_by_batch, byte_level,
                                                                     monkeypatch):
     """The oracle computes the block-diagonal graph, with its own in-degrees in the reductions."""
-    monkeypatch.setattr(batched_run, "LEAST_BATCHES", 1 if is_by_batch else 1000)
+    monkeypatch.setattr(host_pass, "LEAST_BATCHES", 1 if is_by_batch else 1000)
     model = some_model(kind, num_layers=num_layers, has_norm=has_norm)
     dataset, packed = packed_graph(model)
-    found = {way: BatchedRun(model, packed, way, BY_SIZE) for way in ("tiles", "gather", "auto")}
+    found = {way: HostPass.over_batches(model, packed, way, BY_SIZE) for way in ("tiles", "gather", "auto")}
     logits = {way: run.forward() for way, run in found.items()}
     batches = packed.batches
     expected = oracle(model, dataset.features[batches.node_id].astype(np.float32), batches, packed.in_degree)
@@ -126,8 +125,8 @@ def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hid
     packed = pack_features(model, batches, rows, dataset.in_degree()[batches.node_id])
     found = []
     for least in (1, 1000):
-        monkeypatch.setattr(batched_run, "LEAST_BATCHES", least)
-        found += [BatchedRun(model, packed, way, BY_SIZE).forward() for way in ("gather", "tiles", "auto")]
+        monkeypatch.setattr(host_pass, "LEAST_BATCHES", least)
+        found += [HostPass.over_batches(model, packed, way, BY_SIZE).forward() for way in ("gather", "tiles", "auto")]
     for logits, embeddings in found:
         assert logits.tobytes() == found[0][0].tobytes() and embeddings.tobytes() == found[0][1].tobytes()
     assert logits.shape == (240, num_classes) and (hidden == 1 or len(np.unique(logits)) > 10)
@@ -136,7 +135,7 @@ def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hid
 def test_jumped_tiles_are_those_without_an_entry():
     model = some_model("gcn", num_layers=2)
     _, packed = packed_graph(model, 16, 16)
-    run = BatchedRun(model, packed, "tiles")
+    run = HostPass.over_batches(model, packed, "tiles")
     run.forward()
     matrix = matrix_of(packed.batches).toarray()
     matrix = np.pad(matrix, [(0, -len(matrix) % 8), (0, -len(matrix) % 128)])
@@ -176,20 +175,20 @@ def convolve_first(convolution, codes, step, batches):
 def test_a_batch_alone_gives_what_it_gives_among_others():
     model = some_model("gcn", num_layers=3)
     _, packed = packed_graph(model)
-    logits, _ = BatchedRun(model, packed, "auto", BY_SIZE).forward()
+    logits, _ = HostPass.over_batches(model, packed, "auto", BY_SIZE).forward()
     order = np.random.default_rng(0).permutation(packed.batches.num_batches)
     rows = packed.batches.row_begin
     for places in (order, order[:1]):
         some = packed.batches.chosen(places)
         where = np.concatenate([np.arange(rows[b], rows[b + 1]) for b in places])
         again = PackedBatches.pack(some, packed.codes()[where], packed.in_degree[where], packed.features.bit_width)
-        assert BatchedRun(model, again, "auto", BY_SIZE).forward()[0].tobytes() == logits[where].tobytes()
+        assert HostPass.over_batches(model, again, "auto", BY_SIZE).forward()[0].tobytes() == logits[where].tobytes()
 
 
 def test_attention_runs_in_batches_too():
     model = some_model("gat", num_layers=2)
     _, packed = packed_graph(model)
-    found = [BatchedRun(model, packed, way).forward()[0] for way in ("tiles", "gather")]
+    found = [HostPass.over_batches(model, packed, way).forward()[0] for way in ("tiles", "gather")]
     assert found[0].tobytes() == found[1].tobytes() and np.isfinite(found[0]).all()
 
 
@@ -286,7 +285,7 @@ def test_any_number_of_ranks_and_any_partition_give_the_same_bits(kind):
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     model = some_model(kind, num_layers=3, has_norm=True)
     _, packed = packed_graph(model)
-    logits, embeddings = BatchedRun(model, packed, "gather").forward()
+    logits, embeddings = HostPass.over_batches(model, packed, "gather").forward()
     row_of = np.argsort(packed.batches.node_id)
     part = build_partition(dataset, random_owner(dataset, comm.size), comm.rank, comm.size)
     run = dealt_run(comm, part, model, 16, 3)
@@ -332,12 +331,12 @@ def test_another_word_for_aggregation_fails_on_all_ranks():
 
 @pytest.mark.parametrize("least", [1, 1000])
 def test_values_that_are_no_number_are_refused(least, monkeypatch):
-    monkeypatch.setattr(batched_run, "LEAST_BATCHES", least)
+    monkeypatch.setattr(host_pass, "LEAST_BATCHES", least)
     model = some_model("gcn")
     model.convolutions[0].bias[3] = np.nan
     _, packed = packed_graph(model)
     with pytest.raises(KernelError, match="NaN"):
-        BatchedRun(model, packed, "gather").forward()
+        HostPass.over_batches(model, packed, "gather").forward()
 
 
 @pytest.mark.parallel([1, 2])

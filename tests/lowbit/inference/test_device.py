@@ -18,15 +18,11 @@ from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.lowbit.inference.batches.cut import cut_batches, runs_of_batches
-from hpcgnn.lowbit.inference.batches.packed import PackedBatches
-from hpcgnn.lowbit.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.lowbit.inference.batches import PackedBatches, cut_batches, runs_of_batches
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import code_rows
-from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun, tiles_are_faster
-from hpcgnn.lowbit.inference.device.graph import DeviceGraphPass
-from hpcgnn.lowbit.inference.forward import forward_codes
-from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
+from hpcgnn.lowbit.inference.device_pass import CopiedBatches, DevicePass, tiles_are_faster
+from hpcgnn.lowbit.inference.host_pass import HostPass, RankNeighborhood, forward_codes, pack_features
 from hpcgnn.ops import device_layers
 from hpcgnn.ops import device_layers as device_rows
 from hpcgnn.ops.cuda import device_layers as device_kernels
@@ -66,11 +62,11 @@ def passes_of(model, dataset, owner, comm=MPI.COMM_SELF, order=0):
     part = build_partition(dataset, owner, comm.rank, comm.size)
     degree = part.in_degree[:part.num_inner]
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
-    expected = forward_codes(model, coded, degree, RankNeighborhood(part, CodeExchange(comm, ExchangePlan.build(part))))
+    expected = forward_codes(model, coded, RankNeighborhood(part, CodeExchange(comm, ExchangePlan.build(part))))
     with some_device(order) as (device, streams):
         watched = comm if streams is None else WatchedComm(comm, streams)
         exchange = CodeExchange(watched, ExchangePlan.build(part))
-        graph_pass = DeviceGraphPass(model, part, exchange, coded, device)
+        graph_pass = DevicePass.over_graph(model, part, exchange, coded, device)
         found = graph_pass.forward()
         assert_same(graph_pass.forward(), found)      # nothing of a pass is left for the next
     return part, expected, found, exchange
@@ -135,9 +131,9 @@ def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, o
         packed[kind] = model, packed_graph(model, 4, 2)
     monkeypatch.setattr(device_kernels, "checked_form", lambda asked, device, is_small: form)
     for model, batches in packed.values():
-        expected = BatchedRun(model, batches, "gather").forward()
+        expected = HostPass.over_batches(model, batches, "gather").forward()
         with some_device(order) as (device, _):
-            assert_same(DeviceBatchedRun(model, batches, device, "tiles").forward(), expected)
+            assert_same(CopiedBatches(model, batches, device, "tiles").forward(), expected)
     model = packed["gin"][0]
     _, expected, found, _ = passes_of(model, dataset, np.zeros(90, np.int32), order=order)
     assert_same(found, expected)
@@ -152,7 +148,7 @@ def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num
     dataset = easy_graph(spec=SMALL.replace("features=40", f"features={num_features}"))
     model = some_model("sage", num_features=num_features, hidden=hidden, num_layers=2, mapped_bits=5, bits=bits)
     packed = packed_graph(model, 4, 2, num_features)
-    answered = BatchedRun(model, packed, "gather").forward()
+    answered = HostPass.over_batches(model, packed, "gather").forward()
     divided = []
 
     def shares(num_rows, num_groups, num_steps, form, num_processors, least_rows=1):
@@ -165,7 +161,7 @@ def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num
     assert_same(found, expected)
     assert max(divided) == num_shares
     with some_device() as (device, _):
-        assert_same(DeviceBatchedRun(model, packed, device, "tiles").forward(), answered)
+        assert_same(CopiedBatches(model, packed, device, "tiles").forward(), answered)
 
 
 def test_chunks_cover_the_entries_of_long_rows_once():
@@ -189,9 +185,9 @@ def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kind
     for kind in kinds:
         model = some_model(kind, num_features=40, hidden=hidden, num_layers=3, has_norm=True, mapped_bits=mapped_bits)
         packed = packed_graph(model, 6, 2)
-        expected = BatchedRun(model, packed, "gather").forward()
+        expected = HostPass.over_batches(model, packed, "gather").forward()
         with some_device() as (device, streams):
-            run = DeviceBatchedRun(model, packed, device, aggregation, group_rows=50)
+            run = CopiedBatches(model, packed, device, aggregation, group_rows=50)
             assert_same(run.forward(), expected)
             assert_same(run.forward(), expected)
         is_worth_it = tiles_are_faster(len(packed.batches.indices), len(packed.tiles.column), mapped_bits)
@@ -215,7 +211,7 @@ def test_auto_takes_what_is_said_to_be_faster(mapped_bits, takes_tiles):
     packed = packed_graph(model, 10, 1)
     assert 2 * 3 <= len(packed.batches.indices) / len(packed.tiles.column) < 8 * 3
     with some_device() as (device, _):
-        run = DeviceBatchedRun(model, packed, device, "auto")
+        run = CopiedBatches(model, packed, device, "auto")
         run.forward()
     assert (run.counts.by_tiles > 0, run.counts.by_gather > 0) == (takes_tiles, not takes_tiles)
 
@@ -224,9 +220,9 @@ def test_auto_takes_what_is_said_to_be_faster(mapped_bits, takes_tiles):
 def test_resident_batches_have_the_hosts_bits_and_nothing_crosses(kind, aggregation):
     model = some_model(kind, num_features=40, hidden=10, num_layers=3, has_norm=True)
     packed = packed_graph(model, 6, 2)
-    expected = BatchedRun(model, packed, "gather").forward()
+    expected = HostPass.over_batches(model, packed, "gather").forward()
     with some_device() as (device, streams):
-        run = DeviceBatchedRun(model, packed, device, aggregation, group_rows=50)
+        run = CopiedBatches(model, packed, device, aggregation, group_rows=50)
         resident = run.resident()
         row_bytes = []
         for _ in range(2):
@@ -249,7 +245,7 @@ def test_what_crosses_is_little_more_than_bits_of_features_and_tiles():
     packed = pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32),
                            dataset.in_degree()[batches.node_id])
     with some_device() as (device, _):
-        run = DeviceBatchedRun(model, packed, device, "tiles")
+        run = CopiedBatches(model, packed, device, "tiles")
         assert len(run.group_bytes) == 1
         bits = 2 * 512 * 300 // 8                       # lines of 400 codes are padded to 512
         tiles = 132 * len(packed.tiles.column)          # 128 bytes of bits and a column
@@ -269,14 +265,14 @@ def test_batches_without_a_row_answer_nothing():
         np.empty(0, int))
     packed = PackedBatches.pack(batches, np.empty((0, 40), np.int8), np.empty(0, np.int64), 8)
     with some_device() as (device, _):
-        logits, hidden = DeviceBatchedRun(model, packed, device).forward()
+        logits, hidden = CopiedBatches(model, packed, device).forward()
     assert logits.shape == (0, 4) and hidden.shape == (0, 10)
 
 
 def test_tiles_are_refused_for_attention():
     model = some_model("gat", num_features=40)
     with some_device() as (device, _), pytest.raises(ConfigError, match="attention weighs neighbors one by one"):
-        DeviceBatchedRun(model, packed_graph(model, 6, 2), device, "tiles")
+        CopiedBatches(model, packed_graph(model, 6, 2), device, "tiles")
 
 
 def test_a_value_that_is_nan_is_refused():
@@ -286,7 +282,8 @@ def test_a_value_that_is_nan_is_refused():
     part = build_partition(dataset, np.zeros(90, np.int32), 0, 1)
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
     with some_device() as (device, _):
-        graph_pass = DeviceGraphPass(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)
+        exchange = CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part))
+        graph_pass = DevicePass.over_graph(model, part, exchange, coded, device)
         with pytest.raises(KernelError, match="rows hold NaN"):
             graph_pass.forward()
 
@@ -297,4 +294,4 @@ def test_layers_wider_than_a_blocks_memory_are_refused():
     part = build_partition(dataset, np.zeros(90, np.int32), 0, 1)
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
     with some_device() as (device, _), pytest.raises(KernelError, match="at most 4096 columns"):
-        DeviceGraphPass(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)
+        DevicePass.over_graph(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)

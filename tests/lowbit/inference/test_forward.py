@@ -12,9 +12,7 @@ from training_setup import arcs_where, easy_graph, random_owner, two_islands
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import BitRows, code_rows
-from hpcgnn.lowbit.inference.forward import forward_codes
-from hpcgnn.lowbit.inference.graph_pass import GraphPass, is_summed
-from hpcgnn.lowbit.inference.neighborhood import RankNeighborhood
+from hpcgnn.lowbit.inference.host_pass import HostPass, RankNeighborhood, forward_codes, is_summed
 from hpcgnn.partition.build import build_partition
 
 SUMMED = ("gcn", "sage", "gin")
@@ -30,16 +28,16 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
     degree = part.in_degree[:part.num_inner]
     seen = []
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
-    logits, embeddings = forward_codes(model, coded, degree, RankNeighborhood(part, exchange),
+    logits, embeddings = forward_codes(model, coded, RankNeighborhood(part, exchange),
                                        lambda rows: seen.append(rows.codes))
     if is_summed(model):
         bits = BitRows.of(coded, model.convolutions[0].rows, degree)
         again, its_exchange = [], CodeExchange(comm, ExchangePlan.build(part))
-        graph_pass = GraphPass(model, part, its_exchange, bits, keeps_codes=True)
+        graph_pass = HostPass(model, RankNeighborhood(part, its_exchange), bits, keeps_codes=True)
         answers = graph_pass.forward(lambda rows: again.append((rows.coded() if not again else rows).codes))
         for found, expected in zip((*answers, *again), (logits, embeddings, *seen), strict=True):
             assert (found.tobytes(), found.dtype, found.shape) == (expected.tobytes(), expected.dtype, expected.shape)
-        fewer = GraphPass(model, part, its_exchange, bits)
+        fewer = HostPass(model, RankNeighborhood(part, its_exchange), bits)
         assert fewer.forward()[0].tobytes() == logits.tobytes() and fewer.row_bytes <= graph_pass.row_bytes
         assert its_exchange.sent_bytes == 2 * exchange.sent_bytes
     return part, logits, embeddings, seen, exchange

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.lowbit.inference.batches.cut import Batches, cut_batches
-from hpcgnn.lowbit.inference.batches.packed import PackedBatches
-from hpcgnn.lowbit.inference.batches.run import AggregationCounts, BatchedRun
-from hpcgnn.lowbit.inference.device.batches import DeviceBatchedRun
+from hpcgnn.lowbit.inference.batches import Batches, PackedBatches, cut_batches
+from hpcgnn.lowbit.inference.device_pass import CopiedBatches
+from hpcgnn.lowbit.inference.host_pass import AggregationCounts, HostPass
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
@@ -84,8 +83,8 @@ class DealtRun:
         codes, degrees = dealt.to_batches(codes), dealt.to_batches(in_degree.astype(np.int64))
         bit_width = int(model.convolutions[0].rows.bit_width.max())
         packed = PackedBatches.pack(dealt.batches, codes, degrees, bit_width)
-        self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation) if device is None
-                             else DeviceBatchedRun(model, packed, device, aggregation))
+        self._run = together(dealt.comm, lambda: HostPass.over_batches(model, packed, aggregation) if device is None
+                             else CopiedBatches(model, packed, device, aggregation))
         self._totals = BatchTotals(dealt.batches.num_batches, len(dealt.batches.indices), dealt.num_arcs, packed.nbytes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:

@@ -1,26 +1,29 @@
-"""DeviceBatchedRun: an integer model on packed batches, copied to a device group by group.
+"""DevicePass: an integer model on a device, over the rows of one rank's graph or over packed batches.
 
-A group is as many batches as fit a budget of rows. It is one buffer in pinned memory, crosses in one copy while the
-group before is computed, and takes one launch per step of a layer (QGTC, Section 4.6).
+Rows, edges and weights stay on the device, with the bits of `hpcgnn.lowbit.inference.host_pass`. Packed codes of
+boundary rows cross to pinned memory and on to other ranks (`FieldExchange`), while the device sums central rows.
+
+`CopiedBatches` need less of its memory. A group is as many batches as fit a budget of rows. It is one buffer in pinned
+memory, crosses in one copy while the group before is computed, and takes one launch per step of a layer (QGTC, Section
+4.6).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.reductions import degree_factor
-from hpcgnn.lowbit.inference.batches.cut import runs_of_batches
-from hpcgnn.lowbit.inference.batches.packed import ALIGNMENT, PackedBatches
-from hpcgnn.lowbit.inference.batches.run import AggregationCounts
-from hpcgnn.lowbit.inference.device.graph import host_rows
-from hpcgnn.lowbit.inference.graph_pass import is_summed, layers_of
-from hpcgnn.lowbit.inference.neighborhood import REDUCTIONS
+from hpcgnn.lowbit.inference.batches import ALIGNMENT, PackedBatches, runs_of_batches
+from hpcgnn.lowbit.inference.code_exchange import CodeExchange
+from hpcgnn.lowbit.inference.coded_rows import CodedRows
+from hpcgnn.lowbit.inference.host_pass import REDUCTIONS, AggregationCounts, Answer, is_summed, layers_of
 from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.ops.bit_gemm import padded
+from hpcgnn.ops.bit_gemm import pack_codes, padded
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
     DeviceLayers,
@@ -33,10 +36,152 @@ from hpcgnn.ops.device_layers import (
 )
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
+from hpcgnn.partition.partition import Partition
 
 GROUP_ROWS = 1 << 17      # rows per group: its layers take some hundreds of MB
 KEPT_GROUPS = 2
 LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by tiles are faster
+
+
+class DevicePass:
+    """Passes over groups of rows that stay on the device, as their results do; rows of a graph are one group."""
+
+    def __init__(self, groups: list[DeviceLayers], exchange: FieldExchange | None = None, num_central: int = 0):
+        self._groups, self._exchange, self._num_central = groups, exchange, num_central
+
+    @classmethod
+    def over_graph(cls, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
+                   device: torch.device) -> DevicePass:
+        """Raises KernelError for a layer, or a row of edges, that is too long for the kernels."""
+        in_degree = part.in_degree[:part.num_inner]
+        factors = [degree_factor(in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
+        nodes = DeviceNodes(_copied(in_degree.astype(np.int32), device),
+                            _copied(np.diff(part.indptr).astype(np.int32), device), copied_once(factors, device))
+        layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        planes = RowPlanes.of_lines(planes_of(rows).to(device), part.num_inner, rows.codes.shape[1],
+                                    rows.codes.dtype == np.int8)
+        group = DeviceLayers(layers, planes, nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
+        return cls([group], FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None,
+                   part.num_central)
+
+    def forward(self) -> Answer:
+        """Collective on a graph: logits and embeddings; KernelError for NaN."""
+        self.queue()
+        bounds = np.cumsum([0, *(group.num_rows for group in self._groups)]).tolist()
+        results = host_rows(bounds[-1], self._groups[0].result_dims, self._groups[0].device)
+        for group, (first, stop) in zip(self._groups, pairwise(bounds), strict=True):
+            group.copy_results(*(rows[first:stop] for rows in results))
+        return tuple(rows.numpy() for rows in results)
+
+    def queue(self) -> None:
+        """Collective on a graph: start a pass on the device; the host waits only for messages of other ranks."""
+        if self._exchange is None:
+            for group in self._groups:
+                group.queue()
+            return
+        [layers] = self._groups
+        layers.begin()
+        for number, (fields, dim) in enumerate(zip(layers.fields, layers.dims, strict=True)):
+            arrival = self._exchange.start(fields, dim)
+            layers.convolve(number, 0, self._num_central)
+            arrival.finish()
+            layers.convolve(number, self._num_central, layers.num_rows)
+            layers.end(number)
+
+    def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [group.result() for group in self._groups]
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(group.row_bytes for group in self._groups)
+
+
+def planes_of(rows: CodedRows) -> torch.Tensor:
+    """Return rows as planes of bits, (bit_width, padded rows, words) int32; signed codes get half the range added."""
+    offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
+    codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
+    return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
+
+
+def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
+    memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
+    return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
+                 for one, dim in zip(memory, dims, strict=True))
+
+
+def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
+    copies: list[tuple[np.ndarray, torch.Tensor]] = []
+    found: list[torch.Tensor | None] = []
+    for array in arrays:
+        copy = None if array is None else next((there for one, there in copies if np.array_equal(one, array)), None)
+        if array is not None and copy is None:
+            copy = _copied(array, device)
+            copies.append((array, copy))
+        found.append(copy)
+    return found
+
+
+def _copied(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+class FieldExchange:
+    """Exchanges of packed codes of one rank's rows, one at a time; `exchange` has plan, communicator and counters."""
+
+    def __init__(self, exchange: CodeExchange, num_inner: int, device: torch.device):
+        self._exchange, self._num_inner, self._streams = exchange, num_inner, streams_of(device)
+        lists = [rows.index for rows in exchange.boundary]
+        boundary = np.concatenate([np.empty(0, np.int32), *lists]).astype(np.int64)
+        self._boundary = torch.from_numpy(boundary).to(device)
+
+    def start(self, fields: torch.Tensor, dim: int) -> FieldArrival:
+        """Collective: copy the boundary rows, of `dim` codes, to pinned memory, after the device has computed them.
+
+        fields, (num_inner + num_halo, field_words) int32, get their halo rows when the exchange finishes.
+        """
+        streams, row_bytes = self._streams, 4 * fields.shape[1]
+        send = streams.pinned(len(self._boundary) * row_bytes)
+        receive = streams.pinned(self._exchange.num_halo * row_bytes)
+        # Also orders the later write of halo rows after all kernels that read their old values.
+        with streams.message.after_computing():
+            gathered = fields.index_select(0, self._boundary)
+        if send.numel():
+            streams.message.copy(send, gathered.view(torch.uint8).flatten())
+            streams.message.keep(gathered)
+        return FieldArrival(self, fields, dim, send, receive, streams.message.mark())
+
+    def finish(self, arrival: FieldArrival) -> None:
+        """Collective: see `FieldArrival.finish`."""
+        fields = arrival.fields
+        arrival.sent.synchronize()
+        sizes = [[len(rows) * 4 * fields.shape[1] for rows in lists]
+                 for lists in (self._exchange.boundary, self._exchange.halo)]
+        messages = [_cut(memory.numpy(), of_peers)
+                    for memory, of_peers in zip((arrival.send, arrival.receive), sizes, strict=True)]
+        self._exchange.transfer(*messages, arrival.dim).wait()
+        first, begin = self._num_inner, 0
+        for rows, num_bytes in zip(self._exchange.halo, sizes[1], strict=True):
+            if len(rows):      # a peer's rows are contiguous
+                place = fields[first + int(rows.index[0]):first + int(rows.index[-1]) + 1]
+                self._streams.message.copy(place.view(torch.uint8).flatten(), arrival.receive[begin:begin + num_bytes])
+            begin += num_bytes
+        self._streams.message.join()
+
+
+class FieldArrival:
+    def __init__(self, exchange: FieldExchange, fields: torch.Tensor, dim: int, send: torch.Tensor,
+                 receive: torch.Tensor, sent):
+        self._exchange, self.fields, self.dim = exchange, fields, dim
+        self.send, self.receive, self.sent = send, receive, sent
+
+    def finish(self) -> None:
+        """Collective: put the halo rows in place before anything that the device computes from here on."""
+        self._exchange.finish(self)
+
+
+def _cut(memory: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    bounds = np.cumsum([0, *sizes])
+    return [memory[first:end] for first, end in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +219,7 @@ def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
     return num_entries >= LEAST_ENTRIES * num_tiles * num_planes
 
 
-class DeviceBatchedRun:
+class CopiedBatches:
     """Passes of one model over the same batches; `copies` and `copied_bytes` crossed from pinned memory so far.
 
     Raises ConfigError for tiles if a model attends, and KernelError for a layer, or a row of edges, that is too long
@@ -104,7 +249,7 @@ class DeviceBatchedRun:
     def group_bytes(self) -> list[int]:
         return [one.memory.numel() for one in self._groups]
 
-    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self) -> Answer:
         self._count()
         memory = self._copy(0) if self._groups else None
         results = host_rows(self._packed.batches.num_rows, self._result_dims, self._device)
@@ -116,9 +261,9 @@ class DeviceBatchedRun:
             layers.forward(*(rows[group.first:group.stop] for rows in results))
         return tuple(rows.numpy() for rows in results)
 
-    def resident(self) -> ResidentRun:
-        return ResidentRun([self._layers_over(group, group.views(group.memory.to(self._device)))
-                            for group in self._groups])
+    def resident(self) -> DevicePass:
+        return DevicePass([self._layers_over(group, group.views(group.memory.to(self._device)))
+                           for group in self._groups])
 
     def _copy(self, number: int) -> torch.Tensor:
         streams, group = streams_of(self._device), self._groups[number]
@@ -190,21 +335,3 @@ class DeviceBatchedRun:
         self.counts.by_tiles += num_layers * tiles.num_batches
         self.counts.num_places += num_layers * places
         self.counts.num_jumped += num_layers * (places - int(tiles.num_tiles.sum()))
-
-
-class ResidentRun:
-    """Passes over groups of batches (DeviceLayers); the groups and their results stay on the device."""
-
-    def __init__(self, groups: list[DeviceLayers]):
-        self._groups = groups
-
-    def queue(self) -> None:
-        for layers in self._groups:
-            layers.queue()
-
-    def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [layers.result() for layers in self._groups]
-
-    @property
-    def row_bytes(self) -> int:
-        return sum(layers.row_bytes for layers in self._groups)
