@@ -63,7 +63,7 @@ LIBRARY_HOMES = {
                "results"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "lowbit.package_shards",
-             "lowbit.inference.model_file", "lowbit.inference.activations", "lowbit.inference.predictions",
+             "lowbit.inference.model_file", "lowbit.inference.predictions",
              "results.answer_file"),
     "ogb": ("data.ogb",),
     "kaminpar": ("partition",),

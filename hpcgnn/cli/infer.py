@@ -145,8 +145,8 @@ def store_packages(run, folder: Path) -> None:
     from rich.console import Console
 
     from hpcgnn.cli.packages import sizes_table
-    from hpcgnn.lowbit.inference.activations import write_activations
     from hpcgnn.lowbit.inference.run import format_sizes
+    from hpcgnn.lowbit.package_shards import write_activations
     from hpcgnn.run.launch import together
 
     packed = run.packed_layers()

@@ -12,8 +12,7 @@ from typing import Protocol
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.lowbit.bit_tensor import PACKINGS, BitTensor, of_codes, to_bit
-from hpcgnn.lowbit.scale import OFFSETS, step_of
+from hpcgnn.lowbit.bit_tensor import OFFSETS, PACKINGS, BitTensor, of_codes, step_of, to_bit
 from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling, multiply_bits
 
 

@@ -1,11 +1,14 @@
 """Feature rows as a group of an HDF5 file: codes as Adaptive-Package, and a scale per row.
 
-`PackageFeatures` is the format "package" of `hpcgnn.shards.feature_formats`; other files have such groups too.
+`PackageFeatures` is the format that `hpcgnn.shards.feature_formats` calls "package".
+
+The codes that each layer of an integer model reads are one sealed file per part: `part-RRRR.h5` has groups `layer-0`,
+`layer-1`, .. of packages, and dataset `node_id`, (num_rows,) int64, the global ids of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import h5py
@@ -19,10 +22,13 @@ from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.features import FeatureStorage, has_negative_features
 from hpcgnn.shards.folder import find_shard
 from hpcgnn.shards.reader import open_part
-from hpcgnn.shards.schema import PACKAGES, GraphInfo, Layout, check_layout, integer_of, part_file
-from hpcgnn.shards.sealed import AGAIN
+from hpcgnn.shards.schema import PACKAGES, GraphInfo, Layout, check_layout, holds, integer_of, part_file
+from hpcgnn.shards.sealed import AGAIN, open_sealed, write_sealed
 from hpcgnn.shards.structure import is_finite
 
+KIND, VERSION = "activations", 2
+ADVICE = "run hpcgnn infer --packages again"
+Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, and a scale a row
 SCALARS = ("num_rows", "dim", "num_bits", "num_position_bits", "interval")
 ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")
 ATTRIBUTES = (*SCALARS, "lengths", "is_signed")
@@ -129,3 +135,40 @@ def _layout(num_rows: int, num_bits: int, num_position_bits: int, interval: int,
     return {"stream": (np.uint8, (-(-num_bits // 8),)), "positions": (np.uint8, (-(-num_position_bits // 8),)),
             "index_bit": (np.int64, entries), "index_values": (np.int32, entries),
             "index_position": (np.int64, entries), "scale": (np.float32, (num_rows,))}
+
+
+def activation_path(folder: Path, part: int) -> Path:
+    return folder / f"part-{part:04d}.h5"
+
+
+def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Layers) -> None:
+    """Write one part: node_id, (num_rows,) int64, and per layer packages with scales; ShardError on a full disk."""
+    def fill(file: h5py.File) -> None:
+        file["node_id"] = node_id
+        for number, (packed, scale) in enumerate(layers):
+            write_packages(file.create_group(f"layer-{number}"), packed, scale)
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ShardError(f"{folder} can't be made: {error.strerror}; choose another folder") from error
+    write_sealed(activation_path(folder, part), KIND, VERSION, fill)
+
+
+def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackagedRows, np.ndarray]]]:
+    """Read the rows' global ids, and packages and scales by layer; ShardError for a missing or damaged file."""
+    path = activation_path(folder, part)
+    with open_sealed(path, KIND, VERSION, advice=ADVICE) as file:
+        if not holds(file, "node_id"):
+            raise ShardError(f"{path} has no node_id; {ADVICE}")
+        check_layout(file, path, {"node_id": (np.int64, (file["node_id"].size,))}, ADVICE)
+        node_id = file["node_id"][()]
+        names = [f"layer-{number}" for number in range(len(file) - 1)]
+        for name in names:
+            if not holds(file, name):
+                raise ShardError(f"{path} has no {name}; {ADVICE}")
+        layers = [read_packages_of(file[name], name, path, ADVICE) for name in names]
+    for name, (packed, _) in zip(names, layers, strict=True):
+        if packed.num_rows != len(node_id):
+            raise ShardError(f"{path} has {packed.num_rows} rows of {name} and {len(node_id)} ids; {ADVICE}")
+    return node_id, layers

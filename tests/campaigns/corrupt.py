@@ -127,7 +127,7 @@ def read_prediction_file(path: Path) -> Any:
 
 
 def read_activation_file(path: Path) -> Any:
-    from hpcgnn.lowbit.inference.activations import read_activations
+    from hpcgnn.lowbit.package_shards import read_activations
     return read_activations(path.parent, int(path.stem.rpartition("-")[2]))
 
 

@@ -34,7 +34,7 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
            "hpcgnn.training.trainer", "hpcgnn.lowbit.inference.model_source", "hpcgnn.lowbit.inference.predictions",
            "hpcgnn.lowbit.inference.run", "hpcgnn.lowbit.inference.dealt",
-           "hpcgnn.lowbit.inference.model_file", "hpcgnn.lowbit.inference.activations", "hpcgnn.cli.inspect")
+           "hpcgnn.lowbit.inference.model_file", "hpcgnn.lowbit.package_shards", "hpcgnn.cli.inspect")
 
 
 def read_corpus() -> list[Mutation]:
@@ -180,8 +180,8 @@ def rank_body(rank: int, mutation: Mutation, arguments: list[str], work: Path) -
 def read_alone(mutation: Mutation, case: Path, rank: int) -> int:
     """Predictions and packages, which both ranks read and rank 0 speaks of."""
     from hpcgnn.errors import HpcgnnError
-    from hpcgnn.lowbit.inference.activations import read_activations
     from hpcgnn.lowbit.inference.predictions import read_predictions
+    from hpcgnn.lowbit.package_shards import read_activations
 
     try:
         if mutation.file.startswith("predictions"):

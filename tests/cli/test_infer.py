@@ -11,9 +11,9 @@ from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
 
 from hpcgnn.lowbit.inference import coded_rows
-from hpcgnn.lowbit.inference.activations import read_activations
 from hpcgnn.lowbit.inference.model_file import read_model, write_model
 from hpcgnn.lowbit.inference.predictions import read_predictions
+from hpcgnn.lowbit.package_shards import read_activations
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import Provenance

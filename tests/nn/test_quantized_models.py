@@ -15,10 +15,9 @@ from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.lowbit.training import models as quantized_models
-from hpcgnn.lowbit.training.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
+from hpcgnn.lowbit.training.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizationScheme, QuantizedStack, calibrate
 from hpcgnn.lowbit.training.protected import draw_protected
 from hpcgnn.lowbit.training.quantizer import MAX_DEGREES, count_in_degrees
-from hpcgnn.lowbit.training.scheme import QuantizationScheme
 from hpcgnn.nn.models import ModelShape, build_model
 
 KINDS = ("gcn", "sage", "gin", "gat")

@@ -9,9 +9,8 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from hpcgnn.lowbit.training.models import QuantizedStack
+from hpcgnn.lowbit.training.models import QuantizationScheme, QuantizedStack
 from hpcgnn.lowbit.training.quantizer import Nodes
-from hpcgnn.lowbit.training.scheme import QuantizationScheme
 from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE, SparseInput
 from hpcgnn.nn.models import ModelShape, build_model
 

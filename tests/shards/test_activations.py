@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ShardError
-from hpcgnn.lowbit.inference import activations
-from hpcgnn.lowbit.inference.activations import activation_path, read_activations, write_activations
+from hpcgnn.lowbit import package_shards as activations
 from hpcgnn.lowbit.package import PackageFormat, encode
+from hpcgnn.lowbit.package_shards import activation_path, read_activations, write_activations
 from hpcgnn.shards.sealed import write_sealed
 
 

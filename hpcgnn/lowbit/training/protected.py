@@ -11,8 +11,7 @@ import torch
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.integer_model import ColumnScale, IntegerMap, RowScale
-from hpcgnn.lowbit.training.fake_quantization import codes_of, fake_quantize
-from hpcgnn.lowbit.training.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm
+from hpcgnn.lowbit.training.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm, codes_of, fake_quantize
 from hpcgnn.ops.counter import PROTECT, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
