@@ -220,7 +220,7 @@ def test_codes_that_layers_read_are_stored_as_packages(hpcgnn, shards, shared_pa
     path, folder = model_file(shared_path / "model.h5"), shared_path / "codes"
     status, printed, _ = hpcgnn("infer", path, shards, "--packages", folder, "--repeat", 1)
     assert status == 0 and "codes of all layers by format" in printed and f"packages: {folder}" in printed
-    (model, _), dataset = read_model(path), easy_graph()
+    (model, *_), dataset = read_model(path), easy_graph()
     ids = []
     for part in range(MPI.COMM_WORLD.size):
         node_id, layers = read_activations(folder, part)

@@ -35,7 +35,7 @@ def test_a_float_run_is_calibrated_and_keeps_its_score(hpcgnn, shards, shared_pa
     run, comm = trained(shards, shared_path, epochs=30), MPI.COMM_WORLD
     status, printed, complaints = hpcgnn("quantize", run, shards, "--bits", 8, "--row-bits", 6)
     assert (status, complaints) == (0, "")
-    model, made_on = on_rank_zero(comm, lambda: read_model(run / "model.h5"))
+    model, made_on, _ = on_rank_zero(comm, lambda: read_model(run / "model.h5"))
     assert made_on == fingerprint_of(easy_graph(), FeatureStorage("float32"))
     assert (model.scheme, model.dataset, model.num_nodes) == ("calibrated", "synthetic", 240)
     assert {one.scale.bit_width for layer in model.convolutions for one in layer.maps} == {8}

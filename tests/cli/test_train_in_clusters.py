@@ -10,7 +10,7 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, snapshot, without_seconds, write_once
 
 from hpcgnn.errors import CheckpointError
-from hpcgnn.lowbit.inference.model_file import KIND, VERSION, read_trained_cut
+from hpcgnn.lowbit.inference.model_file import KIND, VERSION, read_model
 from hpcgnn.registry import read_toml
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.batch_graph import ClusterCut
@@ -97,7 +97,7 @@ def test_a_float_run_is_calibrated_on_the_arcs_that_it_was_trained_on(hpcgnn, sh
 def test_a_model_of_the_whole_graph_names_no_cut(hpcgnn, shards, shared_path):
     run = train(hpcgnn, shards, shared_path / "run", ())
     assert hpcgnn("quantize", run, shards)[0] == 0
-    assert on_rank_zero(MPI.COMM_WORLD, lambda: read_trained_cut(run / "model.h5")) is None
+    assert on_rank_zero(MPI.COMM_WORLD, lambda: read_model(run / "model.h5")[2]) is None
     for model, flags in ((run, CUT), (run, ()), (run / "model.h5", JOINED)):
         assert "trained in" not in answered(hpcgnn, model, shards, *flags)[1]
 
@@ -146,7 +146,7 @@ def test_a_forged_cut_is_refused(tmp_path, text):
     with open_sealed(tmp_path / "m.h5", KIND, VERSION) as file:
         assert file.attrs["trained_cut"] == text
     with pytest.raises(CheckpointError, match=r"m\.h5 .*run hpcgnn quantize again"):
-        read_trained_cut(tmp_path / "m.h5")
+        read_model(tmp_path / "m.h5")
 
 
 def test_flags_are_those_of_infer():

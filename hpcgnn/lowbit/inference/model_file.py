@@ -79,28 +79,23 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
 
 
-def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
-    """Read a model, and the fingerprint of its shards; CheckpointError if it is missing, damaged or not valid."""
+def read_model(path: Path) -> tuple[IntegerModel, Fingerprint, ClusterCut | None]:
+    """Read a model, the fingerprint of its shards, and the clusters that it was trained in, None for the whole graph.
+
+    Raises CheckpointError if the file is missing, damaged or not valid.
+    """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
-            return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
-        except ShardError as error:      # from its texts
+            cut = ClusterCut(**json.loads(_scalar(file, "trained_cut", str))) if "trained_cut" in file.attrs else None
+            return check_model(_load_model(file, Path(path))), _load_fingerprint(file), cut
+        except ConfigError as error:
+            raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
+        except ShardError as error:      # of its texts
             raise CheckpointError(str(error)) from error
         except KernelError as error:
             raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
         except MALFORMED as error:
             raise CheckpointError(f"{path} is not as hpcgnn quantize writes models: {error}; {ADVICE}") from error
-
-
-def read_trained_cut(path: Path) -> ClusterCut | None:
-    """Read the clusters that a model was trained in, None for the whole graph; errors as of `read_model`."""
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
-        if "trained_cut" not in file.attrs:
-            return None
-        try:
-            return ClusterCut(**json.loads(_scalar(file, "trained_cut", str)))
-        except (ConfigError, KernelError) as error:
-            raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
 
 
 def payload_bytes(model: IntegerModel) -> int:

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from hpcgnn.config import QUANTIZED_MODELS, TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.lowbit.inference.input_rows import StoredPart
-from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model, read_trained_cut
+from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.training.models import calibrate
 from hpcgnn.run.launch import together
@@ -135,7 +135,7 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
             comm, shards, best.config, info, answers_with=best.classes, part=together(comm, stored.with_floats),
             precision="bf16"), repeat)
         return OpenedModel(model, stored, payload_bytes(model), score, seconds, remarks)
-    (model, made_on), cut = together(comm, lambda: (read_model(path), read_trained_cut(path)))
+    model, made_on, cut = together(comm, lambda: read_model(path))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "

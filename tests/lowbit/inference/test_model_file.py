@@ -40,7 +40,7 @@ def test_a_model_comes_back_in_every_bit(tmp_path, kind):
     model = some_model(kind, num_layers=3, has_norm=True)
     model = replace(model, class_names=tuple("äbcdefghij"[:model.num_classes]) if kind == "sage" else ())
     write_model(tmp_path / "m.h5", model, MADE_ON)
-    found, made_on = read_model(tmp_path / "m.h5")
+    found, made_on, _ = read_model(tmp_path / "m.h5")
     assert_same(found, model)
     assert made_on == MADE_ON
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
