@@ -17,7 +17,7 @@ def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER, inside: 
         inner, halo = np.split(graph.node_id // nodes_a_cluster, [graph.num_inner])
         return Clusters(inner, halo, count, inside)
 
-    monkeypatch.setattr("hpcgnn.training.session.Clusters.cut", cut)
+    monkeypatch.setattr("hpcgnn.steps.clusters.Clusters.cut", cut)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", nodes_a_cluster)
 
 

@@ -174,7 +174,7 @@ def test_a_graph_that_can_not_be_cut_fails_on_all_ranks(monkeypatch):
     def give_up(*arguments, **named):
         raise ConfigError("METIS gave up")
 
-    monkeypatch.setattr("hpcgnn.training.batch_graph.batch_clusters", give_up)
+    monkeypatch.setattr("hpcgnn.partition.clusters.batch_clusters", give_up)
     with pytest.raises(CollectiveError, match="METIS gave up"):
         within_batches(comm, part_of(comm, dataset), 8, 16, keeps_all=False)
 

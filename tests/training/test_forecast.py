@@ -57,7 +57,7 @@ def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_bytes_that_a_method_decides_lie_between_the_bounds(shared_path, name, monkeypatch):
     if name == "in fewer steps":     # a graph of 200 nodes would begin with one step
-        monkeypatch.setattr("hpcgnn.training.session.first_steps", lambda *_: 2)
+        monkeypatch.setattr("hpcgnn.steps.clusters.first_steps", lambda *_: 2)
     found, _, metrics, _ = forecast_and_run(shared_path, {"method": name, "epochs": 8, **ADAPTIVE[name]})
     assert found.least_bytes < found.most_bytes
     assert found.least_bytes <= min(sent(metrics)) <= max(sent(metrics)) <= found.most_bytes
