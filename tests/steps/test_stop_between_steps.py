@@ -80,7 +80,7 @@ def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, monkeypat
     """Two epochs of rows that are dealt out one by one, then clusters, before which the moments begin anew."""
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
-    monkeypatch.setattr("hpcgnn.steps.dealing.num_steps_of", lambda num_train: 6)
+    monkeypatch.setattr("hpcgnn.steps.clusters.num_steps_of", lambda num_train: 6)
     monkeypatch.setattr("hpcgnn.methods.step_count.LEAST_EARLY_FALL", 0.95)
     settings = {**SETTINGS, "steps": "auto", "epochs": 10}
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
