@@ -31,6 +31,7 @@ from hpcgnn.lowbit.inference.host_pass import REDUCTIONS, RankNeighborhood, forw
 from hpcgnn.lowbit.inference.model_file import read_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
+from hpcgnn.nn.layers import LINEAR
 
 MOST_POINTS = 64      # runs of a sweep
 
@@ -332,7 +333,7 @@ def _drawn_model(graph: Topology, features: FeatureCounts, num_classes: int, kin
         maps = [("layer 1", features, hidden, hidden), ("layer 1, second map", between, hidden, 0),
                 ("layer 2", between, hidden, hidden), ("layer 2, second map", between, num_classes, 0)]
     else:
-        copies = 2 if kind == "sage" else 1
+        copies = 1 + LINEAR[kind].has_self
         maps = [(f"layer {number + 1}", rows[number], copies * dim, dim) for number, dim in
                 enumerate((hidden, num_classes))]
     indptr, indices = arcs_of_model(graph.indptr, graph.indices, kind)

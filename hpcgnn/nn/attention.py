@@ -7,6 +7,7 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.attention import attend
@@ -14,7 +15,7 @@ from hpcgnn.ops.attention import attend
 SLOPE = 0.2               # slope of LeakyReLU below 0, Section 3.3 of the paper
 
 
-class GATConvolution(nn.Module):
+class GATConvolution(NarrowConvolution):
     """out[v] = sum over u of alpha[v, u] x[u] W + b, head by head, u over the in-neighbors of v and v itself.
 
     alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). An edge weight multiplies
@@ -26,13 +27,13 @@ class GATConvolution(nn.Module):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float, heads: int = 4, combine: str = "concatenate"):
-        super().__init__()
+        super().__init__(in_dim, out_dim, dropout)
         if combine not in ("concatenate", "average"):
             raise ConfigError(f"heads are combined by 'concatenate' or 'average', found {combine!r}")
         if heads < 1 or (combine == "concatenate" and out_dim % heads):
             raise ConfigError(f"{heads} attention heads can't share {out_dim} columns evenly; "
                               f"choose a hidden width that is a multiple of the heads")
-        self.in_dim, self.out_dim, self.dropout, self.heads, self.combine = in_dim, out_dim, dropout, heads, combine
+        self.heads, self.combine = heads, combine
         mapped_dim = out_dim if combine == "concatenate" else heads * out_dim
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(mapped_dim, in_dim)))
         # Row 0 scores destinations, row 1 sources. Glorot's bound for (heads, columns), as PyTorch Geometric starts.
@@ -43,12 +44,6 @@ class GATConvolution(nn.Module):
     @property
     def maps_first(self) -> bool:
         return len(self.weight) <= self.in_dim
-
-    def takes_dropped(self, graph: LocalGraph) -> bool:
-        return self._sends_mapped(graph) or graph.drops_first
-
-    def _sends_mapped(self, graph: LocalGraph) -> bool:
-        return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
@@ -63,7 +58,7 @@ class GATConvolution(nn.Module):
         return add_bias(out, self.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        if self._sends_mapped(graph) and not graph.is_input(h):
+        if self.sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
             return graph.halo(linear(h, self.weight), is_scaled=False)
         h_all = graph.halo(h, is_scaled=False)

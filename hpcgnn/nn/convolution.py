@@ -11,36 +11,41 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.layers import LINEAR, maps_first
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.pointwise import Activation
 
 
-class Convolution(nn.Module):
-    """out = A(x) W_neighbor + x W_self + b, with a linear aggregation A before or after the map.
+class NarrowConvolution(nn.Module):
+    """A convolution with a linear map; rows travel on the narrower side of it. Dropout is on the input."""
 
-    `reduction` names A, see `LocalGraph.aggregate`; without `has_self` there is no W_self. Dropout is on the input.
-    """
-
-    def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str, has_self: bool):
+    def __init__(self, in_dim: int, out_dim: int, dropout: float):
         super().__init__()
-        self.in_dim, self.out_dim, self.dropout, self.reduction = in_dim, out_dim, dropout, reduction
-        self.weight_neighbor = nn.Parameter(torch.empty(out_dim, in_dim))
-        self.weight_self = nn.Parameter(torch.empty(out_dim, in_dim)) if has_self else None
-        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.in_dim, self.out_dim, self.dropout = in_dim, out_dim, dropout
 
     @property
     def maps_first(self) -> bool:
-        """Whether A(xW) is computed instead of (Ax)W, to send and sum fewer columns."""
-        return self.out_dim < self.in_dim
+        return maps_first(self.in_dim, self.out_dim)
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Whether dropout may already be applied to input rows; not if input rows are sent unmapped."""
-        return self._sends_mapped(graph) or graph.drops_first
+        return self.sends_mapped(graph) or graph.drops_first
 
-    def _sends_mapped(self, graph: LocalGraph) -> bool:
+    def sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
+
+
+class Convolution(NarrowConvolution):
+    """The linear convolution of a `kind`; see `hpcgnn.nn.layers.LinearLayer`."""
+
+    def __init__(self, kind: str, in_dim: int, out_dim: int, dropout: float):
+        super().__init__(in_dim, out_dim, dropout)
+        self.reduction, has_self = LINEAR[kind]
+        self.weight_neighbor = nn.Parameter(torch.empty(out_dim, in_dim))
+        self.weight_self = nn.Parameter(torch.empty(out_dim, in_dim)) if has_self else None
+        self.bias = nn.Parameter(torch.zeros(out_dim))
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False,
                 activation: Activation | None = None) -> torch.Tensor:
@@ -56,7 +61,7 @@ class Convolution(nn.Module):
         neighborhood = Neighborhood(graph, graph.hop(self.reduction, is_input), is_input, is_dropped, self.reduction,
                                     self.dropout, activation)
         norm = (None, None) if activation is None else (activation.weight, activation.bias)
-        function = MapFirst if self._sends_mapped(graph) else AggregateFirst
+        function = MapFirst if self.sends_mapped(graph) else AggregateFirst
         return function.apply(h, *norm, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 
@@ -69,7 +74,7 @@ class GCNConvolution(Convolution):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
-        super().__init__(in_dim, out_dim, dropout, "gcn", has_self=False)
+        super().__init__("gcn", in_dim, out_dim, dropout)
         nn.init.xavier_uniform_(self.weight_neighbor)
 
 
@@ -80,7 +85,7 @@ class SAGEConvolution(Convolution):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
-        super().__init__(in_dim, out_dim, dropout, "mean", has_self=True)
+        super().__init__("sage", in_dim, out_dim, dropout)
         # Uniform in ±1/sqrt(in_dim), as torch.nn.Linear and PyTorch Geometric's SAGEConv start.
         bound = in_dim ** -0.5
         nn.init.uniform_(self.weight_self, -bound, bound)

@@ -7,6 +7,7 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
 
@@ -30,7 +31,7 @@ class _ScaleRows(torch.autograd.Function):
         return gradient * (1 + epsilon[0]), torch.stack(products).sum(dim=0, keepdim=True).to(epsilon.dtype)
 
 
-class GINConvolution(nn.Module):
+class GINConvolution(NarrowConvolution):
     """out = MLP((1 + epsilon) x + scale * aggregate of the in-neighbors' x); MLP is linear, ReLU, linear, out_dim wide.
 
     `reduction` "sum" has scale 1 (Xu et al.). "mean" has scale 0.1 and divides by the global in-degree (HalfGNN), which
@@ -40,22 +41,12 @@ class GINConvolution(nn.Module):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str = "sum"):
-        super().__init__()
+        super().__init__(in_dim, out_dim, dropout)
         if reduction not in NEIGHBOR_SCALE:
             raise ConfigError(f"GIN reduces neighbors by one of {', '.join(NEIGHBOR_SCALE)}, found {reduction!r}")
-        self.in_dim, self.out_dim, self.dropout, self.reduction = in_dim, out_dim, dropout, reduction
+        self.reduction = reduction
         self.epsilon = nn.Parameter(torch.zeros(1))
         self.first, self.second = nn.Linear(in_dim, out_dim), nn.Linear(out_dim, out_dim)
-
-    @property
-    def maps_first(self) -> bool:
-        return self.out_dim < self.in_dim
-
-    def takes_dropped(self, graph: LocalGraph) -> bool:
-        return self._sends_mapped(graph) or graph.drops_first
-
-    def _sends_mapped(self, graph: LocalGraph) -> bool:
-        return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
@@ -65,7 +56,7 @@ class GINConvolution(nn.Module):
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         weight = self.first.weight
-        if self._sends_mapped(graph) and not graph.is_input(h):
+        if self.sends_mapped(graph) and not graph.is_input(h):
             return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight)))
         h_all = self._drop(graph, graph.halo(h), is_dropped)
         if self.maps_first:

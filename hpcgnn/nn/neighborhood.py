@@ -23,6 +23,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
@@ -49,11 +50,11 @@ class AggregateFirst(torch.autograd.Function):
             aggregated, near = neighborhood.aggregate(h, wants_rows=weight_self is not None)
         ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near_out = near[:hop.num_out]
-        ctx.makes_near_again = neighborhood.is_input or neighborhood.makes_again
-        is_kept = weight_self is not None and not ctx.makes_near_again
-        keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated,
-             before=neighborhood.take_before())
+        near_out, has_self = near[:hop.num_out], weight_self is not None
+        reads = backward_reads(False, has_self, neighborhood.is_input, neighborhood.makes_again)
+        ctx.makes_near_again = "near" not in reads
+        keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if "near" in reads else None,
+             aggregated, before=neighborhood.take_before())
         keeps_sums = neighborhood.has_backward and neighborhood.graph.stored_bits is None
         if not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias):
             return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
@@ -115,8 +116,10 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.makes_again
-        keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
+        reads = set() if neighborhood.redraws_input else backward_reads(
+            True, weight_self is not None, neighborhood.is_input, neighborhood.makes_again)
+        ctx.makes_near_again = "near" not in reads
+        keep(ctx, neighborhood.graph, near if "near" in reads else None, far if "far" in reads else None,
              before=neighborhood.take_before())
         if of_self is not None:
             return out.add_(of_self)

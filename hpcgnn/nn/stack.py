@@ -7,6 +7,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
+from hpcgnn.nn.layers import LINEAR
 from hpcgnn.nn.normalization import NORMS, layer_norm_of
 
 
@@ -63,7 +64,7 @@ class ConvolutionStack(nn.Module):
 class GCN(ConvolutionStack):
     """A stack of `GCNConvolution`."""
 
-    reduction = "gcn"
+    reduction, weighs_self = LINEAR["gcn"]
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
@@ -73,7 +74,7 @@ class GCN(ConvolutionStack):
 class SAGE(ConvolutionStack):
     """A stack of `SAGEConvolution`."""
 
-    weighs_self = True
+    reduction, weighs_self = LINEAR["sage"]
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:

@@ -1,8 +1,7 @@
-"""Bytes that a rank holds at its fullest moment, by kind, and a replay of its arena.
+"""Bytes that a rank holds at its fullest moment, by kind.
 
-The replay makes and frees the large tensors of training passes and an evaluation in the order of the program
-(`hpcgnn.nn.neighborhood` and the exchange), laid out as the arena lays them out. For the kinds see
-`hpcgnn.training.forecast.Memory`.
+`arena_bytes` takes the steps of each layer (`hpcgnn.nn.layers`), and makes and frees their tensors and the messages of
+their exchanges where the arena would. For the kinds see `hpcgnn.training.forecast.Memory`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcgnn.nn.layers import Step
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
@@ -50,7 +50,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
     halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
     arena = arenas_of(size, loads, messages, sent, own)
-    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state)
+    rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
     reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
     return {
         "process": none + cluster.process_bytes,
@@ -95,143 +95,77 @@ class _Run:
         self._size, self._rank = size, rank
         self.places = Places(ADDRESSES)
         self._received: dict[Exchange | None, Piece | None] = {}
-        first = rank.layers[0]
-        is_constant = not (size.has_dropout or first.maps_first)
-        self._sums_of_input = self._take(rank.num_inner, first.in_dim) if is_constant else None
         self._leaving: Piece | None = None
+        self._waiting: tuple[Piece | None, ...] = ()      # pieces of an exchange until its rows have arrived
+        if size.has_constant_sums:
+            self._take(rank.num_inner, size.in_dim)
 
     def train(self) -> None:
-        kept = [self._forward(layer) for layer in self._rank.layers]
+        held = [self._walk(layer, layer.linear.forward(self._size.has_dropout), {}) for layer in self._rank.layers]
         last = self._rank.layers[-1]
-        gradient = self._take(last.rows_out, last.out_dim)
-        logits = kept[-1][1]
+        logits, gradient = held[-1].pop("rows"), self._take(last.rows_out, last.linear.out_dim)
         for layer in reversed(self._rank.layers):
-            before = kept[layer.number - 1][1] if layer.number else None
-            gradient = self._backward(layer, kept[layer.number][0], gradient, before)
-        self._free(gradient, logits)
+            names = held.pop() | {"gradient": gradient}
+            if held:
+                names["below"] = held[-1].pop("rows")
+            gradient = self._walk(layer, layer.linear.backward(self._size.has_dropout), names).pop("gradient", None)
+        self._free(logits)
 
     def evaluate(self) -> None:
-        # A pass over all rows that keeps nothing.
-        inner, halo, h = self._rank.num_inner, self._rank.num_halo, None
+        inner, names = self._rank.num_inner, {}
         for layer in self._rank.layers:
-            columns = layer.sum_dim
-            if layer.number == 0 and not layer.maps_first:
-                sums = self._take(inner, layer.in_dim) if self._sums_of_input is None else None
-                h = self._take(inner, layer.out_dim)
-                self._free(sums)
+            steps = layer.linear.forward(self._size.has_dropout, is_training=False)
+            names = self._walk(replace(layer, rows_in=inner, rows_out=inner), steps, names, is_training=False)
+            names = {"below": names.pop("rows")}
+        self._free(*names.values())
+
+    def _walk(self, layer: Layer, steps: list[Step], held: dict[str, Piece | None],
+              is_training: bool = True) -> dict[str, Piece | None]:
+        for step in steps:
+            if step.kind == "rename":
+                held[step.makes] = held.pop(*step.frees)
                 continue
-            near = self._take(inner, layer.in_dim) if layer.number else None
-            self._free(h)
-            mapped = self._take(inner, columns) if layer.maps_first else None
-            if layer.number:
-                sums = self._fetch(Exchange(layer.number, False, columns, 0), layer, inner, is_training=False)
-            else:
-                far = self._take(halo, columns)
-                sums = self._take(inner, columns)
-                self._free(far)
-            if not layer.maps_first and layer.in_dim != layer.out_dim:
-                sums, before = self._take(inner, layer.out_dim), sums
-                self._free(before)
-            self._free(mapped, near)
-            h = sums
-        self._free(h)
+            if step.kind == "arrive":
+                self._free(*self._waiting)
+            elif step.kind == "aggregate" and layer.number:
+                held[step.makes] = self._fetch(layer, step, is_training)
+            elif step.kind == "aggregate_back" and layer.number:
+                held[step.makes] = self._take_home(layer, step)
+            elif step.makes:
+                rows = layer.rows_of(step)
+                held[step.makes] = self._take(min(rows, ROWS_AT_ONCE) if step.by_block else rows, step.dim)
+            self._free(*(held.pop(name, None) for name in step.frees))
+        return held
 
-    def _forward(self, layer: Layer) -> tuple[list[Piece | None], Piece | None]:
-        if layer.number == 0:
-            return self._forward_input(layer)
-        a_block = min(layer.rows_in, ROWS_AT_ONCE)
-        near = self._take(a_block if layer.maps_first else layer.rows_in, layer.in_dim)
-        mapped = self._take(layer.rows_in, layer.out_dim) if layer.maps_first else None
-        of_self = None
-        if layer.maps_first:
-            of_self = self._take(layer.rows_out, layer.out_dim) if self._size.maps_a_layer == 2 else None
-            self._free(near, self._take(a_block, layer.out_dim))
-        exchange = Exchange(layer.number, False, layer.sum_dim, layer.reach)
-        sums = self._fetch(exchange, layer, layer.rows_out, is_training=True)
-        if layer.maps_first:
-            self._free(mapped, of_self)
-            return [], sums
-        out = self._take(layer.rows_out, layer.out_dim)
-        self._free(near)
-        return [sums], out
-
-    def _forward_input(self, layer: Layer) -> tuple[list[Piece | None], Piece | None]:
-        has_mask, columns = self._size.has_dropout, layer.in_dim
-        near = self._take(layer.rows_in, columns) if has_mask else None
-        halo = self._take(self._rank.num_halo, columns) if has_mask else None
-        if layer.maps_first:
-            mapped = self._take(layer.rows_in, layer.out_dim)
-            far = self._take(self._rank.num_halo, layer.out_dim)
-            out = self._take(layer.rows_out, layer.out_dim)
-            self._free(mapped, far)
-            return [near, halo], out
-        sums = self._take(layer.rows_out, columns) if has_mask else None
-        self._free(halo)
-        out = self._take(layer.rows_out, layer.out_dim)
-        self._free(near)
-        return [sums], out
-
-    def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None,
-                  before: Piece | None) -> Piece | None:
-        # At the end only the gradient of the input rows is left.
-        has_self = self._size.maps_a_layer == 2
-        if layer.number == 0:
-            if layer.maps_first:
-                mapped = self._take(layer.rows_in, layer.out_dim)
-                far = self._take(self._rank.num_halo, layer.out_dim)
-                self._free(far, mapped)
-            self._free(*kept)
-            if has_self and self._size.has_dropout:
-                self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
-            self._free(gradient)
-            return None
-        exchange = Exchange(layer.number, True, layer.sum_dim, layer.reach)
-        if layer.maps_first:
-            finish, of_mapped = self._take_home(exchange, layer)
-            if has_self:
-                self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
-            finish()
-            self._free(self._take(min(layer.rows_in, ROWS_AT_ONCE), layer.in_dim))
-            self._free(of_mapped, gradient)
-            return before
-        self._free(*kept)
-        of_sums = self._take(layer.rows_out, layer.in_dim)
-        finish, of_rows = self._take_home(exchange, layer)
-        self._free(of_sums)
-        if has_self:
-            self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
-        finish()
-        self._free(gradient, before)
-        return of_rows
-
-    def _fetch(self, exchange: Exchange, layer: Layer, num_rows: int, is_training: bool) -> Piece | None:
+    def _fetch(self, layer: Layer, step: Step, is_training: bool) -> Piece | None:
         # If all rows arrive as they are stored, they are read in the receive buffer.
+        exchange = Exchange(layer.number, False, step.dim, layer.reach)
         bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
         is_asynchronous = is_training and self._rank.is_asynchronous
         sent, read = self._send(exchange, bytes_of, is_asynchronous)
         own, far = self._take(self._rank.num_own, exchange.dim), None
         has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # judged by their edges, not by rows
         is_early = is_training or has_central
-        sums = self._take(num_rows, exchange.dim) if is_early else None
+        sums = self._take(layer.rows_out, exchange.dim) if is_early else None
         if has_central:
             self._free(self._take(self._rank.num_halo, exchange.dim))
         self._free(sent)
         comes_whole = bytes_of(exchange)[1] >= self._bytes(self._rank.num_halo, exchange.dim)
         if is_asynchronous or self._rank.num_own or not comes_whole:
             far = self._take(self._rank.num_halo, exchange.dim)
-        sums = sums if is_early else self._take(num_rows, exchange.dim)
+        sums = sums if is_early else self._take(layer.rows_out, exchange.dim)
         self._free(far, own, read)
         return sums
 
-    def _take_home(self, exchange: Exchange, layer: Layer) -> tuple[Callable[[], None], Piece | None]:
+    def _take_home(self, layer: Layer, step: Step) -> Piece | None:
+        exchange = Exchange(layer.number, True, step.dim, layer.reach)
         of_halo, total = self._take(self._rank.num_halo, exchange.dim), None
         if self._rank.num_own:
             sent_rows = self._rank.message_bytes(exchange)[0] / (exchange.dim * self._size.item_bytes)
             total = self._take(self._rank.num_own + int(sent_rows), exchange.dim)
-        sent, read = self._send(exchange, self._rank.message_bytes, self._rank.is_asynchronous)
+        self._waiting = (*self._send(exchange, self._rank.message_bytes, self._rank.is_asynchronous), total)
         self._free(of_halo)
-        of_rows = self._take(layer.rows_in, exchange.dim)
-        return lambda: self._free(sent, read, total), of_rows
+        return self._take(layer.rows_in, exchange.dim)
 
     def _send(self, exchange: Exchange, bytes_of: Callable[[Exchange], tuple[float, float]],
               is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
@@ -344,21 +278,22 @@ def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.
 
 
 def _of_part(layer: Layer, part: int) -> Layer:
-    arrays = ("rows_in", "rows_out", "arcs", "far_arcs", "central_arcs")
+    arrays = ("rows_in", "rows_out", "num_halo", "arcs", "far_arcs", "central_arcs")
     return replace(layer, **{name: int(getattr(layer, name)[part]) for name in arrays})
 
 
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    item, layers = size.item_bytes, size.layers(loads)
-    kept = _moments(size, layers)
+    # What the forward pass makes and does not free, and the sums of a constant input.
+    layers = size.layers(loads)
+    kept = _moments(layers) + size.has_constant_sums * size.item_bytes * size.in_dim * loads.num_inner
     for layer in layers:
-        if not layer.maps_first:
-            kept = kept + item * layer.rows_out * layer.in_dim
-        elif layer.number == 0:      # the masked rows, also the input's halo rows
-            kept = kept + item * layer.in_dim * (layer.rows_in + loads.num_halo)
-        kept = kept + item * layer.rows_out * layer.out_dim      # rows that normalization and ReLU read, or the loss
+        held = {}
+        for step in layer.linear.forward(size.has_dropout):
+            held |= {step.makes: layer.rows_of(step) * step.dim} if step.makes else {}
+            held = {name: values for name, values in held.items() if name not in step.frees}
+        kept = kept + size.item_bytes * sum(held.values())
     return kept
 
 
-def _moments(size: ModelSize, layers: list[Layer]) -> np.ndarray:
-    return BYTES_OF_MOMENTS * sum(layer.rows_out for layer in layers[:-1]) + 0.0 * layers[-1].rows_out
+def _moments(layers: list[Layer]) -> np.ndarray:
+    return BYTES_OF_MOMENTS * sum((layer.rows_in for layer in layers[1:]), 0.0 * layers[0].rows_in)

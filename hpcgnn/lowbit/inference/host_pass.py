@@ -27,6 +27,7 @@ from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import BitRows, CodedRows, LayerRows, code_rows, column_target, row_blocks
 from hpcgnn.lowbit.inference.tile_costs import AggregationCosts, BatchShapes, check_aggregation, choose
 from hpcgnn.lowbit.integer_model import IntegerConvolution, IntegerModel, RowScale
+from hpcgnn.nn.layers import LINEAR
 from hpcgnn.ops import tiles
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.bit_gemm import padded
@@ -52,7 +53,7 @@ from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.partition import Partition
 
 SUMMED_KINDS = ("gcn", "gin", "sage")      # neighbors are summed without weights
-REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
+REDUCTIONS = {**{name: kind.reduction for name, kind in LINEAR.items()}, "gin": "sum", "gat": "sum"}
 BATCH_ELEMENTS = 1 << 18     # of int32 sums of batches in memory at a time, few enough for the caches
 LEAST_BATCHES = 16           # that are compiled; with fewer, threads could be idle
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.deep.propagation import propagate, propagate_input, take_hops
+from hpcgnn.nn.layers import maps_first
 from hpcgnn.nn.linear import add_bias, linear
 
 
@@ -33,7 +34,7 @@ class SGC(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        return self.linear.out_features < self.linear.in_features
+        return maps_first(self.linear.in_features, self.linear.out_features)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
