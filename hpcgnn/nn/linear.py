@@ -1,10 +1,20 @@
-"""Linear maps of rows of any storage type by float32 parameters; parameter gradients are summed in float32."""
+"""Linear maps of rows of any storage type by float32 parameters, and normalizations of hidden rows by name.
+
+Parameter gradients are summed in float32.
+"""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+
+NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm}
+
+
+def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
+    return norm if isinstance(norm, nn.LayerNorm) else None
 
 
 class _Map(torch.autograd.Function):

@@ -19,6 +19,8 @@ from hpcgnn.settings import NamedClasses, import_class
 
 MODELS: Mapping[str, type[nn.Module]] = NamedClasses(MODEL_PATHS, "model", nn.Module)
 
+INTEGERS_REFUSE = ("models of integers take no edge weights, and this graph has them; train a model of floats, or "
+                   "preprocess the graph without weights")
 # Constructors' names for the sizes of a ModelShape.
 SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("hidden_dim", "hidden_channels"),
               "out_dim": ("out_dim", "out_channels", "num_classes"), "num_layers": ("num_layers",),
@@ -110,3 +112,14 @@ def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] |
     if not shape.arguments and not sizes.keys() >= set(needed):
         return None
     return {**{own.name: sizes[own.name] for own in parameters if own.name in sizes}, **shape.arguments}
+
+
+def check_edge_weights(model: nn.Module, name: str, has_weights: bool, is_quantized: bool = False) -> None:
+    """Raise ConfigError if edge weights are given to a model without support for them, or to one of integers."""
+    if not has_weights:
+        return
+    if is_quantized:
+        raise ConfigError(INTEGERS_REFUSE)
+    if not getattr(model, "takes_edge_weights", True):
+        raise ConfigError(f"model {name} takes no edge weights, and this graph has them; take another model, or "
+                          "preprocess the graph without weights")

@@ -8,7 +8,7 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
 from hpcgnn.nn.layers import LINEAR
-from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.nn.linear import NORMS, layer_norm_of
 
 
 class ConvolutionStack(nn.Module):

@@ -19,8 +19,7 @@ from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import LocalRows
-from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import MODELS
+from hpcgnn.nn.models import MODELS, check_edge_weights
 from hpcgnn.pyg.fitting import is_pyg
 
 KEY, VERSION = "hpcgnn", 1

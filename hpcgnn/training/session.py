@@ -35,8 +35,7 @@ from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
-from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import ModelTraits, traits_of
+from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition

@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
 from hpcgnn.lowbit.training.models import calibrate
-from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import MODELS, ModelShape, build_model
+from hpcgnn.nn.models import MODELS, ModelShape, build_model, check_edge_weights
 
 pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 

@@ -27,7 +27,7 @@ from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput,
 from hpcgnn.lowbit.inference.model_source import classes_of_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
-from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
+from hpcgnn.nn.models import INTEGERS_REFUSE
 from hpcgnn.ops.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together

@@ -47,9 +47,9 @@ from hpcgnn.lowbit.training.quantizer import (
 from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
-from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.nn.isomorphism import GINConvolution
-from hpcgnn.nn.normalization import layer_norm_of
+from hpcgnn.nn.linear import layer_norm_of
+from hpcgnn.nn.models import INTEGERS_REFUSE
 from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.training.model_hooks import ModelHooks
 

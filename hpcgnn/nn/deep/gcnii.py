@@ -9,8 +9,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.deep.propagation import propagate, take_hops
-from hpcgnn.nn.linear import linear
-from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 
 
 class GCNII(nn.Module):

@@ -8,8 +8,7 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import GCNConvolution
-from hpcgnn.nn.linear import linear
-from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 
 JUMPS = {"concat": lambda rows: torch.cat(rows, dim=1), "max": lambda rows: torch.stack(rows).amax(dim=0)}
 

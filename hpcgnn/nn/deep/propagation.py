@@ -11,9 +11,8 @@ from torch import nn
 
 from hpcgnn.graph.hop import Hop
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.linear import linear
+from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 from hpcgnn.nn.neighborhood import Neighborhood
-from hpcgnn.nn.normalization import NORMS, layer_norm_of
 from hpcgnn.ops.arena import empty
 
 REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
