@@ -65,7 +65,7 @@ def cli() -> None:
     """Distributed full-graph training of graph neural networks with bit-packed messages."""
 
 
-def run(words: list[str]) -> int:
+def run(words: list[str]) -> int | str | None:
     """Run one command line to its end, say in one sentence why it failed, and return the exit status."""
     try:
         status = cli.main(words, prog_name="hpcgnn", standalone_mode=False) or 0

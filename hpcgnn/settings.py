@@ -13,7 +13,7 @@ from typing import Any
 from hpcgnn.errors import ConfigError
 
 HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # limits of settings without their own limit, for int32 and float32
-PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
+PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
 def setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
@@ -64,7 +64,7 @@ def _check_value(declared: Field, value: Any) -> None:
         raise ConfigError(f"{name} must be at most {high}, found {value!r}")
 
 
-def import_class(path: str, kind: str, base: type) -> type:
+def import_class(path: str, kind: str, base: type) -> Any:
     """The class that MODULE:CLASS names; the module may lie in the current folder.
 
     Raises ConfigError: its module can't be imported, or has no such subclass of `base`.

@@ -114,7 +114,8 @@ class Design:
             if section == "design" and name in ("bit_width", "clock_ghz", "dram"):
                 design = replace(design, **{name: value})
             elif section in ("units", "buffers", "rules") and name in getattr(design, section):
-                design = replace(design, **{section: {**getattr(design, section), name: value}})
+                section_changed: dict[str, Any] = {section: {**getattr(design, section), name: value}}
+                design = replace(design, **section_changed)
             else:
                 raise ConfigError(f"{self.name} has no {path}; it has {', '.join(self.names())}")
         return design.checked()

@@ -22,6 +22,7 @@ import numpy as np
 
 from hpcgnn.accelerators.design import Design, check_needs
 from hpcgnn.accelerators.rows import (
+    Count,
     compressed_start,
     distinct,
     in_order,
@@ -75,7 +76,7 @@ class Layer:
     edges_at: int
     lists_at: int
 
-    def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
+    def num_bytes(self, num_values: Count) -> Count:
         return size_in_bytes(num_values, self.design.bit_width)
 
     def vector_cycles(self, dim: int) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 from hpcgnn.accelerators.design import Design, check_needs
 from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, simd_cycles
 from hpcgnn.accelerators.rows import (
+    Count,
     block_starts,
     distinct,
     in_order,
@@ -141,7 +142,7 @@ class Layer:
     combined_at: int = 0
     own_at: int = 0
 
-    def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
+    def num_bytes(self, num_values: Count) -> Count:
         return size_in_bytes(num_values, self.design.bit_width)
 
     @property

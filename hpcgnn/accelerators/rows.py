@@ -7,6 +7,7 @@ DRAM are joined, and work is cut into runs of bounded size.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from hpcgnn._ext import row_cache as kernels
 from hpcgnn.accelerators.schedule import KIND, NO_REQUESTS, Requests
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.errors import ConfigError
+
+Count = TypeVar("Count", np.ndarray, int)
 
 
 def compressed_start(nonzeros: np.ndarray, bit_width: int, id_bytes: int) -> np.ndarray:
@@ -110,7 +113,7 @@ class RowCache:
 WORK_A_RUN = 1 << 19
 
 
-def size_in_bytes(num_values: np.ndarray | int, bit_width: int) -> np.ndarray | int:
+def size_in_bytes(num_values: Count, bit_width: int) -> Count:
     return -(-num_values * bit_width // 8)
 
 
@@ -123,7 +126,8 @@ def own_dim(product: Product) -> int:
     return product.combined_dim - product.aggregated_dim if product.aggregated_dim else 0
 
 
-def requests_of(kind: str, block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray | int) -> Requests:
+def requests_of(kind: str, block: np.ndarray, address: np.ndarray | int,
+                num_bytes: np.ndarray | int) -> Requests:
     """Requests of one kind without empty ones; requests of a block that follow each other in DRAM are joined.
 
     `block`, `address` and `num_bytes` are (n,) int or broadcast to it; `block` does not descend.

@@ -304,8 +304,8 @@ def _combination_first(design: Design, array: Array, product: Product, space: Ad
     if aggregated:
         num = len(slices_of(aggregated, width))
         own = combined.cut(num, 2 * num) if own_dim(product) else None
-        work = Aggregation(design, arcs, combined.cut(0, num), "combined rows", own, result, "output rows")
-        made.append(Pass(f"{product.name} aggregation", ("aggregation",), partial(aggregation_blocks, work)))
+        sums = Aggregation(design, arcs, combined.cut(0, num), "combined rows", own, result, "output rows")
+        made.append(Pass(f"{product.name} aggregation", ("aggregation",), partial(aggregation_blocks, sums)))
     return made
 
 

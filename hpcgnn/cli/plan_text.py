@@ -11,7 +11,7 @@ from hpcgnn.bench.result import print_to_text
 from hpcgnn.planning.memory import KINDS
 from hpcgnn.planning.planner import Plan
 from hpcgnn.planning.predictions import Prediction
-from hpcgnn.planning.stages import STAGES
+from hpcgnn.planning.stages import STAGES, total
 from hpcgnn.run.output import size_text, time_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def draw_plan(plan: Plan) -> Figure:
     seconds, memory = figure.subplots(1, 2, sharey=True)
     labels = [f"{one.num_parts} {one.messages.name}" + ("" if one.fits else " (too large)") for one in runs]
     _stack(seconds, labels, {stage: [one.seconds.of_slowest[stage] for one in runs] for stage in STAGES})
-    fullest = [int(sum(one.memory.values()).argmax()) for one in runs]
+    fullest = [int(total(one.memory.values()).argmax()) for one in runs]
     _stack(memory, labels, {kind.replace("_", " "): [float(one.memory[kind][rank]) / 1e9
                                                      for one, rank in zip(runs, fullest, strict=True)]
                             for kind in KINDS})
@@ -91,7 +91,7 @@ def _memory_table(predictions: list[Prediction]) -> Table:
     table = _table("memory of the fullest rank", ["in all", *(MEMORY_NAMES[kind] for kind in KINDS), "fits its node"])
 
     def cells(one: Prediction) -> list[str]:
-        fullest = int(sum(one.memory.values()).argmax())
+        fullest = int(total(one.memory.values()).argmax())
         known = "not known" if one.node_bytes is None else "yes" if one.fits else "NO"
         return [size_text(one.peak_bytes), *(size_text(float(one.memory[kind][fullest])) for kind in KINDS), known]
 
@@ -119,7 +119,7 @@ def _seconds_table(predictions: list[Prediction]) -> Table:
 
     def cells(one: Prediction) -> list[str]:
         stages = one.seconds.of_slowest
-        work = sum(one.seconds.by_stage[stage] for stage in ("products", "sums", "passes"))
+        work = total(one.seconds.by_stage[stage] for stage in ("products", "sums", "passes"))
         return [time_text(one.seconds.epoch), *(time_text(stages[stage]) for stage in STAGES),
                 f"{work.mean() / work.max():.2f}", time_text(one.seconds.exchange), time_text(one.seconds.closed_form)]
 

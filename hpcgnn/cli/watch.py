@@ -76,8 +76,9 @@ class WatchedRun:
         if not any((folder / name).exists() for name in (CONFIG, METRICS, LOCK)):
             raise ConfigError(f"{folder} holds no run; name a folder that hpcgnn train --out has made")
         self.folder, self.state, self._tail = folder, RUNNING, MetricsTail(folder / METRICS)
-        self._mine, self._holder = Holder.of_this_process(), None
-        self._touched, self._seen_at = None, time.monotonic()
+        self._mine, self._seen_at = Holder.of_this_process(), time.monotonic()
+        self._holder: Holder | None = None
+        self._touched: int | None = None
         self._config: dict[str, Any] = {}
         self._num_shown = -1
 

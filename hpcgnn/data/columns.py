@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ import scipy.sparse
 from hpcgnn.data.arrays import RowFile
 from hpcgnn.errors import DatasetError
 
-Ids = np.ndarray | pa.LargeStringArray
+Ids: TypeAlias = np.ndarray | pa.LargeStringArray
 MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")     # cells of text files, and texts that name no class
 INT64 = np.iinfo(np.int64)
 TRUTHS = {"True": True, "False": False, "true": True, "false": False}

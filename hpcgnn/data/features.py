@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -76,7 +77,7 @@ SEEN_VALUES = 1 << 28     # feature values that are examined: 1 GiB of float32
 FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
 SILENT = ProgressTask()
 
-Features = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
+Features: TypeAlias = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
 
 
 def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,

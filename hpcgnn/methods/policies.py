@@ -74,7 +74,7 @@ class FixedWidths:
     keeps_state = False
 
     def __init__(self, bits: int):
-        self.base_widths = (bits,)
+        self.base_widths: tuple[int, ...] = (bits,)
         self._plan = UniformBits(bits)
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
@@ -203,7 +203,10 @@ class BudgetedWidths(SolvedWidths):
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        traces = {tuple(map(int, name.split("-"))): Trace.restored(trace) for name, trace in state["traces"].items()}
+        traces = {}
+        for name, trace in state["traces"].items():
+            layer, purpose = map(int, name.split("-"))
+            traces[layer, purpose] = Trace.restored(trace)
         self._solver.check_traces(traces)
         self._traces = traces
 

@@ -56,11 +56,15 @@ class Drift:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Drift:
-        return cls({tuple(map(int, name.split("-"))): tuple(sums) for name, sums in state.items()})
+        sums = {}
+        for name, values in state.items():
+            layer, purpose = map(int, name.split("-"))
+            sums[layer, purpose] = tuple(values)
+        return cls(sums)
 
 
 def _joined(before: Sums, now: Sums) -> Sums:
     # Variance of a weighted mean of independent epochs.
-    means = (MEMORY * old + (1 - MEMORY) * new for old, new in zip(before[:-1], now[:-1], strict=True))
+    first, second, third = (MEMORY * old + (1 - MEMORY) * new for old, new in zip(before[:-1], now[:-1], strict=True))
     variance = MEMORY ** 2 * before[-1] + (1 - MEMORY) ** 2 * now[-1]
-    return (*means, variance)
+    return first, second, third, variance

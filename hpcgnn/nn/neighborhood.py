@@ -57,8 +57,8 @@ class AggregateFirst(torch.autograd.Function):
              aggregated, before=neighborhood.take_before())
         keeps_sums = neighborhood.has_backward and neighborhood.graph.stored_bits is None
         if not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias):
-            return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
-        return _combine(aggregated, near_out, *ctx.weights, bias)
+            return _combine_in_place(aggregated, near_out, ctx.weights[0], ctx.weights[1], bias)
+        return _combine(aggregated, near_out, ctx.weights[0], ctx.weights[1], bias)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:

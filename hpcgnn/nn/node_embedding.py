@@ -77,7 +77,10 @@ class NodeEmbedding(nn.Module):
             raise ConfigError(f"NodeEmbedding was given the seed {seed!r}; give a whole number from 0 to 2**32 - 1")
         self.num_embeddings, self.embedding_dim, self.seed = graph.num_nodes, embedding_dim, seed
         self.register_buffer("node_index", torch.as_tensor(index).cpu().sort().values, persistent=False)
-        self._asked: torch.Tensor | None = None      # by `row_of`, the last time
+        # By `row_of`, the last time: what was asked, its version, the answer.
+        self._asked: torch.Tensor | None = None
+        self._version: int | None = None
+        self._row: torch.Tensor | None = None
         self.weight = nn.Parameter(torch.empty(len(self.node_index), embedding_dim))
         self.reset_parameters()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -46,7 +48,8 @@ class ConvolutionStack(nn.Module):
 
         A training pass may leave rows out: then only the rows of the loss come out, which are the first ones.
         """
-        h, before = x, {"is_dropped": False}
+        h = x
+        before: dict[str, Any] = {"is_dropped": False}
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
             h = convolution(graph, h, **before)
             before = {"is_dropped": following.takes_dropped(graph)}

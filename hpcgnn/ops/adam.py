@@ -42,7 +42,7 @@ class StepCheck:
 def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
     """Largest magnitudes of several checks, NaN above all, and the hash of the last one."""
     largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
-    return StepCheck(*largest.tolist(), checks[-1].hash)
+    return StepCheck(float(largest[0]), float(largest[1]), checks[-1].hash)
 
 
 @dataclass(frozen=True)

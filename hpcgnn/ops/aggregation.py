@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -155,7 +156,7 @@ class PackedRows:
         self._fitting.add(dim)
 
 
-FarRows = torch.Tensor | PackedRows | None
+FarRows: TypeAlias = torch.Tensor | PackedRows | None
 
 
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:

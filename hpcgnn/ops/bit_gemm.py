@@ -7,6 +7,7 @@ lines is a sum over pairs of planes: popcount(left_i AND right_j), shifted by i 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,12 +57,12 @@ class BitLines:
 class CodeRange:
     """How values become codes: floor((value - low) / step + offset), clamped to [0, 2^bit_width - 1].
 
-    low and step are numbers, or for packing (1,) or (num_lines,) float32.
+    low and step are numbers, or for packing (1,) or (num_lines,) float32 tensors.
     """
 
     bit_width: int
-    low: float | torch.Tensor
-    step: float | torch.Tensor
+    low: Any
+    step: Any
     offset: float
 
 

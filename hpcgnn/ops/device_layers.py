@@ -84,15 +84,16 @@ class Entries:
         if counts.max(initial=0) * LARGEST_ENTRY > LARGEST_SUM:
             raise KernelError(f"a row has {counts.max()} entries; expected at most {LARGEST_SUM // LARGEST_ENTRY}")
         bounds, hubs = hub_chunks(indptr)
-        arrays = [torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices)]
+        starts, columns = (torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices))
         if not len(hubs):
-            return cls(*arrays)
+            return cls(starts, columns)
         # Long rows are summed first, in chunks by many warps; the finishing kernel reads these sums.
         hub = np.full(len(counts), -1, np.int32)
         hub[hubs] = np.arange(len(hubs))
         chunk_row = np.searchsorted(indptr, bounds[:, 0], "right") - 1
-        more = [torch.from_numpy(one).to(device) for one in (hub, hub[chunk_row], bounds)]
-        return cls(*arrays, *more, chunk_row, len(hubs))
+        more = (torch.from_numpy(one).to(device) for one in (hub, hub[chunk_row], bounds))
+        hub_of_row, hub_of_chunk, chunks = more
+        return cls(starts, columns, hub_of_row, hub_of_chunk, chunks, chunk_row, len(hubs))
 
     def chunks(self, first: int, stop: int) -> slice:
         return slice(*np.searchsorted(self.chunk_row, (first, stop)).tolist())
@@ -184,7 +185,8 @@ class DeviceScales:
     @classmethod
     def of(cls, scales: DegreeScales, device: torch.device) -> DeviceScales:
         bits = int(scales.limit.max()).bit_length() + scales.is_signed
-        return cls(*(torch.from_numpy(one).to(device) for one in (scales.step, scales.limit)), bits, scales.is_signed)
+        step, limit = (torch.from_numpy(one).to(device) for one in (scales.step, scales.limit))
+        return cls(step, limit, bits, scales.is_signed)
 
 
 class DeviceLayer:

@@ -23,12 +23,13 @@ from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 ROUNDINGS = ("stochastic", "nearest")
 CODES = ("affine", "rotated")
-PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or only step
+PARAMETER_BYTES: dict[str, int] = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or only step
 MOST_ROTATED_COLUMNS = 1 << 15                     # most columns for which a rotation draws signs
 LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
 NO_BAD_ROW = 2**31 - 1        # a device's note if all rows of a message can be quantized
 
-Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array on the host, else a tensor on the rows' device
+# Bytes of a message: an array on the host, else a tensor on the rows' device.
+Buffer: TypeAlias = np.ndarray | torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,13 @@ class MessageLayout:
             raise KernelError(f"rows of at most {MOST_ROTATED_COLUMNS} columns can be rotated, found {dim}; "
                               "use affine codes")
         row_bytes = (bit_width.astype(np.int64) * dim + 7) // 8
+        before: np.ndarray = np.cumsum(has_parameters) - has_parameters
         parameter_bytes = PARAMETER_BYTES[code] * int(has_parameters.sum())
         return cls(
             dim=dim,
             bit_width=bit_width,
             payload_offset=parameter_bytes + np.cumsum(row_bytes) - row_bytes,
-            parameter_offset=PARAMETER_BYTES[code] * (np.cumsum(has_parameters) - has_parameters).astype(np.int64),
+            parameter_offset=PARAMETER_BYTES[code] * before.astype(np.int64),
             payload_bytes=int(row_bytes.sum()),
             parameter_bytes=parameter_bytes,
             code=code,

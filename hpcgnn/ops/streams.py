@@ -42,8 +42,11 @@ class SideStream(Protocol):
 class Streams(Protocol):
     """Side streams of a device: one for message kernels and copies, one for sums of central rows."""
 
-    message: SideStream
-    central: SideStream
+    @property
+    def message(self) -> SideStream: ...
+
+    @property
+    def central(self) -> SideStream: ...
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
         """Uninitialized pinned uint8 memory of the host, for copies by the device."""

@@ -42,4 +42,4 @@ def main(graph: int, result: int, num_parts: int, imbalance: float, seed: int) -
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), float(sys.argv[4]), int(sys.argv[5]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,28 +58,28 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
         raise ConfigError(f"{name} has {len(indices)} edges, and this METIS was built for "
                           f"{8 * index_type.itemsize}-bit indices; {advice}")
     chosen = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
-    arrays = [np.ascontiguousarray(array, index_type) for array in (indptr, indices)]
+    indptr, indices = (np.ascontiguousarray(array, index_type) for array in (indptr, indices))
     weight = None if weight is None else np.ascontiguousarray(weight, index_type)
     part_graph = _find_function()
     try:
         with _term_held_back():
             if part_graph is not None and num_parts > 1:
-                return _call(part_graph, *arrays, weight, num_parts, {"OBJTYPE": int(chosen), "SEED": seed})
-            result = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(*arrays), vweights=weight, recursive=False,
-                                        options=pymetis.Options(objtype=chosen, seed=seed))
+                return _call(part_graph, indptr, indices, weight, num_parts, {"OBJTYPE": int(chosen), "SEED": seed})
+            result = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(indptr, indices), vweights=weight,
+                                        recursive=False, options=pymetis.Options(objtype=chosen, seed=seed))
             return np.asarray(result.vertex_part, dtype=np.int32)
     except (RuntimeError, MemoryError) as error:
         raise ConfigError(f"METIS could not partition {name} ({error}); {advice}") from error
 
 
-def _find_function() -> ctypes._CFuncPtr | None:
+def _find_function() -> Callable[..., int] | None:
     # Called through ctypes, METIS does not hold the interpreter, so progress bars move. None if pymetis hides it.
     from pymetis import _internal
 
     return getattr(ctypes.CDLL(_internal.__file__), "METIS_PartGraphKway", None)
 
 
-def _call(part_graph: ctypes._CFuncPtr, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None,
+def _call(part_graph: Callable[..., int], indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None,
           num_parts: int, settings: dict[str, int]) -> np.ndarray:
     # METIS_PartGraphKway(nvtxs, ncon, xadj, adjncy, vwgt, vsize, adjwgt, nparts, tpwgts, ubvec, options, objval, part)
     from pymetis._internal import options_indices

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -134,7 +135,17 @@ def _find_halo(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: i
     return Halo(node_id, offset)
 
 
-def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+class Csr(Protocol):
+    """Edges by destination."""
+
+    @property
+    def indptr(self) -> np.ndarray: ...
+
+    @property
+    def indices(self) -> np.ndarray: ...
+
+
+def row_blocks(dataset: Csr, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Read CSR rows, global ids in any order, in blocks of about EDGES_PER_BLOCK edges, so that temporaries stay small.
 
     Yields the position in `rows` of the block's first row, in-degrees (num_block_rows,) int64, and sources
@@ -144,7 +155,7 @@ def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, n
         yield first, degree, dataset.indices[position]
 
 
-def row_positions(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def row_positions(dataset: Csr, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """As `row_blocks`, but yields positions of edges in the dataset's arrays, (num_block_edges,) int64, not sources."""
     degree = dataset.indptr[rows + 1] - dataset.indptr[rows]
     end = np.cumsum(degree)

@@ -123,11 +123,11 @@ def read_cluster(path: Path) -> Cluster:
     check.keys("rates", tables["rates"], (), PRECISIONS)
     rates = {precision: _read_rates(check, f"rates.{precision}", table)
              for precision, table in tables["rates"].items()}
-    speeds = [check.table(name, tables[name], (), CODES) for name in ("pack", "unpack")]
+    pack, unpack = (check.table(name, tables[name], (), CODES) for name in ("pack", "unpack"))
     if node["ranks"] != int(node["ranks"]):
         raise ConfigError(f"{path}: node.ranks is {node['ranks']}; expected a whole number")
     joined = Network(int(node["ranks"]), *(network.get(key) for key in (*WITHIN, *BETWEEN)))
-    return Cluster(str(path), joined, rates, *speeds, node["process_bytes"], node["step_seconds"],
+    return Cluster(str(path), joined, rates, pack, unpack, node["process_bytes"], node["step_seconds"],
                    node.get("memory_bytes"), {key: node[key] for key in TEXTS if key in node})
 
 
@@ -182,5 +182,5 @@ def _read_rates(check: Checks, name: str, table: Any) -> Rates:
         raise ConfigError(f"{check.file}: {name}.sum_bytes is {rows!r}; expected a list of [columns, bytes of a table, "
                           "bytes per second]")
     grid = np.array([[check.number(f"{name}.sum_bytes", value) for value in row] for row in rows])
-    numbers = [check.number(f"{name}.{key}", table[key]) for key in RATES if key != "sum_bytes"]
-    return Rates(*numbers, grid)
+    numbers = {key: check.number(f"{name}.{key}", table[key]) for key in RATES if key != "sum_bytes"}
+    return Rates(**numbers, sum_bytes=grid)

@@ -18,6 +18,7 @@ from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
+from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
 EPOCHS = 2      # the first epochs; after an evaluation all epochs are alike
@@ -46,7 +47,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
     kept = _activations(size, loads)
     by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
-    sent_bytes = np.max([sum(both) for both in by_exchange.values()], axis=0) if exchanges else none
+    sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
     halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
     arena = arenas_of(size, loads, messages, sent, own)
@@ -220,7 +221,7 @@ def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loa
     Counts messages to send and to receive, in a training pass and in an evaluation, which sends all rows.
     """
     def of_ends(rows: np.ndarray) -> np.ndarray:
-        return sum(_sums_of_ends(sent, rows, loads.num_parts))
+        return total(_sums_of_ends(sent, rows, loads.num_parts))
 
     travelling = {exchange: messages.rows(exchange, sent) for exchange in exchanges}
     by_reach = {exchange.reach: rows for exchange, rows in travelling.items()}
@@ -242,11 +243,21 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
     training = {exchange: _both_ways(exchange, messages, sent, parts) for exchange in exchanges}
     evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts)
                   for exchange in exchanges if not exchange.is_backward}
-    return np.array([arena_bytes(size, RankSize(
-        [_of_part(layer, part) for layer in layers], int(loads.num_inner[part]), int(loads.num_halo[part]),
-        int(own[part]), lambda exchange, part=part: tuple(ends[part] for ends in training[exchange]),
-        lambda exchange, part=part: tuple(ends[part] for ends in evaluation[exchange.layer]),
-        messages.is_asynchronous)) for part in range(parts)])
+
+    def size_of(part: int) -> RankSize:
+        def in_training(exchange: Exchange) -> tuple[float, float]:
+            leaving, coming = training[exchange]
+            return leaving[part], coming[part]
+
+        def in_evaluation(exchange: Exchange) -> tuple[float, float]:
+            leaving, coming = evaluation[exchange.layer]
+            return leaving[part], coming[part]
+
+        return RankSize([_of_part(layer, part) for layer in layers], int(loads.num_inner[part]),
+                        int(loads.num_halo[part]), int(own[part]), in_training, in_evaluation,
+                        messages.is_asynchronous)
+
+    return np.array([arena_bytes(size, size_of(part)) for part in range(parts)])
 
 
 def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +285,9 @@ def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: 
 
 
 def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(np.bincount(side, weights=values, minlength=num_parts) for side in (pairs.source, pairs.destination))
+    leaving, coming = (np.bincount(side, weights=values, minlength=num_parts)
+                       for side in (pairs.source, pairs.destination))
+    return leaving, coming
 
 
 def _of_part(layer: Layer, part: int) -> Layer:

@@ -34,6 +34,7 @@ from hpcgnn.planning.sampling import (
     sample_region,
     scaled_loads,
 )
+from hpcgnn.planning.stages import total
 
 FORMAT = 1
 
@@ -105,7 +106,7 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
         "pairs": len(one.loads.pairs.rows), "halo_rows": int(one.loads.num_halo.sum()),
         "evaluation_bytes": one.sent.evaluation, "setup_bytes": one.sent.setup,
         "peak_bytes": one.peak_bytes,
-        "memory_of_fullest_rank": {kind: float(amount[int(sum(one.memory.values()).argmax())])
+        "memory_of_fullest_rank": {kind: float(amount[int(total(one.memory.values()).argmax())])
                                    for kind, amount in one.memory.items()}}
 
 

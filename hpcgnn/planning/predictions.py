@@ -11,7 +11,7 @@ from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import memory_of
 from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import ModelSize, exchanges_of
-from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds
+from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds, total
 
 LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
@@ -55,14 +55,14 @@ class Prediction:
     @property
     def peak_bytes(self) -> float:
         """Memory of the fullest rank."""
-        return float(sum(self.memory.values()).max())
+        return float(total(self.memory.values()).max())
 
     @property
     def fits(self) -> bool:
         """Whether the fullest node has room for its ranks; True if a node's memory is unknown."""
         node = np.arange(self.num_parts) // self.ranks_per_node
         return self.node_bytes is None or float(
-            np.bincount(node, weights=sum(self.memory.values())).max()) <= self.node_bytes
+            np.bincount(node, weights=total(self.memory.values())).max()) <= self.node_bytes
 
     @property
     def rank_seconds(self) -> float:

@@ -7,6 +7,7 @@ and all rows that it needs are counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> P
     rows, arcs = larger.nodes / smaller.nodes, larger.edges / smaller.edges
     growth = {"num_inner": rows, "num_halo": rows, "rows_within": rows, "num_edges": arcs, "arcs_within": arcs,
               "far_arcs_within": arcs, "central_arcs_within": arcs}
-    grown = {name: _times(getattr(loads, name), factor) for name, factor in growth.items()}
+    grown: dict[str, Any] = {name: _times(getattr(loads, name), factor) for name, factor in growth.items()}
     pairs = loads.pairs
     return replace(loads, pairs=Pairs(pairs.source, pairs.destination, _times(pairs.rows_within, rows),
                                       _times(pairs.rows, rows)), **grown)
@@ -78,8 +79,9 @@ def evened(loads: PartLoads) -> PartLoads:
     """Give all parts the mean's rows and edges; each receives from the same parts as before, in proportion."""
     amounts = {own.name: getattr(loads, own.name) for own in fields(loads)
                if isinstance(getattr(loads, own.name), np.ndarray)}
-    means = {name: np.repeat(amount.mean(axis=0, keepdims=True), loads.num_parts, axis=0)
-             for name, amount in amounts.items()}
+    means: dict[str, Any] = {
+        name: np.repeat(amount.mean(axis=0, keepdims=True), loads.num_parts, axis=0)
+        for name, amount in amounts.items()}
     pairs = loads.pairs
     shares = [column * _ratio(column, pairs.destination, loads.num_parts)[pairs.destination]
               for column in (*pairs.rows_within.T, pairs.rows)]

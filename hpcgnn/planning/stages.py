@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -17,6 +19,11 @@ SUM_BYTES = 4      # per weight in the sum of gradients
 POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgnn.graph.hop.BLOCKS`
 
 
+def total(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Sum of arrays of one shape, added in their order."""
+    return reduce(np.add, arrays)
+
+
 @dataclass(frozen=True)
 class EpochSeconds:
     """Seconds of an epoch."""
@@ -28,7 +35,7 @@ class EpochSeconds:
 
     @property
     def by_rank(self) -> np.ndarray:
-        return sum(self.by_stage.values())
+        return total(self.by_stage.values())
 
     @property
     def slowest(self) -> int:

@@ -7,6 +7,7 @@ that reads it row by row gets the rows of this rank's nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -277,7 +278,7 @@ def _normal_of(uniform: torch.Tensor) -> torch.Tensor:
     return torch.special.ndtri(uniform.double())
 
 
-_FILL = {
+_FILL: dict[str, Callable[..., torch.Tensor]] = {
     "bernoulli_": lambda uniform, p=0.5: uniform < p,
     "normal_": lambda uniform, mean=0.0, std=1.0: _normal_of(uniform) * std + mean,
     "uniform_": lambda uniform, low=0.0, high=1.0, **named: uniform * (named.get("to", high) - named.get("from", low))

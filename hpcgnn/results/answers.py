@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,7 +136,8 @@ class Answers:
 
 
 def _joined(blocks: list[Answers]) -> Answers:
-    return replace(blocks[0], **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROWS})
+    whole: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROWS}
+    return replace(blocks[0], **whole)
 
 
 def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,

@@ -107,11 +107,11 @@ def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple
     try:
         shapes = [{name: tuple(tensor.shape) for name, tensor in make(*sizes).state_dict().items()}
                   for sizes in ((TRIED, TRIED), (TRIED + 1, TRIED), (TRIED, TRIED + 1))]
-        found = [_size_that_moves(shapes[0], moved, weights) for moved in shapes[1:]]
-        made = {name: tuple(tensor.shape) for name, tensor in make(*found).state_dict().items()}
+        in_dim, out_dim = (_size_that_moves(shapes[0], moved, weights) for moved in shapes[1:])
+        made = {name: tuple(tensor.shape) for name, tensor in make(in_dim, out_dim).state_dict().items()}
     except (HpcgnnError, LookupError, TypeError, ValueError):
         return None
-    return tuple(found) if made == {name: tuple(tensor.shape) for name, tensor in weights.items()} else None
+    return (in_dim, out_dim) if made == {name: tuple(tensor.shape) for name, tensor in weights.items()} else None
 
 
 def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights: Weights) -> int:

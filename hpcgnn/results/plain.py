@@ -149,7 +149,7 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
     source, target = arcs % num_nodes, arcs // num_nodes
     in_degree = np.bincount(target, minlength=len(x))
     indptr = np.concatenate([[0], np.cumsum(in_degree)]).astype(np.int64)
-    weights = {}
+    weights: dict[str, Any] = {}
     if edge_weight is not None:
         weight = edge_weight.detach().double().cpu().numpy()[is_arc]
         weight = np.bincount(place, weight, minlength=len(arcs)).astype(np.float32)

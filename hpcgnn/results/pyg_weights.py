@@ -62,7 +62,8 @@ def _arguments(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
            "dropout": arguments["dropout"]}
     if arguments["norm"] == "layer" and model != "gin":
         own |= {"norm": "LayerNorm", "norm_kwargs": {"mode": "node"}}     # normalize each row, not the whole graph
-    more = {"sage-max": {"aggr": "max"}, "gin": {"train_eps": True}}.get(model, {})
+    of_model: dict[str, dict[str, Any]] = {"sage-max": {"aggr": "max"}, "gin": {"train_eps": True}}
+    more = of_model.get(model, {})
     if model == "gat":
         # Its dropout also masks attention weights; hpcgnn's does not.
         more = {"heads": arguments["heads"], "dropout": 0.0}

@@ -195,7 +195,7 @@ def _is_there(process: int) -> bool:
 def check_present(comm: MPI.Comm, where: str) -> None:
     """Collective: wait for all ranks of a call; if one has ended, print that and end all."""
     attendance = comm.Get_attr(attendance_key()) if comm.size > 1 else None
-    if attendance is None:
+    if not isinstance(attendance, Attendance):
         return
     try:
         attendance.meet(where)

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 # Slurm sends SIGUSR1 (--signal=USR1@seconds), Grid Engine and LSF SIGUSR2, limits of processor time SIGXCPU, a closed
 # terminal SIGHUP, and Ctrl-\ SIGQUIT.
@@ -27,7 +28,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._noted = 0
         self._depth = 0
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}
         self._ends_at = float("inf")      # seconds of `time.monotonic`
         self._reserve = 0.0
         self._lap = 0.0

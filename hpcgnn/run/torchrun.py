@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.run.launched import is_by_torchrun
@@ -56,15 +57,16 @@ class Server:
                 if not ready:
                     return
                 for key, _ in ready:
-                    if key.fileobj is self._listener:
+                    known: Any = key.fileobj
+                    if known is self._listener:
                         connection, _ = self._listener.accept()
                         self._unread[connection] = b""
                         selector.register(connection, selectors.EVENT_READ)
-                    elif not self._take(key.fileobj):
-                        selector.unregister(key.fileobj)
-                        self._unread.pop(key.fileobj)
-                        self._members.discard(key.fileobj)
-                        key.fileobj.close()
+                    elif not self._take(known):
+                        selector.unregister(known)
+                        self._unread.pop(known)
+                        self._members.discard(known)
+                        known.close()
 
     def _take(self, connection: socket.socket) -> bool:
         try:

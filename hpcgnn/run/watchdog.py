@@ -19,7 +19,6 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -46,7 +45,8 @@ class Watchdog:
         self._thread: HelperThread | None = None
         self._stopped = threading.Event()
         self._folder: Path | None = None
-        self._rank, self._colleagues, self._timeout, self._period = 0, [], 0.0, 0.0
+        self._rank, self._timeout, self._period = 0, 0.0, 0.0
+        self._colleagues: list[Colleague] = []
 
     def start(self, rank: int, colleagues: list[Colleague], timeout: float) -> None:
         """Watch the start-up of rank `rank` of `colleagues`; a timeout of 0 seconds watches nothing."""
@@ -212,7 +212,7 @@ class Whereabouts:
     def describe(self) -> str:
         """Return the verb phrase, and the epoch."""
         first, *rest = self.place
-        phrase = first(*rest) if isinstance(first, Callable) else first
+        phrase = first(*rest) if callable(first) else first
         return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"
 
 

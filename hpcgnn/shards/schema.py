@@ -149,7 +149,7 @@ class GraphInfo:
     provenance: Provenance
     cleaning: CleaningReport
     fingerprint: Fingerprint
-    statistics: tuple[PartitionStatistics, ...] | dict[int, PartitionStatistics]
+    statistics: tuple[PartitionStatistics, ...]
     boundary_degree: tuple[int, ...]
     task: str = "classes"
     class_names: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import ResidentArray, on_device, resident
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
-Places = np.ndarray | torch.Tensor
+Places: TypeAlias = np.ndarray | torch.Tensor
 
 
 class KeptRows(ABC):

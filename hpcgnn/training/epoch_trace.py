@@ -126,7 +126,7 @@ class StepsTaken:
         """Continue from a `state()`; None begins an epoch."""
         if state is None:
             return cls()
-        check = StepCheck(*state["largest"].tolist(), int(state["hash"][0]))
+        check = StepCheck(float(state["largest"][0]), float(state["largest"][1]), int(state["hash"][0]))
         return cls(state["losses"].tolist(), [check], float(state["seconds"]), Traffic.of_state(state["traffic"]))
 
 

@@ -63,7 +63,7 @@ class QuantizedEvaluation(Evaluation):
     def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
         """An evaluation that meets the target is better; if neither does, the smaller size; then validation decides."""
         is_undefined = has_validation and not math.isfinite(self.val_score)
-        if other is None or is_undefined or (self.meets_target and other.meets_target):
+        if not isinstance(other, QuantizedEvaluation) or is_undefined or (self.meets_target and other.meets_target):
             return super().is_better_than(other, prefers_low, has_validation)
         if self.meets_target != other.meets_target:
             return self.meets_target
@@ -92,7 +92,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
                               "extreme values in the features")
     scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
               for rows in (objective.rows[split] for split in SPLITS)]
-    found = Evaluation(*scores, val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
+    found = Evaluation(scores[0], scores[1], scores[2], val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
     hooks = hooks_of(model)
     size = hooks.feature_size()
     if not size:

@@ -60,7 +60,8 @@ class FlatGradients:
 
     def _lay_out(self) -> None:
         before, end, starts_of_own = self.places, 0, []
-        self._required, self.places, self.used = self._requiring(), {}, None
+        self._required, self.places = self._requiring(), {}
+        self.used: list[torch.nn.Parameter] | None = None
         # Rows of own nodes come last.
         for name, parameter in sorted(self.weights.items(), key=lambda one: id(one[1]) in self._own):
             if not parameter.requires_grad:

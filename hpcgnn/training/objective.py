@@ -60,11 +60,11 @@ class Objective:
         num_global = dict(zip(SPLITS, counts.tolist(), strict=True))
         mean_rows = num_global if task == CLASSES or isinstance(loss, OwnLoss) else \
             {split: _known_rows(comm, typed[rows[split].cpu()], num_global[split]) for split in SPLITS}
-        node_id = torch.arange(len(labels)) if node_id is None else torch.from_numpy(node_id.astype(np.int64))
+        ids = torch.arange(len(labels)) if node_id is None else torch.from_numpy(node_id.astype(np.int64))
         class_counts = {split: class_counts_of(comm, labels[masks[split].astype(bool)]) for split in SPLITS} \
             if isinstance(loss, OwnLoss) else {}
         return cls(typed.to(device), rows, num_global, task, choose_loss(loss, task) if isinstance(loss, str) else loss,
-                   comm, node_id.to(device), class_counts, mean_rows)
+                   comm, ids.to(device), class_counts, mean_rows)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
         """The objective of one of several steps, with its rows, (n,) int64; counts stay those of all ranks' rows."""

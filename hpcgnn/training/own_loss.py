@@ -296,7 +296,7 @@ def closed_over(function: Any) -> list[nn.Parameter]:
         with suppress(ValueError):      # a variable without a value yet
             found.append(cell.cell_contents)
     found += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    weights = []
+    weights: list[float] = []
     for one in found:
         weights += one.parameters() if isinstance(one, nn.Module) else [one] if isinstance(one, nn.Parameter) else []
     return weights

@@ -88,7 +88,8 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: str | Path | None = None):
         super().__init__()
-        self.folder, self._writer = folder, None
+        self.folder = folder
+        self._writer: Any = None
 
     def open(self, run: RunUnderWay) -> None:
         try:
@@ -123,7 +124,8 @@ class MLflow(Tracker):
 
     def __init__(self, experiment: str | None = None):
         super().__init__()
-        self.experiment, self._mlflow = experiment, None
+        self.experiment = experiment
+        self._mlflow: Any = None
 
     def open(self, run: RunUnderWay) -> None:
         try:

@@ -101,7 +101,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             except Exception as error:
                 remark = (f"{name} can't be tried on {cut} nodes ({type(error).__name__}: "
                           f"{' '.join(str(error).split())[:120]}), so it was not checked whether it mixes rows")
-    endings = tuple(_ending(out) for out in answers)
+    endings = _ending(answers[0]), _ending(answers[1])
     return Tried(name, answers[1].detach().float(), rows, endings, remark)
 
 
@@ -151,7 +151,7 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     degree = np.full(len(rows), source.shape[1], np.int32)
     indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
     features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().to(dtype).to(device)
-    weights = {}
+    weights: dict[str, Any] = {}
     if graph.edge_weight is not None:
         weights = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
     tried = LocalRows(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
@@ -218,8 +218,9 @@ class _Log(TorchFunctionMode):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.entries: list[_Entry] = []
-        self._model, self._places, self._hooks = model.module if isinstance(model, DistributedModel) else model, [], \
-            ExitStack()
+        self._model = model.module if isinstance(model, DistributedModel) else model
+        self._places: list[str] = []
+        self._hooks = ExitStack()
 
     def __enter__(self):
         for place, module in self._model.named_modules():

@@ -247,20 +247,20 @@ def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -
     row = np.flatnonzero(count)
     if not row.size:
         return bits, num_packages
-    lengths, count, width = np.asarray(lengths, np.int64), count[row].astype(np.int64), width[row].astype(np.int64)
+    length, count, width = np.asarray(lengths, np.int64), count[row].astype(np.int64), width[row].astype(np.int64)
     begins = np.concatenate([[True], width[1:] != width[:-1]])     # a run of rows of one width
     end = np.cumsum(count)
     before = end - count
     first, run = before[begins], np.cumsum(begins) - 1
-    capacity = lengths[2] // width
+    capacity = length[2] // width
     num_packages[row] = -(-(end - first[run]) // capacity) + -(before - first[run]) // capacity
-    full_bits = _least_length(lengths, capacity * width)
+    full_bits = _least_length(length, capacity * width)
     bits[row] = num_packages[row] * (full_bits + HEADER_BITS)
     run_width, run_capacity = width[begins], capacity[begins]
     full_before = (np.concatenate([first[1:], end[-1:]]) - first - 1) // run_capacity * run_capacity
     opener = np.searchsorted(before, first + full_before, "right") - 1
     rest = np.concatenate([first[1:], end[-1:]]) - first - full_before
-    bits[row[opener]] += _least_length(lengths, rest * run_width) - full_bits[opener]
+    bits[row[opener]] += _least_length(length, rest * run_width) - full_bits[opener]
     return bits, num_packages
 
 

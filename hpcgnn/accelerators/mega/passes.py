@@ -163,9 +163,9 @@ def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
         if not layer.is_kept:
             own = np.maximum(np.arange(layer.num_rows + 1), layer.connections.num_fused_rows) * layer.own_row_bytes
             reads.append(pieces(own, rows, places.own, "combined rows"))
-        reads = joined([part._replace(block=part.block - skipped) for part in reads + parts])
+        read = joined([part._replace(block=part.block - skipped) for part in reads + parts])
         writes = joined(layer.target.written(rows[skipped:]) if layer.target else [])
-        yield Blocks(cycles[first + skipped:last], reads, writes, later_events(layer, first + skipped, last, reads))
+        yield Blocks(cycles[first + skipped:last], read, writes, later_events(layer, first + skipped, last, read))
 
 
 def _cycles(layer: Layer) -> np.ndarray:
@@ -212,9 +212,9 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
         reads = _reads(layer, places, run)
         reads.append(_of_rows(lists, run, places.lists, "lists"))
         writes = [*_writes(layer, places, run, is_last), _of_rows(copies, run, places.regions, "condensed rows")]
-        reads, writes = joined(reads), joined(writes)
-        yield Blocks(_combining_cycles(layer, cycles, run, is_last), reads, writes,
-                     _events(layer, run, is_last, reads, writes))
+        read, written = joined(reads), joined(writes)
+        yield Blocks(_combining_cycles(layer, cycles, run, is_last), read, written,
+                     _events(layer, run, is_last, read, written))
 
 
 def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
@@ -284,7 +284,8 @@ def _events(layer: Layer, run: np.ndarray, is_last: bool, reads: Requests, write
 
 
 def _layers(rules: Rules, workload: Workload, space: AddressSpace) -> Iterator[Layer]:
-    layout, known = layout_of(workload, rules), {}
+    layout = layout_of(workload, rules)
+    known: dict = {}
     products = [_ordered(product, layout.subgraphs.order) for product in workload.products]
     stored = [stored_rows(product.rows, rules) for product in products]
     placed = [_placed(rows, space) if i == 0 or rows.num_bytes > rules.half("input") else None

@@ -12,7 +12,7 @@ SAMPLER = "dgl.graphbolt"
 
 
 class _Absent(ModuleType):
-    __path__: tuple[str, ...] = ()
+    __path__ = ()  # type: ignore[assignment]  # a package without a folder; ModuleType wants a list that may change
     __file__ = None
 
     def __getattr__(self, name: str):

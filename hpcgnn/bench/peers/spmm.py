@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -59,7 +60,8 @@ def weights_of_arcs(graph: Topology) -> np.ndarray:
 
 def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
     # The result goes into existing memory: torch.sparse.mm would write zeros first.
-    weights, outputs = weights_of(graph, precision, place), {}
+    weights = weights_of(graph, precision, place)
+    outputs: dict[str, Any] = {}
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
         if rows.shape[1] not in outputs:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -77,12 +77,12 @@ def _expand(text: str) -> str:
         code = _FOR_EACH.sub(lambda match: " ".join(f"{match[1]}({', '.join(words)})" for words in STORAGE_ARGUMENTS),
                              code)
         for name in makers:
-            code = re.sub(rf"\b{name}\s*\(([^()]*)\)", lambda match, made=macros[name]: _apply(*made, match[1]), code)
+            code = re.sub(rf"\b{name}\s*\(([^()]*)\)", partial(_applied, *macros[name]), code)
     return code
 
 
-def _apply(words: list[str], body: str, arguments: str) -> str:
-    for word, argument in zip(words, arguments.split(","), strict=True):
+def _applied(words: list[str], body: str, use: re.Match) -> str:
+    for word, argument in zip(words, use[1].split(","), strict=True):
         body = re.sub(rf"\b{word}\b", argument.strip(), body)
     return re.sub(r"\s*##\s*", "", body)
 
@@ -103,7 +103,7 @@ TENSOR_DTYPES = {
     "uint32_t": torch.int32, "int32_t": torch.int32, "int": torch.int32, "uint64_t": torch.int64,
     "int64_t": torch.int64,
 }
-SCALAR_TYPES = {
+SCALAR_TYPES: dict[str, Any] = {
     "float": np.float32, "double": np.float64, "int": np.int32, "int32_t": np.int32, "int64_t": np.int64,
     "uint8_t": np.uint8, "uint16_t": np.uint16, "uint32_t": np.uint32, "uint64_t": np.uint64,
 }
@@ -388,7 +388,7 @@ class CupyBackend:
     device_type = "cuda"
 
     def __init__(self) -> None:
-        self._modules: dict[tuple[Path, bool, int], object] = {}
+        self._modules: dict[tuple[Path, bool, int], Any] = {}
         self._ready: dict[tuple[Kernel, torch.device], _Ready] = {}
         self._is_packing = Lock()      # locks the buffer until the driver has read the arguments
 
@@ -564,7 +564,8 @@ class BoundKernel:
         except (Unusual, AttributeError):
             self._list.check(arguments)
             raise
-        _start(Launch(self._kernel, *self._shape, arguments, self._list.pack(*values), device))
+        grid, block, shared_bytes = self._shape
+        _start(Launch(self._kernel, grid, block, shared_bytes, arguments, self._list.pack(*values), device))
 
 
 @cache

@@ -61,9 +61,14 @@ class Segments:
 
 class Rows(Protocol):
     # The fields of a `SparseRows` that decide how its rows are cut.
-    begin: np.ndarray
-    end: np.ndarray
-    num_self: int
+    @property
+    def begin(self) -> np.ndarray: ...
+
+    @property
+    def end(self) -> np.ndarray: ...
+
+    @property
+    def num_self(self) -> int: ...
 
 
 def item_offsets(matrix: Rows) -> np.ndarray:
