@@ -75,7 +75,8 @@ def _end_all_ranks(kind, error, traceback, show=sys.excepthook) -> None:
         mpi.COMM_WORLD.Abort(1)
 
 
-_end_all_ranks.show = sys.excepthook      # restored by `open` before it installs its own hook
+# Restored by `open` before it installs its own hook.
+_end_all_ranks.show = sys.excepthook  # type: ignore[attr-defined]  # functions take attributes
 sys.excepthook = _end_all_ranks
 
 

@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str]) -> int | str | None:
     try:
         from hpcgnn.command_line import run
         from hpcgnn.run.output import prepare_streams

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpcgnn.errors import ConfigError
 
-HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # limits of settings without their own limit, for int32 and float32
+# Limits of settings without their own limit, for int32 and float32.
+HIGHEST: dict[str, float] = {"int": 2 ** 31 - 1, "float": 1e38}
 PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
@@ -59,7 +60,7 @@ def _check_value(declared: Field, value: Any) -> None:
         raise ConfigError(f"{name} must be a finite number, found {value!r}")
     if limits["low"] is not None and not value >= limits["low"]:
         raise ConfigError(f"{name} must be at least {limits['low']}, found {value!r}")
-    high = HIGHEST.get(kind) if limits["high"] is None else limits["high"]
+    high: Any = HIGHEST.get(kind) if limits["high"] is None else limits["high"]
     if high is not None and not value <= high:
         raise ConfigError(f"{name} must be at most {high}, found {value!r}")
 

@@ -152,7 +152,7 @@ class Tiles(NamedTuple):
 
     m: np.ndarray
     k: np.ndarray
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # it hides tuple.count, which nobody needs here
     before: np.ndarray
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ class Array:
     rows: int
     columns: int
 
-    def cycles(self, num_rows: np.ndarray | int, depth: np.ndarray | int, num_columns: int) -> np.ndarray | int:
+    def cycles(self, num_rows: np.ndarray | int, depth: np.ndarray | int, num_columns: int) -> Any:
         """Cycles of (num_rows, depth) times (depth, num_columns).
 
         Tiles follow each other without a gap; the sums of the last tile need as many cycles more as it takes to cross

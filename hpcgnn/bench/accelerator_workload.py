@@ -112,7 +112,7 @@ class Sweep:
 def _doubled(first: float, last: float) -> list[float | int]:
     if not 0 < first <= last:
         raise ValueError
-    values = []
+    values: list[float | int] = []
     while first <= last and len(values) <= MOST_POINTS:
         values.append(int(first) if first == int(first) else first)
         first *= 2

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -188,7 +189,7 @@ def _tiles_of(batch: scipy.sparse.csr_matrix, is_dense: bool, place: Place) -> T
                               place.name)
 
 
-def _aggregate(matrices: list[TileList], features: list[BitLines], **switches: bool) -> list[torch.Tensor]:
+def _aggregate(matrices: list[TileList], features: list[BitLines], **switches: Any) -> list[torch.Tensor]:
     return [tiles.multiply_tiles(one, lines, **switches)[0] for one, lines in zip(matrices, features, strict=True)]
 
 

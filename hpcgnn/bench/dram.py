@@ -92,9 +92,10 @@ class DramBenchmark:
     @cached_property
     def orders(self) -> dict[str, np.ndarray]:
         """The rows in each order of preprocess."""
-        nodes = np.arange(self.graph.num_nodes)
+        graph: Any = self.graph      # of a GraphDataset only its edges are read
+        nodes = np.arange(graph.num_nodes)
         return {reorder: condensed_order(self.arcs, self.condensed_cluster) if reorder == CONDENSED
-                else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
+                else order_rows(graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
     def count(self) -> Iterator[tuple[str, str, DramTraffic]]:
         """Yield group, name and bytes of each scheme, then of each order; orders read rows through the whole buffer."""

@@ -170,10 +170,11 @@ class InProcessEpochs(PartedBenchmark):
             case = self._case(model, precision)
             seconds = {OURS: ours.clock.seconds[precision],
                        **{name: peer.seconds[precision] for name, peer in peers.items()}}
+            peaks = {OURS: ours.peak_bytes, **{name: peer.peak_bytes for name, peer in peers.items()}}
             details = {"losses": {OURS: ours.clock.losses, **{name: peer.losses for name, peer in peers.items()}},
-                       "peak_bytes": {OURS: ours.peak_bytes, **{name: peer.peak_bytes for name, peer in peers.items()}},
+                       "peak_bytes": peaks,
                        "profile": ours.clock.profile, "epoch_seconds": ours.epoch_seconds[precision]}
-            memory = [f"{name} {size_text(peak)}" for name, peak in details["peak_bytes"].items() if peak]
+            memory = [f"{name} {size_text(peak)}" for name, peak in peaks.items() if peak]
             said = [f"{case}: peak memory of the device: {', '.join(memory)}"] if memory else []
             yield Measurement("epoch", case, 0.0, "s", seconds, [*said, *remarks], details)
 

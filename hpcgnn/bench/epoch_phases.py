@@ -129,7 +129,7 @@ def profile_record(profiler: profile, num_epochs: int, device: str) -> dict[str,
     """
     if device != "cuda":
         found = [(event.key, event.count, event.self_cpu_time_total) for event in profiler.key_averages()]
-        busy, gaps = 0.0, list[float]()
+        busy, gaps = 0.0, list[list]()
     else:
         events = sorted((event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA),
                         key=lambda event: event.time_range.start)

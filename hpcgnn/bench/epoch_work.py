@@ -36,7 +36,8 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
         raise DatasetError(f"{info.name} has several labels per node; this benchmark needs one class per node")
     parts = [read_partition(shards, part, info.num_parts) for part in range(info.num_parts)]
     place = np.argsort(np.concatenate([part.inner_id for part in parts]))
-    nodes = {name: np.concatenate([getattr(part, name) for part in parts])[place] for name in NODE_ARRAYS}
+    nodes: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts])[place]
+                             for name in NODE_ARRAYS}
     nodes["features"] = nodes["features"].astype(np.float32)
     sources, targets = (np.concatenate(side) for side in zip(*map(_arcs, parts), strict=True))
     order = np.lexsort((sources, targets))

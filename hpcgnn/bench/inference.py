@@ -71,7 +71,8 @@ class InferenceBenchmark:
 
     def _measure_drawn(self, work: BatchedGraph, kind: str) -> Iterator[Measurement]:
         dims = [work.features.shape[1], *[HIDDEN[kind]] * (LAYERS - 1), work.num_classes]
-        stack, seen = random_stack(kind, dims, HIDDEN[kind]), []
+        stack = random_stack(kind, dims, HIDDEN[kind])
+        seen: list = []
         # On the host, so that a device gets the same integers.
         FloatBatches(stack, work.batches, work.features).forward(seen)
         others = self._sides.float_sides(work, stack, self.peers, self.place)

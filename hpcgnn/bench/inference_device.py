@@ -6,7 +6,7 @@ of all integer passes must equal the host's to the bit; this is checked before a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ COPY_REMARK = (f"{OURS_COPIED}: passes of hpcgnn infer, for which packed batches
                "float16 from pinned memory and logits go back there, while edges stay on the device")
 NO_INT8 = "torch int8 is left out: torch quantizes its linear maps dynamically on the host alone"
 
-Sides = dict[str, Callable[[], object]]
+Sides = Mapping[str, Callable[[], object]]
 
 
 class CopiedFloats:

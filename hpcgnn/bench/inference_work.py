@@ -51,7 +51,7 @@ class BatchedGraph:
     def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int) -> BatchedGraph:
         """Cut a graph; edges between clusters are left out."""
         batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, name=dataset.name)
-        rows = dataset.features[batches.node_id]
+        rows: Any = dataset.features[batches.node_id]
         rows = rows.toarray() if scipy.sparse.issparse(rows) else np.asarray(rows)
         return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(rows, np.float32),
                    dataset.in_degree()[batches.node_id])
@@ -59,7 +59,8 @@ class BatchedGraph:
     @property
     def alone(self) -> CodeExchange:
         """The exchange of a whole graph, which has one part."""
-        return CodeExchange(StandInComm(0, 1), ExchangePlan.build(self.part))
+        comm: Any = StandInComm(0, 1)
+        return CodeExchange(comm, ExchangePlan.build(self.part))
 
     @property
     def amount(self) -> float:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,7 +91,7 @@ class Place(ABC):
     def describe(self) -> dict[str, Any]:
         """Details of the place for bench.json; the machine is described apart."""
 
-    def interleave(self, contestants: dict[str, Work], is_hot: bool = False) -> dict[str, list[float]]:
+    def interleave(self, contestants: Mapping[str, Work], is_hot: bool = False) -> dict[str, list[float]]:
         """Time all contestants in turn, round after round, so that a busy moment of the machine hits all of them.
 
         The first call of each is not counted: it imports modules, compiles kernels, allocates memory and fills caches.
@@ -113,8 +113,9 @@ class Place(ABC):
                     spent.append(self.seconds_of(contestants[name], is_hot))
         return seconds
 
-    def measure(self, group: str, case: str, amount: float, unit: str, contestants: Contestants,
-                remarks: list[str] | None = None, is_hot: bool = False) -> Measurement:
+    def measure(self, group: str, case: str, amount: float, unit: str,
+                contestants: Mapping[str, Work | float | None], remarks: list[str] | None = None,
+                is_hot: bool = False) -> Measurement:
         self.begin(f"{group}: {case}")
         known = {name: [work] for name, work in contestants.items() if isinstance(work, float)}
         timed = self.interleave({name: work for name, work in contestants.items() if callable(work)}, is_hot)

@@ -134,7 +134,8 @@ class NodeRates:
 
     def _network(self, hosts: list[str]) -> dict[str, float]:
         # Links between the ranks of a host, and between hosts if there are several.
-        rank, found = self.place.comm.rank, {}
+        rank = self.place.comm.rank
+        found: dict[str, float] = {}
         names = list(dict.fromkeys(hosts))
         beside = [[other for other, host in enumerate(hosts) if host == name] for name in names]
         if min(map(len, beside)) > 1:

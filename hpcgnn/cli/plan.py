@@ -128,9 +128,10 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
     cluster = read_cluster(cluster_file)
     cluster.rates_of(flags["precision"])
     choices = Choices(parts, tuple(dict.fromkeys(flags["method"].split(","))),
-                      *(flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "partitioner",
-                                                 "balance", "seed", "symmetrize", "root", "make_labels", "sample",
-                                                 "larger")), has_dropout=flags["dropout"] > 0)
+                      **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm",
+                                                        "partitioner", "balance", "seed", "symmetrize", "root",
+                                                        "make_labels", "sample", "larger")},
+                      has_dropout=flags["dropout"] > 0)
     out = flags["out"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

@@ -56,16 +56,17 @@ STAGE_NAMES = {"within": "within nodes", "between": "between nodes", "allreduce"
 
 def plan_text(plan: Plan) -> str:
     sizes, size = plan.sizes, plan.size
-    head = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
+    head: list[str] = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
             f"{sizes.edges:,} edges, {sizes.features} features, {sizes.classes} classes; {size.model} "
             f"{size.num_layers} x {size.hidden_dim} in {size.precision}, "
             f"{plan.cluster.network.ranks_per_node} ranks per node",
             "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; ")]
-    tables = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
+    tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
               _seconds_table(plan.predictions)]
     cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
             for parts, took in plan.cut_seconds.items()]
-    return print_to_text(tables, [f"recommended: {plan.reasons[0]}", *plan.reasons[1:], *cuts, *plan.remarks])
+    best, *others = plan.reasons
+    return print_to_text(tables, [f"recommended: {best}", *others, *cuts, *plan.remarks])
 
 
 def _table(title: str, columns: list[str]) -> Table:

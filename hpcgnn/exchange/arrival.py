@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -204,6 +204,8 @@ def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowLi
 
 class PassedOn:
     """Base of arrivals that change another `arrival`'s rows in `finish`; these can't be read from messages."""
+
+    arrival: Any
 
     def poll(self) -> bool:
         return self.arrival.poll()

@@ -142,6 +142,8 @@ def _sum_of_lists(comm: MPI.Comm, part: Partition, run_id: str) -> np.uint64:
     # Empty lists are left out. One more item compares the run id with the next rank of the ring.
     sends = np.flatnonzero(np.diff(part.boundary_offset))
     needs = np.flatnonzero(np.diff(part.halo_offset))
+    sent: list[tuple]
+    needed: list[tuple]
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     sent = [*zip(sends, sent_digests(part, run_id, sends), strict=True), (after, run_id)]
     needed = [*zip(needs, needed_digests(part, run_id, needs), strict=True), (before, run_id)]

@@ -12,6 +12,7 @@ Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -198,9 +199,9 @@ class _Table:
 
     @classmethod
     def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: list[_FromPeer]) -> _Table:
-        is_plain = np.zeros(part.num_halo, np.uint8)
-        is_plain[np.concatenate([one.plain for one in wanted])] = 1
-        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, is_plain)]
+        asks_plain = np.zeros(part.num_halo, np.uint8)
+        asks_plain[np.concatenate([one.plain for one in wanted])] = 1
+        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, asks_plain)]
         sizes = np.array([[len(one.target), len(one.source)] for one in wanted], np.int64)
         num_sums, num_summed = swap_rows(comm, plan.peers, sizes).T
         place = [one.source - rows.index[:1] for one, rows in zip(wanted, plan.halo, strict=True)]
@@ -348,7 +349,7 @@ class SummedGradients(PassedOn):
         self.outgoing.add_gradients(gradients, rows, self.site)
 
 
-def _ends(counts: np.ndarray) -> np.ndarray:
+def _ends(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)])
 
 

@@ -8,6 +8,7 @@ is never computed. Ranks walk hop by hop against the edges and send the hops of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -80,9 +81,9 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     indices = part.indices[entry]
     is_inner = indices < part.num_inner
     indices[is_inner] = new_row[indices[is_inner]]
-    known = {name: np.concatenate([array[:part.num_inner][order], array[part.num_inner:]])
+    known: dict[str, Any] = {name: np.concatenate([array[:part.num_inner][order], array[part.num_inner:]])
              for name, array in (("in_degree", part.in_degree), ("importance", part.importance))}
-    rows = {name: getattr(part, name)[order]
+    rows: dict[str, Any] = {name: getattr(part, name)[order]
             for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
     rows |= {name: getattr(part, name)[at]
              for name, at in (("edge_weight", entry), ("inner_name", order), ("cluster", order))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.arrival import Arrival, Travel
 from hpcgnn.exchange.carrier import Carrier
 from hpcgnn.exchange.codec import MessageArena, Messages, encode
 from hpcgnn.exchange.device_delivery import RowChecks

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -40,8 +40,11 @@ class Transport(Protocol):
     name : {"host", "cuda-aware", "staged"}
     """
 
-    name: str
-    streams: Streams
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def streams(self) -> Streams: ...
 
     def empty(self, num_bytes: int) -> Buffer:
         """Return (num_bytes,) uint8, uninitialized, on the rows' device."""
@@ -74,8 +77,8 @@ class HostTransport:
     def new_staging(self) -> None:
         pass
 
-    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
-                tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> HostDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any], tag: int,
+                staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> HostDelivery:
         return HostDelivery(comm, peers, send, receive, tag)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
@@ -101,8 +104,8 @@ class CudaAwareTransport(_DeviceTransport):
     def new_staging(self) -> None:
         pass
 
-    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
-                tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> DirectDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any], tag: int,
+                staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> DirectDelivery:
         return DirectDelivery(comm, peers, send, receive, tag, self.streams.message.mark(), checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
@@ -123,8 +126,8 @@ class StagedTransport(_DeviceTransport):
     def new_staging(self) -> Staging:
         return Staging(self.streams)
 
-    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
-                tag: int, staging: Staging, checks: RowChecks | None = None, is_open: bool = False) -> StagedDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any],
+                tag: int, staging: Any, checks: RowChecks | None = None, is_open: bool = False) -> StagedDelivery:
         return StagedDelivery(comm, peers, send, receive, tag, staging, checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:

@@ -111,7 +111,7 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
 def _first_rows(place: np.ndarray, distance: np.ndarray, farthest: int, source: np.ndarray,
                 target: np.ndarray) -> list[int]:
     # For each distance: the prefix that holds all rows up to it and everything that the prefix before reads.
-    counts = []
+    counts: list[int] = []
     for reach in range(farthest + 1):
         needed = [place[distance <= reach]]
         if counts:

@@ -41,13 +41,6 @@ class Exchange(Protocol):
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send the gradients of halo rows (num_halo, dim) to their owners; the arrival adds gradients of inner rows."""
 
-    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
-        """Like `start_fetch`, one peer at a time."""
-
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
-                                site: ExchangeSite) -> Arrival:
-        """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
-
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Return inner rows followed by halo rows, which are sent unquantized."""
 
@@ -56,6 +49,17 @@ class Exchange(Protocol):
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         """Return which halo rows this pass has, (num_halo,) bool; None: all."""
+
+
+class PeerExchange(Exchange, Protocol):
+    """An exchange with `halo_spans`."""
+
+    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
+        """Like `start_fetch`, one peer at a time."""
+
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
+                                site: ExchangeSite) -> Arrival:
+        """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
 
 
 @dataclass(frozen=True)

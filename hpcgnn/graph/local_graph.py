@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from hpcgnn.graph.hop import (
     Hop,
     Matrices,
     PeerEntries,
+    PeerExchange,
     PeerMatrices,
     restrict,
 )
@@ -378,8 +380,9 @@ class LocalGraph:
         if num_out not in self._spans:
             self._spans[num_out] = (spans(self._is_marginal[:num_out], self.x.device.type) if self.exchange.overlaps
                                     else ((), ((0, num_out),)))
-        return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], num_halo,
-                   *self._spans[num_out], by_peer)
+        central, marginal = self._spans[num_out]
+        return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], num_halo, central, marginal,
+                   by_peer)
 
     def _cut_by_peer(self, shape: HopShape) -> PeerMatrices:
         if self._peer_entries is None:

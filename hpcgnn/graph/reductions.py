@@ -7,7 +7,7 @@ the same entries with self-loops, without coefficients, for attention.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -59,12 +59,12 @@ class Reductions:
         row_scale = None if factor is None else resident(factor[:self._num_inner])
         column_scale = resident(factor) if reduction == "gcn" else None
         num_self = self._num_inner if reduction == "gcn" else 0
-        alike = {"num_self": num_self, "has_half_sums": self._half_sums}
-        *by_column, by_column_weight = self._transposed
+        alike: dict[str, Any] = {"num_self": num_self, "has_half_sums": self._half_sums}
+        column_indptr, column_indices, by_column_weight = self._transposed
         forward = from_csr(self._indptr, self._indices, self._num_rows, row_scale=row_scale, column_scale=column_scale,
                            entry_scale=self._edge_weight, **alike)
-        backward = from_csr(*by_column, self._num_inner, row_scale=column_scale, column_scale=row_scale,
-                            entry_scale=by_column_weight, **alike)
+        backward = from_csr(column_indptr, column_indices, self._num_inner, row_scale=column_scale,
+                            column_scale=row_scale, entry_scale=by_column_weight, **alike)
         return forward, backward
 
     def halo_squares(self, reduction: str) -> np.ndarray:

@@ -87,11 +87,20 @@ def _check_packings(a: BitTensor, b: BitTensor) -> None:
 
 
 class ProductSide(Protocol):
-    num_lines: int
-    step: torch.Tensor | None
-    zero_point: torch.Tensor | None
-    code_sums: torch.Tensor
-    device: torch.device
+    @property
+    def num_lines(self) -> int: ...
+
+    @property
+    def step(self) -> torch.Tensor | None: ...
+
+    @property
+    def zero_point(self) -> torch.Tensor | None: ...
+
+    @property
+    def code_sums(self) -> torch.Tensor: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
@@ -106,10 +115,10 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
 
 
 def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
-    step, low = step_of(low, high, bit_width, rounding)
+    step, least = step_of(low, high, bit_width, rounding)
     if len(step) != 1:
         raise KernelError(f"the codes of a product have one range, found {len(step)}")
-    return CodeRange(bit_width, low.item(), step.item(), OFFSETS[rounding])
+    return CodeRange(bit_width, least.item(), step.item(), OFFSETS[rounding])
 
 
 def _line_values(side: ProductSide, other: ProductSide) -> LineValues:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -111,7 +112,7 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
     for one in ATTRIBUTES:
         if one not in group.attrs:
             raise ShardError(f"{path} has no {name}/{one}; {advice}")
-    scalars = {scalar: integer_of(group, path, scalar, advice) for scalar in SCALARS}
+    scalars: dict[str, Any] = {scalar: integer_of(group, path, scalar, advice) for scalar in SCALARS}
     if not 1 <= scalars["interval"] <= MAX_INTERVAL:
         raise ShardError(f"{path} has packages with an index entry every {scalars['interval']} rows; {advice}")
     check_layout(group, path, _layout(**scalars), advice)

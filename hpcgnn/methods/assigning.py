@@ -144,7 +144,7 @@ class RankReductions:
 
     def before(self, values: np.ndarray) -> np.ndarray:
         found = np.zeros(values.shape)
-        self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)
+        self._comm.Exscan(np.array(values, np.float64), found, MPI.SUM)  # type: ignore[attr-defined]  # an Intracomm
         return np.zeros(values.shape) if self._comm.rank == 0 else found     # MPI leaves rank 0's result undefined
 
     def _reduced(self, values: np.ndarray, operation: MPI.Op) -> np.ndarray:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -235,7 +236,7 @@ class Neighborhood:
     is_dropped: bool                              # dropout was already applied to the rows
     reduction: str
     probability: float                            # probability of the first dropout
-    activation: Activation | None = None          # applied before that dropout
+    activation: Any = None                        # an Activation, maybe stored in codes, before that dropout
     before: tuple[torch.Tensor | None, ...] = ()  # inputs of the activation, for backward
 
     def __post_init__(self) -> None:

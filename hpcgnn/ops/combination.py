@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -197,7 +198,7 @@ def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, wei
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)
     right = pack_codes((weight + weight_offset).view(torch.uint8), weight_bits, False)
-    sums = multiply_bits(left, right)
+    sums: Any = multiply_bits(left, right)      # not packed again, so a tensor
     row_sum, output_sum = shifted.sum(1, dtype=torch.int32), weight.sum(1, dtype=torch.int32)
     return sums.sub_(weight_offset * row_sum[:, None]).sub_(code_offset * output_sum[None])
 

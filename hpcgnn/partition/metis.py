@@ -82,7 +82,7 @@ def _find_function() -> Callable[..., int] | None:
 def _call(part_graph: Callable[..., int], indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None,
           num_parts: int, settings: dict[str, int]) -> np.ndarray:
     # METIS_PartGraphKway(nvtxs, ncon, xadj, adjncy, vwgt, vsize, adjwgt, nparts, tpwgts, ubvec, options, objval, part)
-    from pymetis._internal import options_indices
+    from pymetis._internal import options_indices  # type: ignore[attr-defined]  # pymetis' stub leaves it out
 
     index_type = indptr.dtype
     options = np.full(METIS_NOPTIONS, -1, index_type)     # -1 is METIS's default

@@ -6,10 +6,11 @@ its own rows, and takes their factors from the edges of the whole graph.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.graph.local_graph import LocalGraph
 
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
             *(getattr(torch.Tensor, name).__get__ for name in (
@@ -44,7 +45,7 @@ class GraphEdges:
     sealed : SealedEdges                    given to a model's forward
     """
 
-    def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None, whole: GraphEdges | None = None):
+    def __init__(self, graph: Any, edge_weight: torch.Tensor | None, whole: GraphEdges | None = None):
         self.graph, self.edge_weight, self._whole = graph, edge_weight, whole
         self.edge_index = graph.edge_index
         self.sealed = self.edge_index.as_subclass(SealedEdges)

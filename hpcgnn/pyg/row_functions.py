@@ -60,7 +60,7 @@ class RowFunctions(TorchFunctionMode):
         super().__init__()
         self._passing, self._tables = passing, passing.tables
         self._positions: dict[int, torch.Tensor] = {}     # by id(); holding the tensors keeps ids unique
-        self._instead = {
+        self._instead: dict[Callable, Callable] = {
             functional.dropout: self._dropout, torch.dropout: self._dropout, torch.dropout_: self._dropout_in_place,
             functional.batch_norm: self._batch_norm, functional.embedding: self._embedding,
             NodeEmbedding.forward: self._node_embedding, torch.arange: self._arange,

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import h5py
@@ -169,7 +170,8 @@ def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
     if blocks and blocks[0].class_names:
         arrays["class_names"] = np.array(blocks[0].class_names)
     with _replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, dataset=np.array(dataset), **arrays)
+        columns: dict[str, Any] = arrays
+        np.savez(file, dataset=np.array(dataset), **columns)
 
 
 def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:

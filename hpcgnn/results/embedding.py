@@ -25,7 +25,8 @@ class WatchedPass:
     """Notes the rows that the last layer reads in one forward pass of a model with `graph` (or a stand-in) and `x`."""
 
     def __init__(self, model: nn.Module, graph: LocalGraph, is_asked: bool):
-        self.graph, self.x = graph, graph.x
+        self.graph: Any = graph
+        self.x = graph.x
         self._model, self._is_asked = model, is_asked
         self._num_inner, self._rows = graph.num_inner, None
 

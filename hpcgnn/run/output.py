@@ -87,7 +87,7 @@ class PatientStream(io.TextIOBase):
         return getattr(self._stream, name)
 
     @property
-    def encoding(self) -> str:
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has it as a plain attribute
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def isatty(self) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -158,16 +159,18 @@ def check_float16(dataset: GraphDataset) -> None:
 
 def feature_density(dataset: GraphDataset) -> float:
     """Share of non-zero feature values: exact for sparse features, from evenly spaced rows for dense ones."""
-    if scipy.sparse.issparse(dataset.features):
-        return dataset.features.nnz / max(1, dataset.num_nodes * dataset.num_features)
-    sample = dataset.features[:: max(1, dataset.num_nodes // SAMPLED_ROWS)]
+    features: Any = dataset.features
+    if scipy.sparse.issparse(features):
+        return features.nnz / max(1, dataset.num_nodes * dataset.num_features)
+    sample = features[:: max(1, dataset.num_nodes // SAMPLED_ROWS)]
     return np.count_nonzero(sample) / max(1, sample.size)
 
 
 def has_negative_features(dataset: GraphDataset) -> bool:
-    if scipy.sparse.issparse(dataset.features):
-        return bool((dataset.features.data < 0).any())
-    return any((dataset.features[block] < 0).any() for block in row_slices(dataset.num_nodes, dataset.num_features))
+    features: Any = dataset.features
+    if scipy.sparse.issparse(features):
+        return bool((features.data < 0).any())
+    return any((features[block] < 0).any() for block in row_slices(dataset.num_nodes, dataset.num_features))
 
 
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,

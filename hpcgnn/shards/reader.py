@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -72,7 +73,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
 def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_packages: bool) -> Partition:
     """`read_partition` from a file of `open_part`."""
-    scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
+    scalars: dict[str, Any] = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
     arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
     if info.feature_dtype == PACKAGE and not expands_packages:
         features = np.empty((len(arrays["inner_id"]), 0), np.float32)

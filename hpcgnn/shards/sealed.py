@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import h5py
 
@@ -168,7 +168,7 @@ def _replacing(path: Path, error: type[HpcgnnError]) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _write_patiently(file: PatientFile, kind: str, version: int, fill: Fill) -> None:
+def _write_patiently(file: Any, kind: str, version: int, fill: Fill) -> None:
     try:
         _fill_hdf5(file, fill)
         seal_file(file, kind, version)

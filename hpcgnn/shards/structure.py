@@ -29,7 +29,7 @@ QUANTILES = 101
 
 def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
     """Type and shape of each array of graph.h5."""
-    columns = {item.name: (np.int64, (num_parts,)) for item in fields(PartitionStatistics)}
+    columns: Layout = {item.name: (np.int64, (num_parts,)) for item in fields(PartitionStatistics)}
     columns |= {"imbalance": (np.float64, (num_parts,)), "sent_to": (np.int64, (num_parts, num_parts)),
                 "boundary_importance": (np.int64, (num_parts, IMPORTANCE_BINS)),
                 "sent_importance": (np.int64, (num_parts, IMPORTANCE_BINS))}
@@ -146,7 +146,7 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
     num_rows, inner = counts.num_inner + counts.num_halo, (counts.num_inner,)
     by_task = {"classes": (np.int64, inner), "multi-label": (np.uint8, (*inner, info.num_classes)),
                "regression": (np.float32, (*inner, info.num_classes))}
-    layout = {
+    layout: Layout = {
         "inner_id": (np.int64, inner), "halo_id": (np.int64, (counts.num_halo,)),
         "halo_offset": (np.int64, (info.num_parts + 1,)), "boundary_index": (np.int32, (counts.num_sent,)),
         "boundary_offset": (np.int64, (info.num_parts + 1,)), "indptr": (np.int64, (counts.num_inner + 1,)),

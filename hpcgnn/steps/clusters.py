@@ -54,7 +54,8 @@ class Clusters:
         else:
             own = together(comm, lambda: _clusters_of(*graph.arcs, seed))
             own_count = 1 + int(own.max(initial=-1))
-            inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
+            before = comm.exscan(own_count) or 0  # type: ignore[attr-defined]  # an Intracomm, as all of hpcgnn's are
+            inner, count = own.astype(np.int64) + before, comm.allreduce(own_count)
         # Halo rows learn their clusters by an exchange of float32 columns.
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
         rows = exchange.input_rows(torch.from_numpy(halves).to(graph.x.device))
@@ -90,8 +91,8 @@ class Clusters:
 
 def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -> int:
     """Number of edges of a CSR with both ends in one cluster; `cluster` has an entry for every row in the CSR."""
-    return sum(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
-                                np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1])))
+    return sum(int(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
+                                    np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1]))))
                for start, stop in blocks(0, len(indptr) - 1))
 
 

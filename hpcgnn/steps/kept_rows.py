@@ -13,7 +13,7 @@ from hpcgnn.exchange.state import fill, on_host
 from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.cuda.resident import ResidentArray, on_device, resident
+from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
 Places: TypeAlias = np.ndarray | torch.Tensor
@@ -25,11 +25,11 @@ class KeptRows(ABC):
     kind: str
 
     @abstractmethod
-    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
+    def keep(self, index: np.ndarray, rows: torch.Tensor, key: CounterKey) -> None:
         """Store (n, dim) rows at the first n places of `index`, int64; KernelError if a row can't be coded."""
 
     @abstractmethod
-    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
+    def read(self, index: np.ndarray, rows: torch.Tensor) -> None:
         """Write the rows at the first n places of `index` to `rows` (n, dim)."""
 
     @abstractmethod
@@ -57,10 +57,10 @@ class DenseRows(KeptRows):
         self.kind = str(dtype).removeprefix("torch.")
         self._table = empty((num_rows, dim), dtype, device).zero_()
 
-    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
+    def keep(self, index: np.ndarray, rows: torch.Tensor, key: CounterKey) -> None:
         self._table.index_copy_(0, on_device(index, rows)[:len(rows)], rows.to(self._table.dtype))
 
-    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
+    def read(self, index: np.ndarray, rows: torch.Tensor) -> None:
         at = on_device(index, rows)[:len(rows)]
         if self._table.dtype == rows.dtype:
             torch.index_select(self._table, 0, at, out=rows)
@@ -107,13 +107,13 @@ class CodedRows(KeptRows):
             self._node_id = on_device(resident(node_id), self._message)
             self._layout = layout.beside(self._message)
 
-    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
+    def keep(self, index: np.ndarray, rows: torch.Tensor, key: CounterKey) -> None:
         quantize_rows(rows.contiguous(), *self._places(index, rows), key, self._message, "nearest")
 
-    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
+    def read(self, index: np.ndarray, rows: torch.Tensor) -> None:
         dequantize_rows(self._message, *self._places(index, rows), rows)
 
-    def _places(self, index: ResidentArray, rows: torch.Tensor) -> tuple[Places, Places, MessageLayout]:
+    def _places(self, index: np.ndarray, rows: torch.Tensor) -> tuple[Places, Places, MessageLayout]:
         if isinstance(self._message, np.ndarray):
             at, order = index[:len(rows)], np.arange(len(rows), dtype=np.int32)
         else:

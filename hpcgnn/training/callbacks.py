@@ -25,11 +25,20 @@ class RunUnderWay(Protocol):
     folder : RunFolder          the run's files, for rank 0
     """
 
-    comm: MPI.Comm
-    config: TrainConfig
-    model: nn.Module
-    progress: Progress
-    folder: RunFolder
+    @property
+    def comm(self) -> MPI.Comm: ...
+
+    @property
+    def config(self) -> TrainConfig: ...
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def progress(self) -> Progress: ...
+
+    @property
+    def folder(self) -> RunFolder: ...
 
 
 class Callback:

@@ -123,8 +123,8 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
         return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
                            job.shards) if comm.rank == 0 else []
 
-    remarks = (*_untaken_presets(job, info.name), *session.remarks, *remarks) if comm.rank == 0 else ()
-    for sentence in (*together(comm, prepare_folder), *remarks):
+    told = (*_untaken_presets(job, info.name), *session.remarks, *remarks) if comm.rank == 0 else ()
+    for sentence in (*together(comm, prepare_folder), *told):
         tell(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())

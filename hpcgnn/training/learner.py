@@ -97,7 +97,7 @@ class Learner:
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
             learner.average.restore(checkpoint.average)
-            if checkpoint.own_optimizer is not None:
+            if checkpoint.own_optimizer is not None and isinstance(learner.optimizer, OwnOptimizer):
                 learner.optimizer.load_groups(checkpoint.own_optimizer)
             if checkpoint.schedule is not None:
                 learner.schedule.load_state(checkpoint.schedule)

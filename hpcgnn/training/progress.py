@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 import rich.console
 import rich.progress
@@ -77,9 +78,10 @@ class EpochDisplay:
 
 
 def _console(stream) -> rich.console.Console:
+    file: Any = PatientStream(stream or sys.stderr)
     if stream in (None, sys.stderr):
-        return rich.console.Console(file=PatientStream(sys.stderr), force_terminal=True if stream is not None else None)
+        return rich.console.Console(file=file, force_terminal=True if stream is not None else None)
     columns = None
     with suppress(OSError):      # the terminal has just been closed
         columns = os.get_terminal_size(stream.fileno()).columns
-    return rich.console.Console(file=PatientStream(stream), force_terminal=True, width=columns or None)
+    return rich.console.Console(file=file, force_terminal=True, width=columns or None)

@@ -66,18 +66,19 @@ class RateSchedule:
     """
 
     def __init__(self, make: MakeSchedule, optimizer: FlatAdam | OwnOptimizer, rate: float):
-        self._optimizer, self._first_rate = optimizer, rate
-        self._is_stand_in = isinstance(optimizer, FlatAdam)
-        if self._is_stand_in and rate <= 0:
+        self._first_rate = rate
+        self._scaled = optimizer if isinstance(optimizer, FlatAdam) else None      # in proportion to a stand-in
+        if self._scaled is not None and rate <= 0:
             raise TrainingError(f"a schedule needs a positive lr to begin with, found {rate}")
-        self._rated = torch.optim.SGD([torch.zeros(1)], lr=rate) if self._is_stand_in else optimizer.torch_optimizer
+        self._rated = torch.optim.SGD([torch.zeros(1)], lr=rate) if isinstance(optimizer, FlatAdam) \
+            else optimizer.torch_optimizer
         self._schedule = make(self._rated)
         self._waits_for_plateau = isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
         if not isinstance(self._schedule, (torch.optim.lr_scheduler.LRScheduler,
                                            torch.optim.lr_scheduler.ReduceLROnPlateau)):
             raise TrainingError("schedule must be a function that makes one of torch's schedules from an optimizer; it "
                                 f"made a {type(self._schedule).__name__}")
-        if self._is_stand_in and getattr(self._schedule, "cycle_momentum", False):
+        if self._scaled is not None and getattr(self._schedule, "cycle_momentum", False):
             raise TrainingError(f"{type(self._schedule).__name__} cycles the momentum, and the built-in Adam's stays; "
                                 "pass cycle_momentum=False, or an optimizer")
         self._apply()
@@ -89,7 +90,7 @@ class RateSchedule:
 
     def end_epoch(self, evaluation: Evaluation | None) -> None:
         """Move on; a plateau schedule gets the validation score if it waits for the highest value, else the loss."""
-        if self._is_stand_in:
+        if self._scaled is not None:
             self._rated.step()      # changes nothing, but a schedule warns if its optimizer has not stepped
         if not self._waits_for_plateau:
             self._schedule.step()
@@ -116,5 +117,5 @@ class RateSchedule:
         self._apply()
 
     def _apply(self) -> None:
-        if self._is_stand_in:
-            self._optimizer.scale_rate(self.rate / self._first_rate)
+        if self._scaled is not None:
+            self._scaled.scale_rate(self.rate / self._first_rate)

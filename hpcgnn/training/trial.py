@@ -219,7 +219,7 @@ class _Log(TorchFunctionMode):
         super().__init__()
         self.entries: list[_Entry] = []
         self._model = model.module if isinstance(model, DistributedModel) else model
-        self._places: list[str] = []
+        self._places: list[tuple[str, nn.Module]] = []
         self._hooks = ExitStack()
 
     def __enter__(self):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ ConvolutionMaker = Callable[[str, int, int], nn.Module]
 class PeerStack(nn.Module):
     """Dropout → convolution → LayerNorm → ReLU, as in hpcgnn; the last convolution gives the logits."""
 
-    def __init__(self, settings: EpochSettings, dims: list[int], make: ConvolutionMaker):
+    def __init__(self, settings: Any, dims: list[int], make: ConvolutionMaker):
         super().__init__()
         self.dropout = settings.dropout
         self.convolutions = nn.ModuleList(make(settings.model, left, right) for left, right in pairwise(dims))

@@ -106,7 +106,7 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
     first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
-    clock, points, updates, peak = Clock(processes), [], 0, 0
+    clock, points, updates, peak = Clock(processes), list[Point](), 0, 0
     is_enough = False
     num_batches = max(1, -(-len(processes.share(arrays.train_nodes)) // settings.batch))
     within = {num_batches * number // EVALUATIONS for number in range(1, EVALUATIONS)} - {0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,8 @@ AXES: dict[str, Callable[[Point], float]] = {
 class RaceResult(BenchmarkResult):
     """A BenchmarkResult with the rows of a race as its measurements."""
 
+    measurements: list[Any] = field(default_factory=list)      # of ScoreRow
+
     def tables(self) -> list[Table | str]:
         grouped = _grouped(self.measurements)
         return [part for group, rows in grouped for part in (_title_of(group, rows), _table_of(rows))] + [*CAPTION]
@@ -116,7 +119,7 @@ def _title_of(group: str, rows: list[ScoreRow]) -> str:
 
 def _table_of(rows: list[ScoreRow]) -> Table:
     columns: dict[str, Callable[[ScoreRow], str]] = {
-        f"s to {target}": lambda row, target=target: _reached(row, target) for target in rows[0].targets}
+        f"s to {target}": partial(_reached, target=target) for target in rows[0].targets}
     columns |= {"s/epoch": lambda row: number_text(row.median()),
                 "val, test %": lambda row: ", ".join(f"{100 * score:.2f}" for score in row.best_scores())}
     if rows[0].epoch_bytes() > 0:

@@ -37,8 +37,8 @@ def _cut_round(messages: Messages, pair: tuple[int, int], purpose: int, halo_spa
     received = _counted_from(messages.receive_rows[source], 0 if purpose == BACKWARD else start)
     layouts = messages.send_layouts[destination], messages.receive_layouts[source]
     if destination == source:
-        return Messages((messages.peers[source],), (sent,), (received,), *((layout,) for layout in layouts),
-                        stop - start, messages.dim)
+        return Messages((messages.peers[source],), (sent,), (received,), layouts[:1], layouts[1:], stop - start,
+                        messages.dim)
     nothing = MessageLayout.build(np.empty(0, np.uint8), messages.dim)
     return Messages((messages.peers[destination], messages.peers[source]), (sent, NO_ROWS), (NO_ROWS, received),
                     (layouts[0], nothing), (nothing, layouts[1]), stop - start, messages.dim)
@@ -97,6 +97,6 @@ class GradientsByPeer(_Rounds):
     def rows_in_message(self, dtype: torch.dtype) -> None:
         pass
 
-    def finish(self, total: torch.Tensor) -> None:
+    def finish(self, rows: torch.Tensor) -> None:
         while self._arrival is not None:
-            self._finish_round(total)
+            self._finish_round(rows)

@@ -9,6 +9,7 @@ only have quantized rows, and at 1 or 2 bits the rounding errors are much larger
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class KeptMessages(Stateful):
     two arenas alternate. `last` holds the last epoch's messages.
     """
 
-    def __init__(self, sender: Sender, purpose: int, table: ReceivedTable | None):
+    def __init__(self, sender: Sender, purpose: int, table: Any):
         self.table, self.movement = table, Movement()
         self.last: Arrival | None = None
         self._sender, self._is_gradient = sender, purpose == BACKWARD

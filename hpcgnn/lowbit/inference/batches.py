@@ -201,7 +201,8 @@ def _places(counts: dict[str, int]) -> tuple[dict[str, tuple[int, type, tuple[in
                 ("tile_begin", np.int64, (counts["num_tile_rows"] + 1,)),
                 ("indices", np.int32, (counts["num_entries"],)), ("tile_column", np.int32, (num_tiles,)),
                 ("tile_words", np.int32, (num_tiles, TILE_ROWS, 4)), ("features", np.int32, planes))
-    places, start = {}, HEADER_BYTES
+    places: dict[str, tuple[int, type, tuple[int, ...]]] = {}
+    start = HEADER_BYTES
     for name, dtype, shape in sections:
         places[name] = start, dtype, shape
         start += padded(int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize, ALIGNMENT)

@@ -53,13 +53,14 @@ class CodeExchange:
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
         send, receive = self._arena.slices(*sizes)
-        is_whole = isinstance(codes, MappedRows) and codes.fills(bit_width)
+        whole = codes.table if isinstance(codes, MappedRows) and codes.fills(bit_width) else None
         for rows, message in zip(plan.boundary, send, strict=True):
-            if len(rows) and is_whole:
-                np.take(codes.table, rows.index, axis=0, out=message.reshape(len(rows), -1))
+            if len(rows) and whole is not None:
+                np.take(whole, rows.index, axis=0, out=message.reshape(len(rows), -1))
             elif len(rows):
                 pack_codes(codes[rows.index], bit_width, message)
-        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width, is_whole)
+        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width,
+                           whole is not None)
 
     def transfer(self, send: list[np.ndarray], receive: list[np.ndarray], dim: int) -> Transfer:
         """Collective: start an exchange of packed messages; boundary rows have `dim` codes."""

@@ -31,7 +31,8 @@ class LayerRows(Protocol):
     step : (n,) float32
     """
 
-    step: np.ndarray
+    @property
+    def step(self) -> np.ndarray: ...
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
         """Return codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.

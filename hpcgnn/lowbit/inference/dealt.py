@@ -7,7 +7,7 @@ of their batches, and answers back to the owners. No integer depends on the rank
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.training.batch_graph import gather_arcs
-
-Counts = TypeVar("Counts")
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,8 @@ class DealtRun:
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Collective: return logits (num_inner, num_classes) and embeddings (num_inner, hidden), float32."""
-        return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
+        first, second = self._run.forward()
+        return self._dealt.to_owners(first), self._dealt.to_owners(second)
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -104,7 +103,7 @@ class DealtRun:
         return _summed(self._dealt.comm, self._totals)
 
 
-def _summed(comm: MPI.Comm, own: Counts) -> Counts:
+def _summed(comm: MPI.Comm, own: Any) -> Any:
     """Collective: sum all ranks' counts."""
     return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
 

@@ -321,7 +321,7 @@ class CopiedBatches:
         nodes = DeviceNodes(views["degree"], views["count"],
                             [views.get(f"factor {name}") for name in self._reductions])
         if self._takes_tiles:
-            sums = SlotTiles(views["slot_row"], views["begin"], views["column"], views["words"])
+            sums: SlotTiles | Entries = SlotTiles(views["slot_row"], views["begin"], views["column"], views["words"])
         else:
             sums = Entries(views["indptr"], views["indices"])
         return DeviceLayers(self._layers, rows, nodes, sums)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +27,13 @@ from hpcgnn.shards.schema import GraphInfo, part_file
 class InputRows(Protocol):
     """Rows of one rank."""
 
-    form: str         # such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"
-    num_bytes: int    # bytes in memory, before the compression of the shard
+    @property
+    def form(self) -> str:
+        """Such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in memory, before the compression of the shard."""
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
         """Return codes of all rows; KernelError for NaN, or negative values where codes have no sign."""
@@ -71,7 +76,8 @@ class BitInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
-        return cls(BitRows.of(rows.coded(scale, in_degree), scale, in_degree))
+        coded: Any = rows.coded(scale, in_degree)
+        return cls(BitRows.of(coded, scale, in_degree))
 
     @property
     def form(self) -> str:
@@ -95,7 +101,8 @@ class PackedInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
-        return cls(PackedCodes.of(rows.coded(scale, in_degree)))
+        coded: Any = rows.coded(scale, in_degree)
+        return cls(PackedCodes.of(coded))
 
     @property
     def num_bytes(self) -> int:
@@ -120,9 +127,10 @@ class StoredPart:
 
     def with_floats(self) -> Partition:
         """The part with features; ShardError if packages are damaged."""
-        if isinstance(self.rows, FloatRows):
-            return replace(self.part, features=self.rows.rows)
-        return replace(self.part, features=floats_of(self.rows.packed, self.rows.scale, self.path))
+        rows: Any = self.rows      # FloatRows or PackageRows
+        if isinstance(rows, FloatRows):
+            return replace(self.part, features=rows.rows)
+        return replace(self.part, features=floats_of(rows.packed, rows.scale, self.path))
 
     def shared_with(self, graph: LocalGraph) -> StoredPart:
         """Return this part with the rows of `graph` if they are the same, so that memory holds float32 rows once."""

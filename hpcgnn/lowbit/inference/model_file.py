@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -167,13 +168,15 @@ class _Loader:
 
     def convolution(self, group: h5py.Group) -> IntegerConvolution:
         norm = group.get("norm")
+        reals: dict[str, Any] = {name: self.array(group, name, np.float32) if name in group else None
+                                 for name in REALS}
         return IntegerConvolution(
             **{name: _scalar(group, name, kind) for name, kind in OPTIONS.items()},
             rows=self.row_scale(group["rows"]), second_rows=self.optional(self.row_scale, group, "second_rows"),
             neighbor=self.map(group["neighbor"]), own=self.optional(self.map, group, "own"),
             second=self.optional(self.map, group, "second"),
             mapped=ColumnScale(self.array(group["mapped"], "step", np.float32), _width(group["mapped"])),
-            **{name: self.array(group, name, np.float32) if name in group else None for name in REALS},
+            **reals,
             norm=None if norm is None else Normalization(
                 self.array(norm, "weight", np.float32), self.array(norm, "bias", np.float32),
                 _scalar(norm, "eps", float)))

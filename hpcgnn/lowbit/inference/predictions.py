@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -82,8 +83,8 @@ def read_predictions(path: Path) -> Predictions:
         texts = [file.attrs[name] for name in ("dataset", "scheme")]
         if not all(isinstance(text, str) for text in texts):
             raise CheckpointError(f"{path} has a dataset or a scheme that is not text; {ADVICE}")
-        return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS),
-                           tuple(names))
+        arrays: dict[str, Any] = {name: file[name][()] for name in ARRAYS}
+        return Predictions(texts[0], texts[1], bool(file.attrs["is_multi_label"]), **arrays, class_names=tuple(names))
 
 
 def _layout(file: h5py.File, path: Path) -> Layout:

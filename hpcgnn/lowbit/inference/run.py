@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ class IntegerRun:
     # form and bytes of this rank's input rows in its shard
     stored_form: str
     stored_bytes: int
-    rows: InputRows                     # as kept for passes
+    rows: Any                           # InputRows, as kept for passes
     exchange: CodeExchange
     objective: Objective
     device: torch.device | None = None  # None is the host

@@ -92,7 +92,8 @@ def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache
 def _measured(level: str) -> AggregationCosts:
-    gather, tiles = ([], []), ([], [])
+    gather: tuple[list, list] = [], []
+    tiles: tuple[list, list] = [], []
     rng = np.random.default_rng(0)
     for num_rows, degree, cluster_rows in FITTED_BATCHES:
         made, no_arc = (_random_batches(num_rows, of_rows, cluster_rows, rng) for of_rows in (degree, 0))

@@ -7,7 +7,7 @@ each kind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ class QuantizedConvolution(nn.Module, ABC):
     def forward(self, graph: LocalGraph, h: torch.Tensor, nodes: Nodes) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) float32 rows to (num_inner, out_dim)."""
         if self.has_sparse_input and graph.is_input(h):
-            quantized = self._sparse_input(graph).quantized(self.rows, nodes)
+            quantized: Any = self._sparse_input(graph).quantized(self.rows, nodes)
         else:
             quantized = DenseRows(self.rows(h, nodes))
         # Quantized before dropout, so that inference sees the same rows.

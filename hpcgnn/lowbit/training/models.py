@@ -155,7 +155,7 @@ def _losses(quantizer: RowQuantizer) -> np.ndarray:
     return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)
 
 
-KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
+KINDS: dict[type[nn.Module], Callable[..., QuantizedConvolution]] = {
     GCNConvolution: QuantizedGCN, SAGEConvolution: QuantizedSAGE, GINConvolution: QuantizedGIN,
     GATConvolution: QuantizedGAT,
 }
@@ -194,6 +194,7 @@ class QuantizedStack(nn.Module, ModelHooks):
         self.convolutions[0].has_sparse_input = has_sparse_input
         self.norms = stack.norms
         self.num_nodes = int(counts.sum())
+        self.pressure: torch.Tensor
         self.register_buffer("pressure", torch.zeros((), dtype=torch.float64))
         self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
 

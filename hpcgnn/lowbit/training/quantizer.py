@@ -159,6 +159,7 @@ class ColumnQuantizer(Quantizer):
         self._shared, self.bits = SharedComm(comm), bits
         self.local_weight = 1.0 / max(1, dim * num_nodes) if is_local else None
         self.log_step = nn.Parameter(torch.zeros(dim))
+        self.magnitude: torch.Tensor
         self.register_buffer("magnitude", torch.ones(dim))
 
     @property
