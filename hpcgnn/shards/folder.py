@@ -41,7 +41,13 @@ Result = TypeVar("Result")
 class Crew:
     """Ranks that work together: here a single process; in hpcgnn.library.preprocess the ranks of a communicator."""
 
-    rank, size = 0, 1
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def size(self) -> int:
+        return 1
 
     def together(self, step: Callable[[], Result]) -> Result:
         """Collective: run a step that each rank does alone; an error of any rank is raised on all."""

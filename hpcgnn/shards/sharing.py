@@ -27,7 +27,7 @@ FOLDER = "shared"
 
 @contextmanager
 def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays: np.ndarray | None
-                 ) -> Iterator[tuple[GraphDataset | np.ndarray | None, ...]]:
+                 ) -> Iterator[tuple]:
     """Collective: give every rank the dataset and the arrays of rank 0, until the block ends.
 
     `folder` must be visible to all ranks. On other ranks `dataset` and `arrays` are None; an array may be None on rank
