@@ -77,10 +77,10 @@ class NodeEmbedding(nn.Module):
             raise ConfigError(f"NodeEmbedding was given the seed {seed!r}; give a whole number from 0 to 2**32 - 1")
         self.num_embeddings, self.embedding_dim, self.seed = graph.num_nodes, embedding_dim, seed
         self.register_buffer("node_index", torch.as_tensor(index).cpu().sort().values, persistent=False)
-        # By `row_of`, the last time: what was asked, its version, the answer.
+        # By `row_of`, the last time. `_version` would be nn.Module's, which state_dict() hands on.
         self._asked: torch.Tensor | None = None
-        self._version: int | None = None
-        self._row: torch.Tensor | None = None
+        self._asked_version: int | None = None
+        self._answer: torch.Tensor | None = None
         self.weight = nn.Parameter(torch.empty(len(self.node_index), embedding_dim))
         self.reset_parameters()
 
@@ -104,8 +104,9 @@ class NodeEmbedding(nn.Module):
         ------
         ConfigError      a node of another rank, or none of the graph
         """
-        if self._asked is number and self._version == number._version:      # the same numbers in every layer and epoch
-            return self._row
+        # Every layer and epoch asks for the same numbers.
+        if self._asked is number and self._asked_version == number._version:
+            return self._answer
         row = torch.searchsorted(self.node_index, number.contiguous()).clamp_(max=max(0, len(self.node_index) - 1))
         is_other = self.node_index[row] != number if len(self.node_index) else torch.ones_like(row, dtype=torch.bool)
         if bool(is_other.any()):
@@ -113,7 +114,7 @@ class NodeEmbedding(nn.Module):
                               f"rows of its own {len(self.node_index)} nodes of {self.num_embeddings}; look up own "
                               "nodes by n_id or graph.node_index, and get rows of neighbors from a convolution or "
                               "graph.halo")
-        self._asked, self._version, self._row = number, number._version, row
+        self._asked, self._asked_version, self._answer = number, number._version, row
         return row
 
     def forward(self, number: torch.Tensor) -> torch.Tensor:
