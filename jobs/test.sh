@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests: ruff, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go
-# to pytest: jobs/test.sh -k codec. Files that are named run without ranks where no test is for ranks.
+# All tests: ruff and mypy, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go
+# to pytest: jobs/test.sh -k codec. Files that are named run without mypy, and without ranks where no test is for ranks.
 #   --all                               runs also the tests that are marked long, which take most of the time: before a
 #                                       release, and after a change of what they name
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
@@ -69,6 +69,9 @@ needs_ranks() {
 
 heading "ruff"
 python -m ruff check . || failed=1
+# Beside the serial tests: 20 s of one core where nothing is kept from last time.
+types=
+((${#places[@]})) || { python -m mypy >"$results.mypy" 2>&1 & types=$!; }
 
 # run_all_parallel ARGUMENTS...: under each MPI, each number of ranks. Ranks wait for each other for half of their time,
 # in which they leave their cores to others: two runs are under way at once, the longest ones first.
@@ -130,6 +133,11 @@ wait "${serial[@]}" || true
 show_other_ranks "$results/serial-$processes"
 heading "serial tests have ended"
 ((cores >= 4)) || ! needs_ranks || start_parallel "$@"
+if [[ -n $types ]]; then
+    heading "mypy"
+    wait "$types" || failed=1
+    cat "$results.mypy"
+fi
 if [[ -n $beside ]]; then
     wait "$beside" || failed=1
     cat "$results.log"
