@@ -92,9 +92,8 @@ class DirectDelivery:
             self._ready.synchronize()     # MPI touches these buffers from here on
             if self._checks is not None:
                 self._checks.read()
-            self._delivery = HostDelivery(self.comm, self.peers,
-                                          *[[device_memory(message) for message in messages]
-                                            for messages in self._tensors], self.tag)
+            send, receive = ([device_memory(message) for message in messages] for messages in self._tensors)
+            self._delivery = HostDelivery(self.comm, self.peers, send, receive, self.tag)
 
 
 def device_memory(tensor: torch.Tensor) -> MPI.buffer:

@@ -38,7 +38,7 @@ from hpcgnn.exchange.sender import HOST_RING, Outgoing, Sender, Wire
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.graph.hop import Exchange, ExchangeSite
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
@@ -272,7 +272,7 @@ class HaloExchange:
         return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))
 
 
-def weighted_degree_of(exchange: HaloExchange, part: Partition,
+def weighted_degree_of(exchange: Exchange, part: Partition,
                        device: torch.device | None = None) -> np.ndarray | None:
     """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without any."""
     if part.edge_weight is None:

@@ -21,7 +21,7 @@ from hpcgnn.exchange.device_delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan, Rounds
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transfer import EXCHANGES, MAX_TAG, Link, Transfer
+from hpcgnn.exchange.transfer import EXCHANGES, MAX_TAG, HostDelivery, Link, Transfer
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
@@ -145,8 +145,8 @@ class Sender:
                                               is_open)
         # 3. Post. The carrier copies nothing: it keeps the buffers until they have left.
         traffic.quantize_seconds += time.perf_counter() - started
-        if is_open and self.carrier is not None:
-            transfer = self.carrier.take(delivery, outgoing.rounds, self._link, traffic, _name_of_tag)
+        if is_open and self.carrier is not None and isinstance(delivery, HostDelivery):
+            transfer: Travel = self.carrier.take(delivery, outgoing.rounds, self._link, traffic, _name_of_tag)
         else:
             transfer = self._algorithm(delivery, outgoing.rounds, self._link, traffic, is_open, _name_of_tag)
         return Arrival(messages, receive, arena.received, transfer, key, traffic, streams,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -30,8 +30,8 @@ TIMING_TAG = 32001
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 
 
-class Delivery(Protocol):
-    """The messages of one exchange between their buffers and MPI."""
+class Posting(Protocol):
+    """The messages of one exchange between their buffers and MPI, posted round by round."""
 
     comm: MPI.Comm
     peers: Sequence[int]       # ranks of the buffers
@@ -43,9 +43,6 @@ class Delivery(Protocol):
     def post(self, destination: int, source: int) -> None:
         """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
 
-    def post_all(self) -> None:
-        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB."""
-
     def poll(self) -> bool:
         """Make progress; whether all that was begun has arrived."""
 
@@ -53,13 +50,22 @@ class Delivery(Protocol):
         """Return when all that was begun has arrived."""
 
 
+class Delivery(Posting, Protocol):
+    """Messages that can also be posted at once."""
+
+    def post_all(self) -> None:
+        """Collective: exchange all messages in one MPI_Alltoallv; KernelError if a rank's exceed 2 GiB."""
+
+
 class HostDelivery:
-    """Messages in host memory; uint8 buffers, one per peer, must not be touched before arrival."""
+    """Messages in memory that MPI takes; uint8 buffers, one per peer, must not be touched before arrival.
+
+    send, receive : of (num_bytes,) arrays, or of MPI.buffer, which `post_all` does not take
+    """
 
     is_read_later = False
 
-    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
-                 tag: int):
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any], tag: int):
         self.comm, self.peers, self.tag, self.send, self.receive = comm, peers, tag, send, receive
         self.sent_bytes, self.received_bytes = sum(map(len, send)), sum(map(len, receive))
         self._requests: list[MPI.Request] = []     # of what was begun since all had arrived
@@ -88,7 +94,7 @@ class Transfer:
 
     Parameters
     ----------
-    delivery : Delivery
+    delivery : Posting
     rounds : (destination, source) of each round, as places in the delivery's peers
     link : Link or None
     traffic : Traffic or None    counts the seconds
@@ -96,9 +102,9 @@ class Transfer:
     name_of : function           name of the exchange with a tag, for reports of where a rank waits
     """
 
-    def __init__(self, delivery: Delivery, rounds: Rounds, link: Link | None = None, traffic: Traffic | None = None,
+    def __init__(self, delivery: Posting, rounds: Rounds, link: Link | None = None, traffic: Traffic | None = None,
                  is_open: bool = False, name_of: Callable[[int], str] = "exchange {}".format):
-        self._delivery: Delivery | None = delivery
+        self._delivery: Posting | None = delivery
         self.sent_bytes, self._name_of, self._traffic = delivery.sent_bytes, name_of, traffic or Traffic()
         self._rounds, self._num_rounds = deque(rounds), len(rounds)
         self._partners = rounds[-1] if rounds else (0, 0)

@@ -29,11 +29,25 @@ ROWS_COUNTED = 1 << 16
 class Exchange(Protocol):
     """The messages of a LocalGraph. Collective: all ranks call in the same order."""
 
-    is_alone: bool                                   # whether this rank neither sends nor receives a row
-    overlaps: bool                                   # whether messages travel while layers compute; else a start waits
-    halo_spans: tuple[tuple[int, int], ...] | None   # (start, stop) of each rank's halo rows, if they arrive by peer
-    num_returning: int | None                        # number of first halo rows with gradients that go home; None: all
-    reads_history: bool                              # whether halo rows may be constants from an earlier step
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank neither sends nor receives a row."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether messages travel while layers compute; else a start waits."""
+
+    @property
+    def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
+        """(start, stop) of each rank's halo rows, if they arrive by peer."""
+
+    @property
+    def num_returning(self) -> int | None:
+        """Number of first halo rows with gradients that go home; None: all."""
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether halo rows may be constants from an earlier step."""
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""

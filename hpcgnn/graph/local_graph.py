@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from hpcgnn.graph.hop import (
     Hop,
     Matrices,
     PeerEntries,
-    PeerExchange,
     PeerMatrices,
     restrict,
 )

@@ -200,7 +200,8 @@ def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float |
         raise KernelError("a matrix to quantize holds NaN or infinity; expected finite values")
     low, high = found_low if low is None else low, found_high if high is None else high
     step, low = step_of(low, high, bit_width, rounding)
-    return CodeRange(bit_width, *(part.contiguous() for part in torch.broadcast_tensors(low, step)), OFFSETS[rounding])
+    lows, steps = (part.contiguous() for part in torch.broadcast_tensors(low, step))
+    return CodeRange(bit_width, lows, steps, OFFSETS[rounding])
 
 
 def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: int,

@@ -17,12 +17,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop
+from hpcgnn.graph.hop import Arrival, ArrivalInTable, ExchangeSite, Hop, PeerExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
@@ -325,6 +325,10 @@ class Neighborhood:
     def is_by_peer(self) -> bool:
         return self.hop.by_peer is not None
 
+    @property
+    def _peer_exchange(self) -> PeerExchange:
+        return cast(PeerExchange, self.graph.exchange)      # only of an exchange with `halo_spans` a hop is by peer
+
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
         """Mask halo rows, of all peers or one, as their owners do."""
         return self._drop(h, *self._halo_places(h, peer))
@@ -365,7 +369,7 @@ class Neighborhood:
         del rows                   # sent; from here on the masked rows are enough
         # Without a mask, halo rows can be summed straight from their messages.
         if self.hop.in_place is not None and self.key is None:
-            table = arrival.in_place()
+            table = cast(ArrivalInTable, arrival).in_place()      # only its exchange gives a hop this matrix
             if table is not None:
                 return multiply(self.hop.in_place, near, table), near
         # Central rows have no halo neighbor, so they are summed while messages travel.
@@ -422,7 +426,7 @@ class Neighborhood:
             of_halo = multiply(self.hop.matrices.far_back, gradient)
             of_halo = of_halo if then is None else then(of_halo)
             return self.graph.exchange.start_take_home(self.drop_halo_in_place(of_halo), self.site)
-        return self.graph.exchange.start_take_home_by_peer(
+        return self._peer_exchange.start_take_home_by_peer(
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -431,7 +435,7 @@ class Neighborhood:
             near = self.drop_inner(h)
             return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
         h = self.activated(h)
-        arrival = self.graph.exchange.start_fetch_by_peer(h, self.site)
+        arrival = self._peer_exchange.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out, h.device.type):
             multiply_span(self.hop.by_peer.near, near, None, out, span)

@@ -8,7 +8,6 @@ rank 0 sends rows [0, 1] to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 

@@ -82,7 +82,7 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 class RankSize:
     """Sizes of a rank's rows and exchanges."""
 
-    layers: list[Layer]                                         # with this rank's numbers in their arrays
+    layers: list[Layer[int]]                                    # with this rank's numbers
     num_inner: int
     num_halo: int
     num_own: int  # inner rows that other ranks of the node read, if they share rows; else 0
@@ -113,14 +113,15 @@ class _Run:
         self._free(logits)
 
     def evaluate(self) -> None:
-        inner, names = self._rank.num_inner, {}
+        inner = self._rank.num_inner
+        names: dict[str, Piece | None] = {}
         for layer in self._rank.layers:
             steps = layer.linear.forward(self._size.has_dropout, is_training=False)
             names = self._walk(replace(layer, rows_in=inner, rows_out=inner), steps, names, is_training=False)
             names = {"below": names.pop("rows")}
         self._free(*names.values())
 
-    def _walk(self, layer: Layer, steps: list[Step], held: dict[str, Piece | None],
+    def _walk(self, layer: Layer[int], steps: list[Step], held: dict[str, Piece | None],
               is_training: bool = True) -> dict[str, Piece | None]:
         for step in steps:
             if step.kind == "rename":
@@ -138,7 +139,7 @@ class _Run:
             self._free(*(held.pop(name, None) for name in step.frees))
         return held
 
-    def _fetch(self, layer: Layer, step: Step, is_training: bool) -> Piece | None:
+    def _fetch(self, layer: Layer[int], step: Step, is_training: bool) -> Piece | None:
         # If all rows arrive as they are stored, they are read in the receive buffer.
         exchange = Exchange(layer.number, False, step.dim, layer.reach)
         bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
@@ -158,7 +159,7 @@ class _Run:
         self._free(far, own, read)
         return sums
 
-    def _take_home(self, layer: Layer, step: Step) -> Piece | None:
+    def _take_home(self, layer: Layer[int], step: Step) -> Piece | None:
         exchange = Exchange(layer.number, True, step.dim, layer.reach)
         of_halo, total = self._take(self._rank.num_halo, exchange.dim), None
         if self._rank.num_own:
@@ -290,9 +291,10 @@ def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.
     return leaving, coming
 
 
-def _of_part(layer: Layer, part: int) -> Layer:
-    arrays = ("rows_in", "rows_out", "num_halo", "arcs", "far_arcs", "central_arcs")
-    return replace(layer, **{name: int(getattr(layer, name)[part]) for name in arrays})
+def _of_part(layer: Layer[np.ndarray], part: int) -> Layer[int]:
+    return Layer(layer.number, layer.linear, int(layer.rows_in[part]), int(layer.rows_out[part]),
+                 int(layer.num_halo[part]), int(layer.arcs[part]), int(layer.far_arcs[part]),
+                 int(layer.central_arcs[part]), layer.reach)
 
 
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
@@ -300,7 +302,7 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
     layers = size.layers(loads)
     kept = _moments(layers) + size.has_constant_sums * size.item_bytes * size.in_dim * loads.num_inner
     for layer in layers:
-        held = {}
+        held: dict[str, np.ndarray] = {}
         for step in layer.linear.forward(size.has_dropout):
             held |= {step.makes: layer.rows_of(step) * step.dim} if step.makes else {}
             held = {name: values for name, values in held.items() if name not in step.frees}
@@ -308,5 +310,5 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
     return kept
 
 
-def _moments(layers: list[Layer]) -> np.ndarray:
+def _moments(layers: list[Layer[np.ndarray]]) -> np.ndarray:
     return BYTES_OF_MOMENTS * sum((layer.rows_in for layer in layers[1:]), 0.0 * layers[0].rows_in)

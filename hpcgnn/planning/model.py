@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -13,25 +13,27 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.nn.layers import HALO, IN, LINEAR, OUT, LinearLayer, Step
 from hpcgnn.planning.loads import PartLoads
 
+Number = TypeVar("Number", int, np.ndarray)
+
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Generic[Number]):
     """A layer with what a training pass reads, sums and computes of it: numbers, or (num_parts,) int64 arrays."""
 
     number: int            # from 0
     linear: LinearLayer
-    rows_in: np.ndarray    # inner rows that come in
-    rows_out: np.ndarray
-    num_halo: np.ndarray
+    rows_in: Number        # inner rows that come in
+    rows_out: Number
+    num_halo: Number
     # edges into the rows that come out
-    arcs: np.ndarray
-    far_arcs: np.ndarray
-    central_arcs: np.ndarray
+    arcs: Number
+    far_arcs: Number
+    central_arcs: Number
     reach: int             # hops from the input rows to the loss
 
-    def rows_of(self, step: Step) -> np.ndarray:
+    def rows_of(self, step: Step) -> Number:
         return {IN: self.rows_in, OUT: self.rows_out, HALO: self.num_halo}[step.rows]
 
 
@@ -73,7 +75,7 @@ class ModelSize:
         norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.has_norm else 0
         return norms + sum(linear.num_weights for linear in self.linear_layers)
 
-    def layers(self, loads: PartLoads) -> list[Layer]:
+    def layers(self, loads: PartLoads) -> list[Layer[np.ndarray]]:
         """The layers with what a training pass computes of each."""
         reached, halo = loads.rows_within, loads.num_halo
         return [Layer(number, linear, reached[:, hops + 1], reached[:, hops], halo,
@@ -109,7 +111,7 @@ class Work:
         self.sums: list[tuple[np.ndarray, np.ndarray, int]] = []
         self.window: dict[tuple[int, bool], np.ndarray] = {}      # values that are summed while messages travel
 
-    def add(self, step: Step, layer: Layer) -> None:
+    def add(self, step: Step, layer: Layer[np.ndarray]) -> None:
         rows, dim = layer.rows_of(step), step.dim
         values, near, far = rows * dim, (layer.arcs - layer.far_arcs) * dim, layer.far_arcs * dim
         if step.kind == "map":

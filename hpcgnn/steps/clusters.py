@@ -14,6 +14,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.spans import blocks
@@ -42,7 +43,7 @@ class Clusters:
     inside: float      # share of all edges with both ends in one cluster
 
     @classmethod
-    def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,
+    def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange | Around,
             seed: int) -> Clusters:
         """Collective: take the clusters `stored` in the shards, (num_inner,) int32, or cut each part into its own.
 

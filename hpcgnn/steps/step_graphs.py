@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.halo import HaloExchange, PlanWithin
 from hpcgnn.exchange.plan import ExchangePlan, RowList
@@ -45,15 +46,15 @@ class StepGraphs:
 
     Parameters
     ----------
-    graph : LocalGraph           graph of all rows
-    exchange : HaloExchange      exchange of the run
-    cut : function               collective: cuts the rows into clusters when first needed
-    num_clusters : int           expected number of clusters of all ranks
-    kept : str                   how rows are kept, see `History`
+    graph : LocalGraph                  graph of all rows
+    exchange : HaloExchange or Around   exchange of the run
+    cut : function                      collective: cuts the rows into clusters when first needed
+    num_clusters : int                  expected number of clusters of all ranks
+    kept : str                          how rows are kept, see `History`
     """
 
-    def __init__(self, graph: LocalGraph, exchange: HaloExchange, cut: Callable[[], Clusters], num_clusters: int,
-                 num_ranks: int, kept: str = STORED):
+    def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
+                 num_clusters: int, num_ranks: int, kept: str = STORED):
         self._cut, self.num_clusters = cut, num_clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
@@ -240,7 +241,7 @@ class StepExchange:
     halo_spans = None
     reads_history = True
 
-    def __init__(self, exchange: HaloExchange | None, history: History, batch: Batch):
+    def __init__(self, exchange: HaloExchange | Around | None, history: History, batch: Batch):
         self._exchange, self._history, self._batch = exchange, history, batch
         self.num_returning = batch.num_fresh
 

@@ -64,7 +64,8 @@ class Learner:
         is_own = not is_built_in(model) or bool(of_loss) or bool(recipe.callbacks)
         gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own, session.comm))
         if recipe.optimizer is None:
-            optimizer = FlatAdam(gradients, weight_groups(config, model, list(of_loss.values())))
+            groups = weight_groups(config, model, list(of_loss.values()))
+            optimizer: FlatAdam | OwnOptimizer = FlatAdam(gradients, groups)
         else:
             optimizer = together(session.comm, lambda: _own_optimizer(recipe, gradients))
             loss_tensors |= {name: own for name, own in gradients.weights.items() if name.startswith(OF_OPTIMIZER)}

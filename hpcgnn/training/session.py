@@ -367,7 +367,7 @@ def _inner_degree(part: Partition) -> np.ndarray:
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
-                exchange: HaloExchange) -> StepGraphs:
+                exchange: HaloExchange | Around) -> StepGraphs:
     """Collective: the StepGraphs that cut epochs into steps. Raises CollectiveError for fewer clusters than steps."""
     from hpcgnn.steps.clusters import Clusters, expected_clusters
     from hpcgnn.steps.step_graphs import StepGraphs

@@ -7,7 +7,7 @@ of their batches, and answers back to the owners. No integer depends on the rank
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -92,7 +92,8 @@ class DealtRun:
 
     @property
     def copied(self) -> tuple[int, int]:
-        return self._run.copies, self._run.copied_bytes
+        run = cast(CopiedBatches, self._run)      # only a device is copied to
+        return run.copies, run.copied_bytes
 
     def counts(self) -> AggregationCounts:
         """Collective: the counts of all ranks' passes so far."""

@@ -156,9 +156,9 @@ class FieldExchange:
         arrival.sent.synchronize()
         sizes = [[len(rows) * 4 * fields.shape[1] for rows in lists]
                  for lists in (self._exchange.boundary, self._exchange.halo)]
-        messages = [_cut(memory.numpy(), of_peers)
-                    for memory, of_peers in zip((arrival.send, arrival.receive), sizes, strict=True)]
-        self._exchange.transfer(*messages, arrival.dim).wait()
+        send, receive = (_cut(memory.numpy(), of_peers)
+                         for memory, of_peers in zip((arrival.send, arrival.receive), sizes, strict=True))
+        self._exchange.transfer(send, receive, arrival.dim).wait()
         first, begin = self._num_inner, 0
         for rows, num_bytes in zip(self._exchange.halo, sizes[1], strict=True):
             if len(rows):      # a peer's rows are contiguous

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -73,7 +73,9 @@ class HostPass:
                  keeps_codes: bool = False):
         self._model, self._neighborhood = model, neighborhood
         self._compiled = neighborhood.compiled(model, rows, keeps_codes) if is_summed(model) else None
-        self._rows = neighborhood.coded(model) if rows is None and self._compiled is None else rows
+        if rows is None and self._compiled is None:
+            rows = cast(BatchNeighborhood, neighborhood).coded(model)      # only batches have rows of their own
+        self._rows = rows
 
     @classmethod
     def over_batches(cls, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
@@ -88,7 +90,7 @@ class HostPass:
 
     @property
     def counts(self) -> AggregationCounts:
-        return self._neighborhood.counts
+        return cast(BatchNeighborhood, self._neighborhood).counts
 
     @property
     def is_compiled(self) -> bool:
@@ -100,7 +102,7 @@ class HostPass:
         if self._compiled is not None:
             return self._compiled.row_bytes
         dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
-        return self._rows.codes.nbytes + len(self._neighborhood.in_degree) * max(dims)
+        return cast(CodedRows, self._rows).codes.nbytes + len(self._neighborhood.in_degree) * max(dims)
 
 
 def forward_codes(model: IntegerModel, coded: LayerRows, neighborhood: Neighborhood,
@@ -133,8 +135,8 @@ class _Layer:
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
         """Collective: the next convolution's codes, and its rows before rounding if keeps_values."""
-        norm = self.convolution.norm
-        norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
+        given = self.convolution.norm
+        norm = None if given is None else LayerNorm(given.weight, given.bias, given.eps)
         coded = CodedRows.empty(scale, self.neighborhood.in_degree, self._out_dim)
         values = empty(coded.codes.shape).numpy() if keeps_values else None
         for first, source, epilogue in self._outputs():
@@ -252,7 +254,8 @@ class Neighborhood(Protocol):
 
 
 class Compiled(Protocol):
-    row_bytes: int
+    @property
+    def row_bytes(self) -> int: ...
 
     def forward(self, observe: Callable[[LayerRows], None] | None) -> Answer:
         """Collective on a graph: see `forward_codes`."""
@@ -267,8 +270,9 @@ class RankNeighborhood:
         return degree_factor(self.in_degree, reduction)
 
     def compiled(self, model: IntegerModel, rows: LayerRows | None, keeps_codes: bool) -> CompiledGraph | None:
-        is_bits = isinstance(rows, BitRows)
-        return CompiledGraph(model, self._part, self._exchange, rows, keeps_codes) if is_bits else None
+        if not isinstance(rows, BitRows):
+            return None
+        return CompiledGraph(model, self._part, self._exchange, rows, keeps_codes)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: see `Neighborhood`."""
@@ -439,7 +443,8 @@ class CompiledBatches:
     def row_bytes(self) -> int:
         return self._packed.features.words.nbytes + self._layers.space_bytes
 
-    def forward(self, observe: None = None) -> Answer:
+    def forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
+        # No rows between two layers are whole at a time, so none are shown.
         for sums in self._sums:
             self._neighborhood.count(*sums)
         return self._layers.forward()

@@ -24,7 +24,7 @@ from hpcgnn.lowbit.formats import StoredSize, sizes
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.device_pass import DevicePass
 from hpcgnn.lowbit.inference.host_pass import Answer, HostPass, RankNeighborhood
-from hpcgnn.lowbit.inference.input_rows import BitInput, InputRows, PackedInput, StoredPart
+from hpcgnn.lowbit.inference.input_rows import BitInput, PackedInput, StoredPart
 from hpcgnn.lowbit.inference.model_source import classes_of_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
@@ -127,7 +127,8 @@ class IntegerRun:
 
     def memory(self, is_in_batches: bool = False) -> RowBytes:
         """Collective: return the bytes of rows of all ranks; passes in batches keep theirs elsewhere."""
-        is_counted = self.device is None and not is_in_batches and self._pass.is_compiled
+        is_counted = (self.device is None and not is_in_batches and isinstance(self._pass, HostPass)
+                      and self._pass.is_compiled)
         between = self._pass.row_bytes if is_counted else 0
         total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
         return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
