@@ -77,8 +77,8 @@ def test_quantize_keeps_the_scores_and_says_in_the_file_what_they_are_of(hpcgnn,
     assert answered(hpcgnn, file, shards, *cut)[0] == reported(run)
     other = next(flags for flags in (CUT, JOINED) if flags != cut)
     _, printed = answered(hpcgnn, file, shards, *other)
-    assert printed.startswith(f"{file} was trained in 24 clusters and answers here from other arcs, those of "
-                              f"{' '.join(map(str, other))}; {' '.join(map(str, cut))} answers as it was trained\n")
+    assert printed.startswith(f"{file} was trained in 24 clusters and answers here from other edges ("
+                              f"{' '.join(map(str, other))}); {' '.join(map(str, cut))} answers as it was trained\n")
 
 
 @pytest.mark.parallel([1, 2])

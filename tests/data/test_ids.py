@@ -26,8 +26,8 @@ def test_ids_that_count_the_rows_are_no_names(ids, has_names):
 @pytest.mark.parametrize("ids, asked, complaint", [
     ([1, 5], [5, 7], "g has an edge to node 7, which does not exist"),
     (["a", "b"], ["zed"], "g has an edge to node 'zed', which does not exist"),
-    (["a", "b"], [1], "node 1, which does not exist.* ids are texts such as 'a', while those are integers"),
-    ([7, 8], ["007"], "node '007', which does not exist.* ids are integers such as 7, while those are texts"),
+    (["a", "b"], [1], "node 1, which does not exist.* ids are texts such as 'a', and the ids here are integers"),
+    ([7, 8], ["007"], "node '007', which does not exist.* ids are integers such as 7, and the ids here are texts"),
 ])
 def test_an_id_that_no_node_has_is_named(ids, asked, complaint):
     with pytest.raises(DatasetError, match=complaint):

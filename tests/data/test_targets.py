@@ -80,10 +80,10 @@ def test_targets_far_from_zero_are_remarked(values, has_remark):
 @pytest.mark.parametrize("values, expected, names, word", [
     ([11111, 92812, 52392, 11111], [0, 2, 1, 0], ("11111", "52392", "92812"), "81,699"),     # 92,812 - 11,111 + 1 - 3
     ([3, 1, 2, 1], [2, 0, 1, 0], ("1", "2", "3"), ""),
-    ([0, 3, -1], [0, 1, -1], ("0", "3"), "2 have no node"),
-    ([3.0, NAN, 1.0], [1, -1, 0], ("1", "3"), "1 have no node"),
+    ([0, 3, -1], [0, 1, -1], ("0", "3"), "2 of these have no node"),
+    ([3.0, NAN, 1.0], [1, -1, 0], ("1", "3"), "1 of these have no node"),
     ([10**12, 7], [1, 0], ("7", str(10**12)), "999,999,999,992"),
-    ([2, 5, -1], [0, 1, -1], ("2", "5"), "2 have no node"),
+    ([2, 5, -1], [0, 1, -1], ("2", "5"), "2 of these have no node"),
 ])
 def test_codes_of_classes_are_numbered_in_their_order_and_are_the_names(values, expected, names, word):
     found = read_labels(np.array(values), "auto", "g")
@@ -160,7 +160,7 @@ def test_numbers_that_may_be_unknown_or_a_class_are_asked_for(values, ignore, co
 
 def test_coordinates_are_no_targets_unless_it_is_said():
     latitude, origins = np.array([48.1, 48.2]), Origins(labels="column y", place="x", others=("street_count",))
-    with pytest.raises(DatasetError, match=r"would learn the numbers of column y, beside x: these look like "
+    with pytest.raises(DatasetError, match=r"would learn the numbers of column y, next to x: these look like "
                                            r"coordinates; name the labels by label=COLUMN .*one of street_count"):
         read_labels(latitude, "auto", "g", origins=origins)
     assert read_labels(latitude, "regression", "g", origins=origins).num_classes == 1

@@ -40,7 +40,7 @@ def test_a_table_is_told_with_its_columns(files):
     assert read.of("labels") == ("2 classes of column label: 7 (2), 9 (1); 0 nodes without a label",)
     assert read.of("splits") == ("given by column split: 1 train, 1 val, 1 test; 0 in none",)
     assert read.of("unused") == ("year of edges",)
-    assert "1 have no node" in read.dubious[0]
+    assert "1 of these have no node" in read.dubious[0]
 
 
 def test_shards_keep_the_screen_and_preprocess_returns_it(files):
