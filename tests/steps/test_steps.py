@@ -29,6 +29,7 @@ def opened(shards, **settings):
     return session, Learner.start(session, 0, None)
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("num_steps, by_row", [(1, False), (3, False), (8, False), (4, True)])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
