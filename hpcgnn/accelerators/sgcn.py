@@ -5,10 +5,10 @@ SIMD engines add up rows that they read through the cache, slice after slice, an
 rules.order says which product goes first: "combination-first" is A(XW) with a dense XW; "aggregation-first" is (AX)W,
 where the engines read compressed rows.
 
-assumed, where the paper is silent: with rules.sparse_input the first product is A(XW) in either order, and the engines
-make its XW; they read X in CSR as they read edges (the array would multiply the zeros of a very sparse input). W is
-kept if the Weight Buffer holds all of it. The results of a block of the array fill half the Output Buffer. An edge
-takes `id_bytes`, and each row an offset. The last result is dense.
+Assumed, where the paper is silent: with rules.sparse_input the first product is always A(XW). The engines compute XW
+too, and read X in CSR, as they read edges (the array would multiply the zeros of a very sparse input). W is kept if
+the Weight Buffer holds all of it. The results of a block of the array fill half the Output Buffer. An edge takes
+`id_bytes`, and each row an offset. The last result is dense.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ LINE_BYTES = 64     # assumed: a line of SGCN's cache; slots begin at lines
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """SGCN's passes: one or two per product.
 
-    Raises ConfigError if the design lacks something, its units don't fit together, its order is unknown, or a
-    product adds other columns than it aggregates.
+    Raises ConfigError if the design lacks something, its units don't fit together, its order is unknown, or
+    a product adds more or fewer columns of the row itself than of its neighbors.
     """
     check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
                 ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
@@ -128,12 +128,12 @@ def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) 
 
 @dataclass(frozen=True)
 class Names:
-    """A sparse matrix: per row, which rows of another matrix it adds up."""
+    """A sparse matrix: its entries tell, per row, which rows of another matrix are added up."""
 
     kind: str
-    start: np.ndarray                            # (num_rows + 1,) int64, names before each row
+    start: np.ndarray                            # (num_rows + 1,) int64, entries before each row
     address: np.ndarray                          # (num_rows + 1,) int64, address of each row in DRAM, then the end
-    of_rows: Callable[[int, int], np.ndarray]    # (first, last) → names of rows first to last - 1, (num_names,) integer
+    of_rows: Callable[[int, int], np.ndarray]    # (first, last) → columns of the entries of rows first to last - 1
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def aggregation_blocks(work: Aggregation) -> Iterator[Blocks]:
     """Yield a block per round of strips, slice after slice.
 
     Each engine takes a strip of `strip_rows` consecutive rows, next to the strips of the other engines. All engines
-    advance together, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. assumed:
+    advance together, row by row, so that they share what the cache holds: SGCN's sparsity-aware cooperation. Assumed:
     the engines wait for each other at the end of their strips; the cache is fully associative with least-recently-used
     replacement; a row without values costs its engine one cycle, for its bitmap.
     """

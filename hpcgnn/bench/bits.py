@@ -34,7 +34,7 @@ BATCH_SIZE, MAX_BATCHES = 16, 8             # clusters per batch, and batches th
 BATCH_DENSITY = 0.1                         # share of edges inside the clusters of a drawn batch
 UNIT = "TOP/s"
 INT8 = "torch int8"
-ONCE_A_PLANE, ALL_TILES, JUMPED, GATHER = "once a plane", "all tiles", "jumped in all tiles", "gather fp32"
+ONCE_A_PLANE, ALL_TILES, JUMPED, GATHER = "once per plane", "all tiles", "jumped in all tiles", "gather fp32"
 # TOP/s on an RTX 3090 by (rows, dim): CUTLASS's 4 x 4 bits, then QGTC's 1 x 1 to 1 x 4 bits.
 # Reference: QGTC, Table 3.
 PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28, 81.41, 46.23, 32.27, 24.75),
@@ -47,7 +47,7 @@ class BitsBenchmark(PartedBenchmark):
     """Runs `hpcgnn bench bits`."""
 
     place: Place
-    graphs: tuple[str, ...]             # .npz archives or drawn:ARCS, which METIS cuts into clusters
+    graphs: tuple[str, ...]             # .npz archives or drawn:EDGES, which METIS cuts into clusters
     num_clusters: int
     # sizes, dims: rows of a square adjacency, and columns of the features
     sizes: tuple[int, ...] = SIZES

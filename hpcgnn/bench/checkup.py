@@ -80,12 +80,12 @@ def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
     remedy = ""
     if quota is not None and quota < usable:
         remedy = (f"the container gives the time of {quota:g} cores, and more threads than that wait for each other: "
-                  f"set OMP_NUM_THREADS={max(1, int(quota))} for all ranks together")
+                  f"set OMP_NUM_THREADS={max(1, int(quota))} for one rank, and divide that number among more ranks")
     elif usable == 1 and there > 1:
         remedy = ("this process is bound to one core; under Open MPI use --bind-to none or --map-by numa, under Slurm "
                   "--cpus-per-task")
     elif siblings:
-        remedy = "a rank that has a whole core to itself is often faster: try OMP_NUM_THREADS at half the number"
+        remedy = "one thread per core is often faster than two: try half as many threads (OMP_NUM_THREADS)"
     yield Finding("cores", seen, remedy)
     given = [f"{name}={variables[name]}" for name in OMP if name in variables]
     threads = variables.get("OMP_NUM_THREADS", "").partition(",")[0]

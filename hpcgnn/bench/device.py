@@ -24,7 +24,7 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import sub_warp
 
 FLUSH_BYTES = 1 << 30       # written before each repetition
-BUSY_SECONDS = 2e-3         # least time of the writing: Python queues a launch in a tenth of it
+BUSY_SECONDS = 2e-3         # least time of all writing before a repetition; Python queues a launch in a tenth of that
 L2_MULTIPLE = 4
 BLOCK_THREADS, WARP = 256, 32
 VECTOR_BYTES = 16
@@ -46,7 +46,7 @@ class DevicePlace(Place):
     name: str = "cuda"
     stream_bytes: int = 1 << 30
     num_rows: int = 400_000
-    num_rounds: int = 4096    # products per warp of the ceiling of bits
+    num_rounds: int = 4096    # products per warp when the ceiling of 1-bit products is measured
     chip: Chip = field(default_factory=Chip.current)
 
     wide_float = torch.float16

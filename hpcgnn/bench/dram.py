@@ -61,7 +61,7 @@ def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
 
 
 def shuffled(graph: Topology, seed: int) -> Topology:
-    """Renumber the graph at random, with ascending rows, which removes the source's order."""
+    """Renumber the nodes at random, which removes the source's order; within a row, neighbors ascend."""
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
     moved = arcs_of(Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order)))
     moved.sort_indices()

@@ -58,7 +58,7 @@ class InProcessEpochs(PartedBenchmark):
     """Runs `hpcgnn bench epoch` in one process."""
 
     comm: MPI.Comm
-    source: str                    # .npz archive, folder of shards of one part, or drawn:ARCS,NODES
+    source: str                    # .npz archive, folder of shards of one part, or drawn:EDGES,NODES
     device: str
     models: tuple[str, ...]
     precisions: tuple[str, ...]    # some of "fp32", "tf32", "bf16"

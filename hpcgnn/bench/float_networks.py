@@ -56,7 +56,7 @@ class FloatBatches:
         return self.compute(seen).float().cpu().numpy()
 
     def compute(self, seen: list[SeenRows] | None = None) -> torch.Tensor:
-        """Logits where the features lie and as they are stored; does not wait for a device."""
+        """Logits on the device and in the dtype of the features; does not wait for a device."""
         h = self.features
         for number, layer in enumerate(self._stack):
             mapped = map_rows(h, layer.weight)

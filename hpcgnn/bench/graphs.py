@@ -44,7 +44,7 @@ class Topology:
 
 
 def drawn_arcs(source: str) -> int | None:
-    """Number of edges that `drawn:ARCS` asks for; None for the path of an archive.
+    """Number of edges that `drawn:EDGES` asks for; None for the path of an archive.
 
     Raises
     ------
@@ -57,8 +57,8 @@ def drawn_arcs(source: str) -> int | None:
     except (ValueError, OverflowError):
         num_edges = 0
     if num_edges < SYNTHETIC_DEGREE:
-        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS with at least {SYNTHETIC_DEGREE} edges, "
-                          f"as in {DRAWN}20e6")
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}EDGES with at least {SYNTHETIC_DEGREE} "
+                          f"edges, as in {DRAWN}20e6")
     return num_edges
 
 
@@ -125,7 +125,7 @@ def draw_power_law(num_edges: int, place: str) -> Topology:
 
 
 def drawn_size(source: str) -> tuple[int, int] | None:
-    """Numbers of edges and nodes that `drawn:ARCS` or `drawn:ARCS,NODES` asks for; None for the path of an archive.
+    """Numbers of edges and nodes that `drawn:EDGES` or `drawn:EDGES,NODES` asks for; None for the path of an archive.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def drawn_size(source: str) -> tuple[int, int] | None:
     except (ValueError, OverflowError):
         num_nodes = 0
     if num_nodes < 2:
-        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS or {DRAWN}ARCS,NODES with at least "
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}EDGES or {DRAWN}EDGES,NODES with at least "
                           f"2 nodes, as in {DRAWN}124e6,2449029")
     return num_edges, num_nodes
 

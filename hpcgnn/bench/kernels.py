@@ -52,7 +52,7 @@ class KernelBenchmark(PartedBenchmark):
     """Runs `hpcgnn bench kernels`."""
 
     place: Place
-    graphs: tuple[str, ...]    # .npz archives, or drawn:ARCS
+    graphs: tuple[str, ...]    # .npz archives, or drawn:EDGES
     # widths, precisions: columns and storage of the rows in products
     widths: tuple[int, ...]
     precisions: tuple[str, ...]

@@ -139,6 +139,6 @@ def admit(peers: dict[str, Work], case: str) -> tuple[dict[str, Work], list[str]
 
 
 def open_topology(source: str, place: Place) -> Topology:
-    """Read an archive, or draw the graph of `drawn:ARCS`; errors as in `drawn_arcs` and `read_topology`."""
+    """Read an archive, or draw the graph of `drawn:EDGES`; errors as in `drawn_arcs` and `read_topology`."""
     num_edges = drawn_arcs(source)
     return read_topology(Path(source)) if num_edges is None else place.draw(num_edges)

@@ -70,7 +70,7 @@ _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 @_peer_option(tuple(PEERS))
 @click.pass_obj
 def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, peer: str) -> None:
-    """Measure ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
+    """Measure ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:EDGES.
 
     On a GPU, with --device cuda, torch (with its cuSPARSE) is the only peer.
     """
@@ -92,7 +92,7 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
     """Measure products of bits against torch's int8 and floats, and what skipping empty tiles and reusing tiles gain.
 
-    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, and batches of clusters are multiplied too. With
+    Each GRAPH, an .npz archive or drawn:EDGES, is cut into clusters, and batches of clusters are multiplied too. With
     --device cuda everything runs on a GPU.
     """
     machine, place = open_place("bits", shared, shared.threads or 1)
@@ -119,9 +119,9 @@ def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
     """Time an epoch on SOURCE, an .npz archive or a folder of shards, and take the peak memory of each contestant.
 
     Contestants train in turn, --repeat times (3), each in its own processes; round r has seed r. With --device cuda, a
-    SOURCE drawn:ARCS,NODES, or one of the peers pyg-in-process and pyg-compiled, they train once, in this process, from
-    the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and with
-    pyg-compiled also by edges under torch.compile.
+    SOURCE drawn:EDGES,NODES, or one of the peers pyg-in-process and pyg-compiled, they train once, in this process,
+    from the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and
+    with pyg-compiled also by edges under torch.compile.
     """
     from hpcgnn.bench.epoch import find_mpirun
 
@@ -194,7 +194,7 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.
 
-    GRAPH is an .npz archive, a folder of shards, drawn:ARCS, or another SOURCE of preprocess. With --device cuda
+    GRAPH is an .npz archive, a folder of shards, drawn:EDGES, or another SOURCE of preprocess. With --device cuda
     hpcgnn trains on a GPU, and peers can't take part.
     """
     from hpcgnn.bench.race.result import RaceResult

@@ -70,6 +70,6 @@ def source_of(graph: str) -> str:
         return (f"synthetic:nodes={round(drawn_arcs(graph) / SYNTHETIC_DEGREE)},mean_degree={SYNTHETIC_DEGREE},"
                 f"features={DRAWN_FEATURES},classes={DRAWN_CLASSES}")
     if not Path(graph).exists() and ":" not in graph:
-        raise ConfigError(f"there is no graph {graph}; expected an .npz archive, a folder of shards, drawn:ARCS, or a "
+        raise ConfigError(f"there is no graph {graph}; expected an .npz archive, a folder of shards, drawn:EDGES, or a "
                           "SOURCE of hpcgnn preprocess")
     return graph

@@ -40,7 +40,7 @@ EXPECTED = ("a PyG Data, a DGL or NetworkX graph, a SciPy sparse matrix, a table
 
 
 def given_graph(data: Any, choices: Choices) -> GivenGraph:
-    """Take an object apart.
+    """Read a user's object into a GivenGraph.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     weight, remarks = _edge_weight(edges, choices.edge_weight)
     of_nodes = [graph.nodes[node] for node in ids]
     held = list(dict.fromkeys(key for attributes in of_nodes for key in attributes))
-    # A node without a label or a split has none; one without features is an error.
+    # A node may lack a label or a split; a node without features is an error.
     labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name, True)
     features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
     if choices.finds_masks and MASK_NAMES[0] in held:

@@ -59,7 +59,7 @@ class Choices:
 
     @property
     def finds_masks(self) -> bool:
-        """Whether splits are masks by their usual names, perhaps one of several."""
+        """Whether to look for masks under their usual names; a chosen number takes one split of several."""
         return self.splits is None or self.split_column is not None
 
     def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
@@ -87,7 +87,7 @@ def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
 
 
 def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
-    """Return the held name that matches the first possible usual name, in any case of letters; None if none does."""
+    """Return the first of `names` that occurs in `held`, ignoring case, as `held` spells it; None if none does."""
     by_lower = {str(name).lower(): name for name in reversed(list(held))}
     return next((by_lower[name] for name in names if name in by_lower), None)
 

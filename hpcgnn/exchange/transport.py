@@ -54,7 +54,7 @@ class Transport(Protocol):
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """Return the delivery of one exchange, after the encoding kernels on the message stream.
+        """Return the delivery of one exchange. It sends after the encoding kernels queued on the message stream.
 
         send, receive : list of uint8 buffers of an arena, one per peer, not to be touched before arrival
         tag : int                  equal on all ranks for one exchange
@@ -220,7 +220,7 @@ def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
         if comm.allreduce(int(bool(failure)), MPI.MAX):
             failures = comm.allgather(failure)
             failed = [rank for rank, sentence in enumerate(failures) if sentence]
-            return f"the exchange that proves it failed on rank {failed[0]}: {failures[failed[0]]}"
+            return f"the trial exchange failed on rank {failed[0]}: {failures[failed[0]]}"
     return ""
 
 

@@ -47,7 +47,7 @@ class LocalRows:
 
     @property
     def degree(self) -> np.ndarray:
-        """`kept_degree`, `weighted_degree`, or else `in_degree`, which scales sums."""
+        """Degree that scales sums: `kept_degree` if there is one, else `weighted_degree`, else `in_degree`."""
         normalizing = self.in_degree if self.weighted_degree is None else self.weighted_degree
         return normalizing if self.kept_degree is None else self.kept_degree
 
@@ -57,7 +57,8 @@ class Prefixes:
     """How many inner rows a training pass computes; rows nearest to the loss come first."""
 
     num_within: list[int]             # num_within[k] rows, the first ones, reach the loss within k hops
-    num_back: list[int] | None = None  # the first of these, which a gradient reaches from k hops away; None: all
+    # num_back[k] rows, the first ones, get a gradient from k hops away; None: as many as num_within
+    num_back: list[int] | None = None
 
     @property
     def backward(self) -> list[int]:
@@ -70,8 +71,8 @@ class FarArcs:
 
     indptr: np.ndarray                     # (num_inner + 1,) int64, CSR by destination
     indices: np.ndarray                    # (num_arcs,) int32
-    # (num_halo,) int32, halo row of the input that each arriving row is; NO_ROW for a sum of several, which no degree
-    # scales
+    # (num_halo,) int32: per arriving row, its halo row in the input; NO_ROW for a sum of several rows, which is not
+    # scaled by a degree
     halo_row: np.ndarray
     edge_weight: np.ndarray | None = None  # (num_arcs,) float32, None where all edges weigh 1
 

@@ -24,8 +24,8 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     a : (M, K) BitTensor packed by column, of 1 to 8 bits
     b : (K, N) BitTensor packed by row, of 1 to 8 bits
 
-    Returns (M, N) int32, exact. Raises KernelError for packings or lengths that don't fit, or if sums, at most K (2^s -
-    1) (2^t - 1), could pass 2^31 - 1.
+    Returns (M, N) int32, exact. Raises KernelError for packings or lengths that don't fit, or if
+    K (2^s - 1) (2^t - 1), the largest sum for codes of s and t bits, passes 2^31 - 1.
 
     Reference: QGTC, Eq. (5)-(7) and Section 5.
     """
@@ -74,7 +74,7 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
         values = bit_mm_to_float(a, b, gain=gain, bias=bias, relu=relu)
         return to_bit(values, bit_width, packing, low=low, high=high, rounding=rounding)
     codes = fixed_range(bit_width, low, high, rounding)
-    # Packed by row, compute the transposed product: its lines are the columns.
+    # For a result packed by row, compute the transposed product: its rows are the result's columns.
     left, right = (a, b) if packing == "column" else (b, a)
     rescaling = rescaling_of(left, right, gain, bias, relu, is_by_row=packing == "row")
     return of_codes(multiply_bits(left.lines, right.lines, rescaling, codes), packing, codes)

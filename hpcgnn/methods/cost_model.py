@@ -49,9 +49,9 @@ def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, n
               seconds: np.ndarray) -> np.ndarray:
     """Fit the cost of messages from each peer, (num_peers, 2) float64 theta and gamma.
 
-    Per message, `source` is its sender; `seconds` are best taken while all pairs of a round are busy. An untimed peer
-    gets the median of the timed ranks that, like the peer, are inside (or outside) this rank's node, with the ranks
-    `near`; if there are none, of all timed ranks.
+    Per message, `source` is its sender; `seconds` are best taken while all pairs of a round are busy. `near` are
+    the ranks of this rank's node. An untimed peer gets the median of the timed ranks on its side, near or not near; if
+    none was timed there, of all timed ranks.
     """
     fitted = {int(one): fit(num_bytes[source == one], seconds[source == one]) for one in np.unique(source)}
     if not fitted:

@@ -40,8 +40,9 @@ class SolverSettings:
 class Solver:
     """Finds the widths of a rank's rows.
 
-    `squares` are, per peer and row of plan.boundary, (num_rows,) float32, the sum of squared coefficients by which the
-    peer's rows add it. `links` are the links of this rank's messages; `seconds` counts only if they are measured.
+    `squares`: per peer, (num_rows,) float32; per row of plan.boundary, the sum of the squared coefficients with which
+    the peer's rows add it. `links` are the links of this rank's messages; only if they are measured does
+    `how.seconds` limit the solver, otherwise its limit does not depend on a clock.
     `control` counts the widths that ranks send to each other.
 
     Reference: AdaQP, Theorem 3 and Eq. (12); for rotated rows with the squared norm in place of dim * range**2 / 6, and
@@ -66,7 +67,8 @@ class Solver:
         theta, gamma = state["theta"], state["gamma"]
         for cost in (theta, gamma):
             if cost.shape != (len(self._plan.peers),) or not (np.isfinite(cost) & (cost >= 0)).all():
-                raise KernelError(f"costs of links have shape {cost.shape} or are no costs")
+                raise KernelError(f"costs of links have shape {cost.shape} or hold negative or non-finite values; "
+                                  f"expected ({len(self._plan.peers)},) finite values of at least 0")
         self._links = replace(self._links, theta=theta, gamma=gamma)
 
     def check(self, solved: SolvedBits) -> None:

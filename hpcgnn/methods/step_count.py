@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 WINDOW = 5              # epochs; its mean loss is compared with the window before
-LEAST_FALL = 0.01       # least relative fall of the mean loss per window; less is noise of too small steps
+LEAST_FALL = 0.01       # least relative fall of the mean loss per window; less is noise: the steps move too little
 PATIENCE = 10           # evaluations without a better score, with steps of clusters; more would be overfitting
 FEWER = 4               # factor by which the steps then become fewer
 LEAST_GAIN = 1.5        # least ratio of edges inside steps of clusters to edges inside steps of rows

@@ -29,7 +29,7 @@ SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("h
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Name, sizes and options of a model; its constructor takes those that it names."""
+    """Name, sizes and options of a model. The constructor gets the ones that are among its parameters."""
 
     model: str                                               # a key of MODELS, or MODULE:CLASS
     in_dim: int

@@ -118,7 +118,7 @@ class NodeEmbedding(nn.Module):
         return row
 
     def forward(self, number: torch.Tensor) -> torch.Tensor:
-        """Return the rows of nodes, (..., embedding_dim) for numbers of any shape; errors as of `row_of`."""
+        """Return the rows of nodes, (..., embedding_dim) for numbers of any shape; errors as in `row_of`."""
         if has_torch_function_unary(number):      # a distributed model says which nodes torch.arange(len(x)) is
             return handle_torch_function(NodeEmbedding.forward, (number,), self, number)
         return functional.embedding(self.row_of(number), self.weight)

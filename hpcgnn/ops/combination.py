@@ -42,8 +42,8 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
 
     Raises
     ------
-    KernelError      wrong types, shapes, widths or way; sums that could pass 2^31 - 1, judged by dim and the bits; or,
-                     if sums depend on it, a code that needs more bits than were named
+    KernelError      wrong types, shapes, widths or way; sums that could pass 2^31 - 1, judged by dim and the bits; or
+                     a code that needs more bits than were named, where that could change the sums
 
     Reference: MEGA, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies whole values, two in one
     instruction; the paper takes their bits one after the other, which is "serial". This is slower on a processor,
@@ -101,9 +101,11 @@ class Rates:
 
     Attributes
     ----------
-    panel, table : to lay out one weight for the dense and for the sparse product dense, entry : to multiply a code by a
-    weight, for all codes and for nonzero ones scan, listed : to read a code, and to list a nonzero one bit : to
-    multiply a bit of a code by a bit of a weight pack : to put one bit of a code, or weight, into its plane
+    panel, table     to lay out one weight for the dense and for the sparse product
+    dense, entry     to multiply a code by a weight, for all codes and for nonzero ones
+    scan, listed     to read a code, and to list a nonzero one
+    bit              to multiply a bit of a code by a bit of a weight
+    pack             to put one bit of a code, or weight, into its plane
     """
 
     panel: float

@@ -11,8 +11,8 @@ import kaminpar
 import numpy as np
 
 DIES_WITH_PARENT = 1     # Linux's PR_SET_PDEATHSIG
-# Up to FEW_PARTS, a preset with hill climbing takes little longer; from MANY_PARTS on, the refinement after the fastest
-# preset reaches no larger volume than after slower ones.
+# Up to FEW_PARTS, a preset with hill climbing takes little longer; from MANY_PARTS on, slower presets give no
+# smaller volume than the fastest one once the result is refined.
 FEW_PARTS, MANY_PARTS = 4, 64
 MANY_EDGES = 1 << 28     # from here on hill climbing takes longer than everything else (500 M: over 17 minutes)
 

@@ -27,7 +27,7 @@ class Layer(Generic[Number]):
     rows_in: Number        # inner rows that come in
     rows_out: Number
     num_halo: Number
-    # edges into the rows that come out
+    # edges into the computed rows: all, from halo rows, and into central rows
     arcs: Number
     far_arcs: Number
     central_arcs: Number

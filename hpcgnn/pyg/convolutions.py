@@ -22,7 +22,8 @@ PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv")
 NORMALIZED = ("GCNConv", "SGConv", "TAGConv", "SSGConv", "APPNP", "GCN2Conv", "LGConv", "MixHopConv")
 SUPPORTED = PAIRED + PLAIN + NORMALIZED
 ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv")
-# Their sums are linear in the source rows, so that rows scaled by their share keep them unbiased.
+# Their sums are linear in the source rows, so a sum over sampled rows stays unbiased if the rows are divided by the
+# sampled share.
 LINEAR = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "ClusterGCNConv", "GatedGraphConv", *NORMALIZED)
 
 REFUSED = {

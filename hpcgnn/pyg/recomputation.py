@@ -60,7 +60,7 @@ class Region:
             return
         _OPEN.remove(self)
         if self._passing is not None:
-            # Rows taken within the region are taken again in the second run.
+            # Forget the rows that the region took: the second run must take them again.
             self._passing.region, self._passing.own = None, dict(self._owned)
         elif self._graph.current_pass.num_halo_calls != self._position.num_halo_calls:
             raise ConfigError("torch.utils.checkpoint can't run graph.halo again, since rows would be sent twice; call "

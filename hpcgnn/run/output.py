@@ -31,7 +31,7 @@ def size_text(num_bytes: float) -> str:
     """Format a non-negative number of bytes in powers of 1000: 12 B, 2.50 kB, 412 MB."""
     if num_bytes < 1:
         return f"{num_bytes:.2g} B" if num_bytes else "0 B"
-    # 999.6 kB would be written as 1,000.
+    # The unit changes at 999.5, since 999.6 kB would be rounded to 1,000 kB.
     unit, size = next(((unit, size) for unit, size in SIZES if num_bytes < 999.5 * size), SIZES[-1])
     return f"{num_bytes / size:.0f} B" if unit == "B" else f"{number_text(num_bytes / size)} {unit}"
 

@@ -49,7 +49,7 @@ def hash_graph(dataset: GraphDataset) -> str:
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
     if dataset.edge_weight is not None:
-        _add(digest, dataset.edge_weight, "<f4")      # so many more bytes that no other graph has them
+        _add(digest, dataset.edge_weight, "<f4")      # more bytes than a graph without weights has
     return digest.hexdigest()
 
 

@@ -88,7 +88,7 @@ def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_p
 
 
 def read_inner_id(folder: Path, part: int, num_parts: int, info: GraphInfo) -> np.ndarray:
-    """Return the numbers in the source of one part's nodes, (num_inner,) int64; errors as of read_partition."""
+    """Return the numbers in the source of one part's nodes, (num_inner,) int64; errors as in `read_partition`."""
     check_num_parts(info, num_parts)
     with open_part(folder, part, info) as file:
         path = find_shard(schema.part_file(folder, part))
@@ -119,7 +119,7 @@ def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> n
 
 @contextmanager
 def open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
-    """Open a part file, with its attributes and layout checked; errors as of read_partition."""
+    """Open a part file, with its attributes and layout checked; errors as in `read_partition`."""
     path = find_shard(schema.part_file(folder, part))
     with open_sealed(path, schema.PART_KIND, schema.part_version(info.feature_dtype)) as file:
         check_attributes(file, path, ("run_id", *schema.PART_SCALARS))

@@ -85,7 +85,7 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
     if info.is_multi_label != (info.task == "multi-label"):
         yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
     if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
-        yield f"has class_names other than a different one for each of {info.num_classes} classes"
+        yield f"has class_names that are not {info.num_classes} different names, one per class"
 
 
 def _faults_of_clusters(info: GraphInfo) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:
             if sum(getattr(row, name)) != total:
                 yield f"has statistics of part {part} with a {name} that does not sum to {total}"
         if sum(other.sent_to[part] for other in rows) != row.num_halo:
-            yield f"has statistics of part {part} that receives other rows than are sent to it"
+            yield f"has statistics of part {part} with a num_halo that differs from the number of rows sent to it"
     for name, total in (("num_inner", info.num_nodes), ("num_edges", info.num_edges)):
         if sum(getattr(row, name) for row in rows) != total:
             yield f"has statistics with a {name} that does not sum to {total}"
@@ -126,14 +126,14 @@ def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:
 def _faults_of_reports(info: GraphInfo) -> Iterator[str]:
     made = info.provenance
     if [type(value) for value in (made.source, made.partitioner, made.seed, made.settings)] != [str, str, int, dict]:
-        yield "has a provenance with values of other types than source, partitioner, seed and settings"
+        yield "has a provenance in which source, partitioner, seed or settings has the wrong type"
     for item in fields(CleaningReport):
         if type(getattr(info.cleaning, item.name)) is not type(item.default):
             yield f"has a cleaning report with a {item.name} that is no {type(item.default).__name__}"
     if not all(isinstance(remark, str) for remark in info.cleaning.remarks):
         yield "has a cleaning report with remarks that are no texts"
     if not all(len(line) == 2 and all(isinstance(text, str) for text in line) for line in info.what_was_read.lines):
-        yield "has lines of what was read that are no topics with texts"
+        yield "has a line of what_was_read that is not a topic and a text"
 
 
 BLOCK_ENTRIES = 1 << 18     # values that are checked while they are in a cache
@@ -211,7 +211,7 @@ def _faults_of_offsets(part: Partition, info: GraphInfo) -> Iterator[str]:
     if part.num_central != counts.num_central:
         yield f"has num_central = {part.num_central}, and graph.h5 says {counts.num_central}"
     if tuple(np.diff(part.boundary_offset).tolist()) != counts.sent_to:
-        yield "has a boundary_offset other than what graph.h5 says that it sends"
+        yield "has a boundary_offset that disagrees with sent_to in graph.h5"
 
 
 def _faults_of_ids(part: Partition, info: GraphInfo) -> Iterator[str]:

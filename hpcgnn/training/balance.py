@@ -27,7 +27,7 @@ def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
 
 
 def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str, list[float]]]:
-    """Collective, on rank 0: one list over ranks per cost of the last epoch, one of memory; {} for too many ranks."""
+    """Collective: per cost of the last epoch, and for memory, a list over ranks, on rank 0; {} for too many ranks."""
     if not 1 < comm.size <= MAX_LISTED_RANKS:
         return {}
     everyone = comm.gather({**costs, "rss_bytes": resident_bytes()})

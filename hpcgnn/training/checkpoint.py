@@ -98,8 +98,8 @@ class Checkpoint:
     frozen: list[str] | None = None      # weights that require no gradient, if a program changed that during training
     # `task`, `num_classes`, `class_names` of the training graph; None in early versions
     answers_with: dict[str, Any] | None = None
-    # `weights`, names, and `moments`, numbers, of tables with one row per node: each rank holds the rows of its own
-    # nodes, and here they are whole, in the source's order.
+    # Tables with one row per node: `weights` lists their names, `moments` their parameter numbers. The checkpoint holds
+    # whole tables, in the source's order; each rank holds only the rows of its own nodes.
     by_node: dict[str, Any] | None = None
 
 
@@ -193,7 +193,7 @@ def _check_content(checkpoint: Checkpoint) -> None:
     ]
     for is_met, what in checks:
         if not is_met:
-            raise ValueError(f"its {what} can't be those of a run")
+            raise ValueError(f"its {what} can't come from a run")
     averages = [] if averaged is None else [averaged.weights]
     for tensors in (checkpoint.model, checkpoint.best_model, checkpoint.loss, checkpoint.best_loss, *averages,
                     *checkpoint.optimizer.values()):

@@ -39,8 +39,8 @@ class OwnOptimizer:
         held = {id(parameter) for parameter in self.held()}
         missing = [name for name, own in self._weights.items() if own.requires_grad and id(own) not in held]
         if missing:
-            raise TrainingError(f"the optimizer does not hold {missing[0]}; make it from the parameters that it is "
-                                "given")
+            raise TrainingError(f"the optimizer does not hold {missing[0]}; make the "
+                                "optimizer from all parameters that your function receives")
 
     def held(self) -> list[nn.Parameter]:
         """Parameters that the optimizer updates, perhaps more than it was given."""

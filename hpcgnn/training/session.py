@@ -219,7 +219,7 @@ class Session:
             self.steps.forget()
 
     def _step_rule(self) -> StepRule:
-        from hpcgnn.methods.step_count import StepRule  # trained runs alone have steps
+        from hpcgnn.methods.step_count import StepRule  # only a training needs it
 
         number, by_row = self.config.fixed_steps
         if number is not None:
@@ -403,8 +403,8 @@ def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
         if table.num_embeddings != info.num_nodes or not torch.equal(table.node_index.cpu(), own):
             raise ConfigError(f"{name.removesuffix('.weight').removeprefix('module.')} is a NodeEmbedding of "
                               f"{table.num_embeddings} nodes, made for another graph or other parts than {info.name}, "
-                              f"which has {info.num_nodes}; make the model with this graph; a trained table must "
-                              "have rows for its nodes")
+                              f"which has {info.num_nodes}; make the model with this graph, or give a trained "
+                              "table that has rows for the nodes of this graph")
 
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:
@@ -455,7 +455,7 @@ def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
     """Collective: take all weights and buffers from rank 0; CollectiveError if their names or shapes differ."""
-    tables = own_tables(plain(model))      # alike by their seeds
+    tables = own_tables(plain(model))      # not sent: a rank holds only the rows of its own nodes
     state = model.state_dict()
     tensors = {name: tensor for name, tensor in state.items() if name not in tables}
     first = comm.bcast({name: tensor.cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)

@@ -79,7 +79,7 @@ def test_the_command_measures_products_batches_and_reuse(tmp_path, capsys, monke
     assert {group: groups.count(group) for group in groups} == {
         "product": 4, "quantize + pack": 2, "batches": 6, "reuse": len(bits.REUSE_WIDTHS)}
     batches = [row for row in rows if row["group"] == "batches"]
-    assert all(set(row["seconds"]) == {"ceiling", "hpcgnn", "once a plane", "jumped in all tiles", "all tiles",
+    assert all(set(row["seconds"]) == {"ceiling", "hpcgnn", "once per plane", "jumped in all tiles", "all tiles",
                                        "gather fp32"} for row in batches)
     assert batches[-1]["case"].startswith("halves, 3 batches of ")      # 34 clusters, 16 a batch
     assert all("ceiling" in row["seconds"] for row in rows)

@@ -91,5 +91,5 @@ def test_a_graph_to_draw_says_how_many_arcs_it_has():
 
 @pytest.mark.parametrize("source", ["drawn:", "drawn:19", "drawn:x", "drawn:inf", "drawn:nan", "drawn:-40"])
 def test_a_graph_that_can_not_be_drawn_is_refused(source):
-    with pytest.raises(ConfigError, match="expected drawn:ARCS with at least 20 edges, as in drawn:20e6"):
+    with pytest.raises(ConfigError, match="expected drawn:EDGES with at least 20 edges, as in drawn:20e6"):
         drawn_arcs(source)

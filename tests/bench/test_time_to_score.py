@@ -199,7 +199,7 @@ def test_a_batch_that_processes_can_not_divide_is_refused():
 
 
 @pytest.mark.parametrize("arguments, status, complaint", [
-    (["nowhere.npz"], 1, "there is no graph nowhere.npz; expected an .npz archive, a folder of shards, drawn:ARCS"),
+    (["nowhere.npz"], 1, "there is no graph nowhere.npz; expected an .npz archive, a folder of shards, drawn:EDGES"),
     (["drawn:3"], 1, "drawn:3 is no graph to draw"),
     ([SMALL, "--target", "2"], 1, "--target is '2'"),
     ([SMALL, "--model", "gat"], 2, "--model has 'gat'; expected a list of sage, gcn"),

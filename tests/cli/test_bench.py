@@ -187,7 +187,7 @@ def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(capsys, mon
         main(["bench", "kernels", "drawn:many"])
     assert stop.value.code == 1
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "hpcgnn: drawn:many is no graph to draw; expected drawn:ARCS with at least 20 edges, as in drawn:20e6"]
+        "hpcgnn: drawn:many is no graph to draw; expected drawn:EDGES with at least 20 edges, as in drawn:20e6"]
 
 
 def test_without_matplotlib_the_numbers_are_there_and_the_reason_why_there_is_no_picture(tmp_path, monkeypatch, capsys):

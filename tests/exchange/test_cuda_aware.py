@@ -119,7 +119,7 @@ def test_all_ranks_learn_of_a_fault_that_one_meets(stand_in, fault):
     assert set(MPI.COMM_WORLD.allgather(reason)) == {reason}
     # A neighbor of the rank whose pointer was refused waits in vain, and has the lower rank.
     told = FAULTS["silence" if fault == "error" and comm.size > 1 else fault]
-    assert reason.startswith("the exchange that proves it failed on rank ") and told in reason
+    assert reason.startswith("the trial exchange failed on rank ") and told in reason
 
 
 def says(monkeypatch, of_last_rank, of_others):

@@ -21,14 +21,14 @@ Product = Callable[..., object]
 
 
 def mean_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product | None]:
-    """The peers' means of in-neighbors' rows by name; None where a peer has none in this precision."""
+    """Per peer, its function that averages the rows of in-neighbors; None if it has none in this precision."""
     if place == HOST:
         return {peer: PEER_PRODUCTS[peer](graph, precision) for peer in peers}
     return {CUSPARSE: cusparse_product(graph, precision, place)} if "torch" in peers else {}
 
 
 def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product]:
-    """torch's product of edges' ends, if torch is among the peers."""
+    """torch's sampled product (SDDMM): per edge, the dot product of two rows; {} if torch is no peer."""
     if "torch" not in peers:
         return {}
     weights = weights_of(graph, precision, place)

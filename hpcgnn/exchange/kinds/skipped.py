@@ -38,7 +38,7 @@ class Broadcaster(Stateful):
               epoch: int) -> np.ndarray:
         """Collective: return which peers send in this epoch, (num_peers,) bool, and note it.
 
-        Waits for rows of a device, since MPI tells all peers whether they leave.
+        If the rows are on a device, waits until they are computed: all peers must know whether this rank sends rows.
         """
         leaving = rows[on_device(index, rows).long()].float()
         sends = self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness

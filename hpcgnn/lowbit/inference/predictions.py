@@ -3,7 +3,7 @@
 Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Row v of
 each array belongs to the node of global id v, as the shards number it:
 
-    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators if labels are several
+    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators for several labels
     logits         (num_nodes, num_classes) float32
     embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 if there is only one
 

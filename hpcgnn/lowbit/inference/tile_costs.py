@@ -26,7 +26,7 @@ GATHER_COLUMNS = 32     # added for an entry at once
 FITTED_BATCHES = ((32, 4, 32), (128, 4, 128), (128, 48, 128), (384, 12, 384), (384, 160, 384), (2048, 6, 128))
 FITTED_DIMS, FITTED_WIDTHS = (16, 64), (2, 8)
 BATCHES_A_PRODUCT, REPETITIONS = 16, 4
-LEAST_SHARE = 1 / 20            # smaller shares of a convolution's other seconds are noise
+LEAST_SHARE = 1 / 20            # an aggregation below this share of the layer's other seconds is noise
 
 
 @dataclass(frozen=True)

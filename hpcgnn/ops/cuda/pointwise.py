@@ -125,7 +125,7 @@ def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tens
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    # Products that are added round differently from the host's; equal weights have the host's hash.
+    # Fused multiply-adds round differently from the host's arithmetic. Equal weights have the same hash on both.
     slope = torch.addcmul(gradient, decay, weights)
     mean.lerp_(slope, factors.mean_weight)
     square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)
