@@ -1,7 +1,7 @@
 """Build every `ext/NAME.pyx`, with its C source `ext/src/NAME.c`, into `hpcgnn._ext.NAME`.
 
 `HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on, `HPCGNN_SANITIZE=1` builds under the address and the
-undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CC` and `CFLAGS` are honoured as usual, `CC="ccache gcc"` too.
+undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CC` and `CFLAGS` are honored as usual, `CC="ccache gcc"` too.
 `HPCGNN_LEVELS=avx512`, or several of `portable,avx2,avx512`, builds these SIMD levels alone (`jobs/env.sh` asks for
 this machine's best one); all if unset. `HPCGNN_KERNELS_IN_PLACE=1` builds none, for an editable installation beside
 `build_ext --inplace` (`jobs/install.sh`).

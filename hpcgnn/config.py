@@ -205,7 +205,7 @@ class TrainConfig:
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
                            "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION,
                            flag="none")
-    epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
+    epoch_rows: str = setting("reachable", "Rows that a training epoch computes: rows within reach of the loss, "
                               "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
                               flag="none")
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES,

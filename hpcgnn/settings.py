@@ -39,7 +39,7 @@ def type_name(declared: Field) -> str:
 
 
 def check_values(owner: Any) -> None:
-    """Check each setting of a dataclass by itself.
+    """Check each setting of a dataclass on its own.
 
     Raises ConfigError: a value of another type, outside its range or not among its choices.
     """

@@ -81,7 +81,7 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
 
 
 def check_own_columns(design: Design, workload: Workload) -> None:
-    """Raise ConfigError if a product adds more or fewer columns to a row than it aggregates."""
+    """Raise ConfigError if a product adds more or fewer columns of the row itself than of its neighbors."""
     for product in workload.products:
         if own_dim(product) not in (0, product.aggregated_dim):
             raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "

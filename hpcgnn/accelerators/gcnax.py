@@ -43,8 +43,8 @@ ORDERS = tuple("".join(order) for order in permutations("mkn"))
 def passes(design: Design, workload: Workload) -> list[Pass]:
     """GCNAX's passes: a combination per product, and an aggregation if it has one.
 
-    Raises ConfigError if the design lacks something, a product adds other columns than it aggregates, or a buffer
-    can't hold a value.
+    Raises ConfigError if the design lacks something, a product adds more or fewer columns of the row itself than of its
+    neighbors, or a buffer can't hold a value.
     """
     check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
     check_own_columns(design, workload)

@@ -62,7 +62,7 @@ def kinds_of(outcomes: list[Outcome]) -> list[str]:
 
 
 def waiting_share(outcome: Outcome) -> tuple[float, float]:
-    """Shares of all cycles: those in which the busiest unit of each pass works, and those lost to DRAM."""
+    """Shares of all cycles: cycles in which the busiest unit of each pass works, and cycles lost to DRAM."""
     busy = waiting = 0
     for one in outcome.timing.passes:
         busy += max((stage.busy_cycles for stage in one.stages), default=0)

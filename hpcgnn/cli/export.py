@@ -12,7 +12,7 @@ import click
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="File to write. [default: RUN_FOLDER/model.safetensors]")
 @click.option("--format", "form", type=click.Choice(("hpcgnn", "pyg")), default="hpcgnn", show_default=True,
-              help="Names of the weights: the run's own, which hpcgnn.load_model reads, or those of the model of "
+              help="Names of the weights: the run's own, which hpcgnn.load_model reads, or the names in the model of "
               "PyTorch Geometric that computes the same.")
 def command(run_folder: Path, out: Path | None, form: str) -> None:
     """Write the best weights of RUN_FOLDER as a safetensors file, with the model's arguments and origin.

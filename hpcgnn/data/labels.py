@@ -319,7 +319,7 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
     remarks += (f"{num_partly:,} nodes have labels that are unknown, which the loss and scores leave out",
                 ) if num_partly else ()
     if rows.shape[1] > 1 and _is_one_hot(rows):
-        dubious += ("every node has one label of several: --task classes (task=\"classes\") takes them for one class a "
+        dubious += ("every node has one label of several: --task classes (task=\"classes\") reads one class per "
                     "node",)
     return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks, dubious,
                   unlabeled if unlabeled.any() else None)

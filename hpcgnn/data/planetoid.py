@@ -179,7 +179,7 @@ def _find(path: Path) -> tuple[Path, str]:
         return path.parent, path.name.removeprefix("ind.")
     names = sorted(file.name.split(".")[1] for file in path.glob("ind.*.graph"))
     if len(names) != 1:
-        found = f"those of {', '.join(names)}" if names else "none"
+        found = f"files of {', '.join(names)}" if names else "none"
         raise DatasetError(f"{path} should hold the files ind.NAME.graph and so on of one dataset, found {found}; "
                            "give planetoid:DIR/NAME")
     return path, names[0]

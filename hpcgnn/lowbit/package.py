@@ -152,7 +152,7 @@ class PackagedRows:
         return codes
 
     def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Decode in order, `num_rows` rows at a time: (first row, codes). Errors as of `codes`."""
+        """Decode in order, `num_rows` rows at a time: (first row, codes). Errors as in `codes`."""
         for first in range(0, self.num_rows, num_rows):
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
@@ -163,7 +163,7 @@ class PackagedRows:
         return bitmap
 
     def bit_width(self) -> np.ndarray:
-        """Bit width of each row, (num_rows,) uint8; 0 for a row of zeros. Errors as of `codes`."""
+        """Bit width of each row, (num_rows,) uint8; 0 for a row of zeros. Errors as in `codes`."""
         width = np.zeros(self.num_rows, np.uint8)
         self._decode(0, self.num_rows, width=width)
         return width

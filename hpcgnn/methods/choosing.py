@@ -66,9 +66,9 @@ class FollowsLoss(Pipelined):
     automatic_test: ClassVar[str] = "relative"
     tries_widths: ClassVar[bool] = True     # see DescentTest
     asynchrony: str = setting(
-        "auto", "Which epochs use halo rows of the epoch before: none (never), all (always), those that follow a loss "
-        "that was not slowing (descent, SYLVIE's rule), or, decided per layer and apart for rows and gradients, those "
-        "with rows that move little (measured); auto is the method's own choice.",
+        "auto", "Which epochs use halo rows of the epoch before: none (never), all (always), epochs after a loss that "
+        "was not slowing (descent, SYLVIE's rule), or, decided per layer and apart for rows and gradients, epochs with "
+        "rows that move little (measured); auto is the method's own choice.",
         ("auto", "measured", "descent", "always", "never"), flag="none")
     most_motion: float = setting(0.05, "Largest relative motion of a row per epoch at which it may be an epoch old, if "
                                  "motion is measured.", low=0.0, flag="none")

@@ -17,7 +17,7 @@ from hpcgnn.errors import TrainingError
 GROWTH = 4             # ratio of a period to the one before
 MOST_GROWN = 3         # most times that a period grows, so that a run of any length goes on trying
 HARMFUL = 1.25         # a base is harmful at this multiple of the wider base's loss
-NOTICEABLE = 0.1       # share of the first loss: small losses of few training nodes leap by themselves
+NOTICEABLE = 0.1       # share of the first loss: small losses of few training nodes leap at random
 FASTER = 2.0       # least ratio of a window's fall to the fall of the window before
 NOTICEABLE_GAIN = 0.02  # share of the loss per window: less is noise
 LONGEST_WINDOW = 10_000    # as config.py allows

@@ -129,7 +129,7 @@ class ForwardPassing:
         if self.tables and "x" in values:
             values["x"] = self.own_rows(values["x"])
         if values["edge_index"] is not self.edges.sealed:
-            raise ConfigError(f"{way.name} was given edges that are not those of the graph, which can't be "
+            raise ConfigError(f"{way.name} was given edges that are not the graph's, so they can't be "
                               "distributed; pass it edge_index as the model's forward gets it")
         if way.kind == "normalized" and is_normalizing(conv):
             self._begin_normalized(conv, way, values)
@@ -144,8 +144,8 @@ class ForwardPassing:
     def _begin_normalized(self, conv: nn.Module, way: Way, values: dict) -> None:
         weight = values.pop("edge_weight", None)
         if weight is not None and weight is not self.edges.edge_weight:
-            raise ConfigError(f"{way.name} was given edge weights that are not those of the graph, and would normalize "
-                              "them by degrees that one rank does not know; pass them as they come, or none, or use "
+            raise ConfigError(f"{way.name} was given edge weights that are not the graph's, and would normalize these "
+                              "weights by degrees that one rank does not know; pass them as they come, or none, or use "
                               "normalize=False")
         # The convolution gets no edges to normalize; `propagate` gets normalized ones.
         self._normalized[conv] = self.edges.normalized(loop_weight(conv), weight is not None)

@@ -172,7 +172,7 @@ class Run:
     provenance: dict[str, Any]             # its table [provenance]: where and with what the run was made
     records: tuple[dict[str, Any], ...]    # lines of metrics.jsonl in order: seed, epoch, loss, ...
     summary: dict[str, Any]  # summary.json, completed from the records, so every run has the same keys
-    is_complete: bool                      # summary.json exists, so the training ended by itself
+    is_complete: bool                      # summary.json exists, so the training was not interrupted
 
     @property
     def seeds(self) -> list[int]:

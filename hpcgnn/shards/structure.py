@@ -245,7 +245,7 @@ def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
         yield "has a central row with a halo neighbor in indices"
     yield from _out_of_range("in_degree", part.in_degree, info.num_nodes)
     if not np.array_equal(part.in_degree[:part.num_inner], np.diff(part.indptr)):
-        yield "has in_degree other than what indptr says of its inner rows"
+        yield "has in_degree that disagrees with indptr for the inner rows"
     weight = part.edge_weight
     if weight is not None and weight.size and not (weight.min() > 0 and np.isfinite(weight.max())):
         yield "has edge_weight that is not positive and finite"

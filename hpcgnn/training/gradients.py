@@ -92,7 +92,7 @@ class FlatGradients:
         return frozenset(name for name, parameter in self.weights.items() if not parameter.requires_grad)
 
     def zero(self) -> bool:
-        """Clear the gradients; return whether other weights than before require one, which changes the layout."""
+        """Clear the gradients; return whether the set of weights that require one, and so the layout, has changed."""
         if self._requiring() != self._required:
             self._lay_out()
             return True

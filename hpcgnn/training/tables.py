@@ -95,7 +95,7 @@ class Tables:
                 if moment.dim() and moment.shape != weights[number].shape:
                     raise TrainingError(f"the optimizer keeps {name} of shape {tuple(moment.shape)} for a "
                                         "NodeEmbedding, so its steps would differ with the number of ranks; use an "
-                                        "optimizer that moves each element by itself, such as Adam")
+                                        "optimizer that moves each element on its own, such as Adam")
 
     def _collected(self, rows: torch.Tensor, folder: Path) -> torch.Tensor:
         """Collective: on rank 0, the rows of all ranks in the order of the source; on others, this rank's rows."""

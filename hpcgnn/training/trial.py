@@ -200,7 +200,7 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
     culprit = _culprit(*logs)
     where = "" if culprit is None else f", by {culprit}"
     advice = "" if isinstance(model, DistributedModel) else (
-        "; if its forward sums over ranks by itself, set mixes_rows = True in its class")
+        "; if its forward itself sums over ranks, set mixes_rows = True in its class")
     raise ConfigError(f"{name}'s answer for a node depends on other rows of its rank, or on where its row lies{where}; "
                       "that would differ with the number of ranks; let rows meet in convolutions or BatchNorm1d, and "
                       f"look up what belongs to a node by node_index{advice}")
@@ -258,7 +258,7 @@ class _Log(TorchFunctionMode):
 
 
 def _culprit(whole: list[_Entry], first: list[_Entry], second: list[_Entry]) -> str | None:
-    """The first function that returns other values for the parts than for the whole."""
+    """The first function with values for the parts that differ from its values for the whole."""
     for of_whole, of_first, of_second in zip(whole, first, second, strict=False):
         if not of_whole.what == of_first.what == of_second.what:
             return None

@@ -114,7 +114,7 @@ def test_the_name_may_carry_the_prefix_of_its_files(folder):
 
 def test_a_folder_of_several_datasets_needs_a_name(folder):
     (folder / "ind.other.graph").touch()
-    with pytest.raises(DatasetError, match="found those of other, tiny"):
+    with pytest.raises(DatasetError, match="found files of other, tiny"):
         load_source(f"planetoid:{folder}", SourceOptions())
 
 

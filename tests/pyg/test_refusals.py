@@ -154,7 +154,7 @@ class Gumbel(Around):
 @pytest.mark.parametrize("make, complaint", [
     (AddsLoops, "the model reads or changes edge_index itself, by "),
     (Degrees, "the model reads or changes edge_index itself, by "),
-    (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not those of the graph"),
+    (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not the graph's"),
     (InPlace, "InPlace changes its input in place"),
     (Pools, "Pools must return one row per node, (60, outputs) here, found (5,)"),
     (Gumbel, "the model calls gumbel_softmax; its draws would differ"),

@@ -100,7 +100,7 @@ PART_FAULTS = {
     "boundary_offset that starts late": (put("boundary_offset", lambda a: changed(a, 0, 1)), "boundary_offset that"),
     "boundary_offset of another pair": (put("boundary_offset", lambda a: changed(a, 2, a[2] - 1)), "boundary_offset"),
     "indptr that falls": (put("indptr", lambda a: changed(a, 3, -(2**63))), "indptr that does not rise"),
-    "another in-degree": (put("in_degree", lambda a: changed(a, 0, a[0] + 1)), "in_degree other than what indptr says"),
+    "another in-degree": (put("in_degree", lambda a: changed(a, 0, a[0] + 1)), "in_degree that disagrees with indptr"),
     "an in-degree of -1": (put("in_degree", lambda a: changed(a, -1, -1)), "in_degree from -1"),
     "an id of another graph": (put("inner_id", lambda a: changed(a, 0, 60)), "inner_id from"),
     "a negative id": (put("halo_id", lambda a: changed(a, 0, -1)), "halo_id from -1"),

@@ -1,7 +1,7 @@
 """`DglBatches` runs the benchmark's networks in DGL, float32, batch after batch: GraphConv, GINConv and SAGEConv.
 
 Graphs are made beforehand with the formats that DGL reads. If the mapped rows are narrower, rows are mapped before they
-are summed: GraphConv does so by itself, and it makes GINConv cheaper too.
+are summed: GraphConv does so automatically, and this order makes GINConv cheaper too.
 """
 
 from __future__ import annotations

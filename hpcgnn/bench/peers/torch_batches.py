@@ -44,7 +44,7 @@ class TorchBatches:
 
     @torch.inference_mode()
     def compute(self) -> torch.Tensor:
-        """Logits where the features lie and as they are stored; does not wait for a device."""
+        """Logits on the device and in the dtype of the features; does not wait for a device."""
         h = self._features
         for number, (layer, (first, own, second)) in enumerate(zip(self._stack, self._maps, strict=True)):
             z = self._matrix @ first(h) + layer.bias
