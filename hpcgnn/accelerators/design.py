@@ -94,9 +94,9 @@ SECTIONS = {"design", "units", "buffers", "rules"}
 
 @dataclass(frozen=True)
 class Design:
-    name: str                       # name of its file
+    name: str                       # name of the design's file
     kind: str                       # dataflow: mega, hygcn, gcnax, grow or sgcn
-    bit_width: int                  # bits of its values; 0: each row has its own width, given by the model
+    bit_width: int                  # bits of a value; 0: each row has its own width, given by the model
     clock_ghz: float
     dram: str                       # name or path, see `hpcgnn.accelerators.dram.read_dram`
     units: Mapping[str, int]        # number of each unit; operations are counted by these names

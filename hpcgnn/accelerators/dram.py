@@ -236,7 +236,7 @@ class Memory:
     refresh closes its row again before its column.
     """
     # In "first-ready" a channel's queue holds the bursts that are ready, the first ones if there are too many; a burst
-    # leaves it when its column is read or written. At each clock
+    # leaves the queue when its column is read or written. At each clock
     # 1. the oldest burst with an open row and an allowed column gets it;
     # 2. an open row that no queued burst needs is closed if a queued burst needs another row of its bank;
     # 3. the oldest burst with a closed bank and an allowed activation gets its row opened.

@@ -307,7 +307,7 @@ class Phase:
     # runs, ends: tiles of the sparse matrix
     runs: list[Tiles] | ArcTiles
     ends: Ends
-    # sparse_at, value_bytes: its address, and the bytes of a value with its position
+    # sparse_at, value_bytes: address of the sparse matrix, and bytes of a value with its position
     sparse_at: int
     value_bytes: int
     sparse_kind: str

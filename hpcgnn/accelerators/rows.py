@@ -73,7 +73,7 @@ def nonzeros_before(nonzeros: np.ndarray, rows: FeatureCounts, column: np.ndarra
 def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Return row and distinct columns of the nonzeros of rows first to last - 1, (num_values,) int64, rows ascending.
 
-    They are evenly spaced in their slice, from a column that a hash of row and slice draws. assumed: since the true
+    The columns are evenly spaced in a slice, from a column that a hash of row and slice draws. Assumed: since the true
     columns are unknown, no column is needed by more rows than another.
     """
     bounds = slice_bounds(rows)

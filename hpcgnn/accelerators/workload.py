@@ -54,7 +54,7 @@ class Product:
     name: str
     rows: FeatureCounts    # X
     combined_dim: int      # columns of W
-    # how many of them are summed over the edges: all in GCN and in the first product of GIN; none in its second
+    # how many columns are summed over the edges: all in GCN and in the first product of GIN; none in its second
     # product; in GraphSage the first half, while the second half is added to the sum of its own row
     aggregated_dim: int
 

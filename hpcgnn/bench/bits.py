@@ -103,7 +103,7 @@ def float_peer(place: Place) -> str:
 
 
 def add_published(row: Measurement, size: int, dim: int, width: int) -> None:
-    """Add the paper's figures as a remark. They are from another machine, so there is no ratio to them."""
+    """Add the paper's figures as a remark, without ratios: the figures are from another machine."""
     figures = PUBLISHED.get((size, dim))
     if figures is None or width >= len(figures):
         return

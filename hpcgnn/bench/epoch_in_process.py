@@ -103,7 +103,7 @@ class InProcessEpochs(PartedBenchmark):
         return Path(self.source) if Path(self.source).is_dir() else self._cut(1)
 
     def _cut(self, ranks: int) -> Path:
-        # A drawn graph is cut by node numbers; they are unrelated to its edges.
+        # A drawn graph is cut by node numbers, which are unrelated to the edges.
         size, shards = drawn_size(self.source), self._folder / f"p{ranks}"
         if shards.exists():
             return shards

@@ -14,7 +14,7 @@ from typing import Any
 OURS, CEILING = "hpcgnn", "ceiling"
 
 Begin = Callable[[str], None]        # called with the name of the next measurement
-Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the function that measures it
+Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # name of a part, and the function that measures it
 
 
 @dataclass(frozen=True)

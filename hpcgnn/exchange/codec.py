@@ -38,7 +38,7 @@ from hpcgnn.widths import BIT_WIDTHS
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 NOTHING = np.empty(0, np.uint8)
 PLANS_KEPT = 4     # bit plans with kept layouts: SYLVIE's base widths return, drawn or solved widths don't
-NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters or its values are NaN
+NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code, in its bfloat16 parameters or values
 
 
 Sent = tuple[int, RowList, MessageLayout]

@@ -43,7 +43,7 @@ NONE = -1
 class PreAggregation:
     """Rows that a rank sends, some of them sums, and the edges from arriving rows and sums."""
 
-    plan: ExchangePlan         # its inner rows are the table's rows, its halo rows the arriving ones
+    plan: ExchangePlan         # inner rows of the plan are the table's rows, halo rows the arriving rows
     arcs: FarArcs              # edges into inner rows, from inner and arriving rows
     begin: np.ndarray          # (num_sent + 1,) int64, CSR: the inner rows that each row of the table sums
     source: np.ndarray

@@ -17,7 +17,7 @@ import numpy as np
 from hpcgnn.methods.greedy import ROUNDING, Steps, build_steps, check_budget, choice_of, fill, spend
 from hpcgnn.methods.problem import Assignment, Problem, extreme_choice, inverse_span, scaled
 
-MAX_ROUNDS = 64       # rounds with their own seconds; further rounds share them
+MAX_ROUNDS = 64       # rounds with seconds of their own; if there are more, neighboring rounds share
 NUM_HALVINGS = 40
 NUM_NEAR = 8          # candidates on each side of the best seconds for divisible steps
 NUM_BUDGET_HALVINGS = 48

@@ -1,8 +1,8 @@
 """What a linear convolution computes, without torch: `hpcgnn.nn.neighborhood` does these steps, `plan` counts them.
 
-Example: a hidden layer of 256 to 41 columns. `maps_first` says that its forward pass maps rows before it sends and sums
-them, so 41 columns travel. `backward_reads` says that it keeps nothing: the backward pass makes the activated rows
-again. `forward` and `backward` list the products, sums and tensors of both passes, in the order in which they run.
+Example: a hidden layer of 256 to 41 columns. `maps_first` says that the forward pass maps rows, then sends and sums
+them, so 41 columns travel. `backward_reads` says that the layer keeps nothing: the backward pass makes the activated
+rows again. `forward` and `backward` list the products, sums and tensors of both passes, in the order in which they run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    reduction: str      # how it sums its neighbors, see `LocalGraph.aggregate`
+    reduction: str      # how neighbors are summed, see `LocalGraph.aggregate`
     has_self: bool      # whether the row itself has a weight
 
 

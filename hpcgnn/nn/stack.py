@@ -19,7 +19,7 @@ class ConvolutionStack(nn.Module):
     A subclass makes its layers in `convolution`, which gets `options`.
     """
 
-    # {"gcn", "mean", "sum"}, how it sums its neighbors' rows; attention and a maximum count as means
+    # {"gcn", "mean", "sum"}: how neighbors' rows are summed; attention and a maximum count as means
     reduction = "mean"
     attends = False            # rows are weighted by a softmax
     weighs_self = False        # each layer has separate weights for the row itself

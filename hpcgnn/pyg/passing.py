@@ -152,8 +152,8 @@ class ForwardPassing:
         values["edge_index"] = self.edges.edge_index[:, :0]
         x = values["x"]
         # GCNConv maps rows before it sums. Halo rows are mapped here if they are known, if they are narrower before the
-        # map, or if they come from an earlier step: mapped there, they would have old weights and give this step's
-        # weights no gradient.
+        # map, or if they come from an earlier step: rows mapped in an earlier step would have old weights and give this
+        # step's weights no gradient.
         if way.name == "GCNConv" and (self._is_constant(x) or conv.in_channels < conv.out_channels
                                       or self.graph.reads_history):
             values["x"] = self.complete(x, way)

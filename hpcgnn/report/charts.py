@@ -27,7 +27,7 @@ from hpcgnn.report.series import (
 )
 from hpcgnn.report.summary import values_of
 
-NumberedRuns = list[tuple[int, Run]]      # each with its number in the report, which selects its color
+NumberedRuns = list[tuple[int, Run]]      # per run, the number in the report, which selects the color
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:

@@ -37,7 +37,7 @@ class Server:
 
     def __init__(self, listener: socket.socket, token: str, num_ranks: int, mapping: str):
         self._listener, self._token, self._num_ranks = listener, token, num_ranks
-        # MPICH names the memory that ranks of a node share after it, so it must differ between runs.
+        # MPICH names the memory that ranks of a node share after this name, so the name must differ between runs.
         self._name = f"hpcgnn_{secrets.token_hex(8)}"
         self._values = {"PMI_process_mapping": mapping} if mapping else {}
         self._waiting: list[socket.socket] = []

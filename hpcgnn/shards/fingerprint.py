@@ -13,7 +13,7 @@ DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 class Fingerprint:
     """Digests of the cleaned source graph, 32 hexadecimal digits each.
 
-    They do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
+    The digests do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
 
     graph : str               nodes, edges and edge weights
     split : str               labels or targets, the number of classes, and the three masks

@@ -149,7 +149,7 @@ def _replace_shards(folder: Path, staging: Path) -> None:
 
 def _tidy(folder: Path) -> None:
     # Move arrived shards out; remove the shards they replace, and files of killed runs. graph.h5 moves last: as long as
-    # parts lie in `.arrived`, it names their run.
+    # parts lie in `.arrived`, the file there names their run.
     arrived = folder / ARRIVED
     if (arrived / GRAPH_FILE).exists():
         parts = sorted(path.name for path in arrived.glob(PART_PATTERN))

@@ -301,7 +301,7 @@ class FarRows:
         pass
 
     def in_place(self) -> torch.Tensor | PackedRows | None:
-        # Coded tables can't take fresh rows: those are read unrounded, as their owner reads them.
+        # Coded tables can't take fresh rows: a fresh row is read unrounded, as by its owner.
         rows = self._table.in_place(self._dtype)
         if self._arrival is None or rows is None:
             return rows

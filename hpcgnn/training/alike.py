@@ -177,7 +177,7 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
     if value is None or isinstance(value, (bool, int, str, bytes)) or depth == 0:
         return ""
     if hasattr(value, "named_modules") and not isinstance(value, type):
-        # Weights and buffers of a model are rank 0's on all ranks; those of a loss without weights are its settings.
+        # All ranks take a model's weights and buffers from rank 0; buffers of a loss without weights are settings.
         buffers = [] if any(True for _ in value.parameters()) else [*value.buffers()]
         held = [_floats_in(module, depth) for _, module in value.named_modules()]
         printed = re.sub(r" at 0x[0-9a-f]+", "", repr(value))

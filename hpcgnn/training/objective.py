@@ -102,7 +102,7 @@ def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
 
 
 def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Outputs of the (n,) int64 `rows`. They overwrite layer memory, unless a gradient passes through."""
+    """Outputs of the (n,) int64 `rows`. The copy overwrites layer memory, unless a gradient passes through."""
     if outputs.requires_grad:
         return outputs[rows]
     chosen = empty((len(rows), *outputs.shape[1:]), outputs.dtype, outputs.device)

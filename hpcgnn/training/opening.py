@@ -33,7 +33,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
     fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
     asked = without_auto_precision(asked)
     for name in fixed:
-        # A checkpoint of an earlier version lacks newer settings; their defaults are what it was trained with.
+        # A checkpoint of an earlier version lacks newer settings; the run was trained with their defaults.
         written = checkpoint.settings.get(name, default_of(name))
         if name in asked and asked[name] != written:
             raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "

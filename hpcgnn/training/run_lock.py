@@ -209,7 +209,7 @@ class RunLock:
             claim = self.folder / f"{LOCK}.after-{heir.token}"
             if self._link(temporary, claim):
                 break
-            # Another run is taking over; or it died doing so, and its claim is taken over next.
+            # Another run is taking over, or died while it did; then its claim is taken over next.
             heir = self._stale_holder(claim)
         if heir is None:
             return False
@@ -244,7 +244,7 @@ class RunLock:
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(POLL_SECONDS)
-            # Opening it anew makes NFS ask its server.
+            # Opening the file anew makes NFS ask the server.
             if self._read(file) != holder:
                 return None
             if _state_of(file) != before:
@@ -314,7 +314,7 @@ def _placed(holder: Holder, file: Path, descriptor: int) -> Holder:
 
 
 def _write_exclusively(file: Path, holder: Holder) -> bool:
-    """Create the file without links. A reader may see it before its content, and then watches it."""
+    """Create the file without links. A reader may see the file before its content, and then watches the file."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:

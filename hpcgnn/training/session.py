@@ -402,9 +402,9 @@ def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
         own = graph.node_index.cpu().sort().values
         if table.num_embeddings != info.num_nodes or not torch.equal(table.node_index.cpu(), own):
             raise ConfigError(f"{name.removesuffix('.weight').removeprefix('module.')} is a NodeEmbedding of "
-                              f"{table.num_embeddings} nodes, made for another graph than {info.name} or for other parts; "
-                              f"this graph has {info.num_nodes} nodes; make the model with this graph, or give a "
-                              "trained table that has rows for the nodes of this graph")
+                              f"{table.num_embeddings} nodes, made for another graph than {info.name} or for other "
+                              f"parts; this graph has {info.num_nodes} nodes; make the model with this graph, or give "
+                              "a trained table that has rows for the nodes of this graph")
 
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:

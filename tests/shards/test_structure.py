@@ -279,7 +279,8 @@ GRAPH_FAULTS = {
     "another run": (attribute("run_id", "../../x"), "has run_id '../../x', expected 32"),
     "provenance that is no JSON": (attribute("provenance", "{"), "is not as hpcgnn writes graph files"),
     "provenance of more": (in_json("provenance", "x", 1), "is not as hpcgnn writes graph files"),
-    "provenance of numbers": (in_json("provenance", "source", 1), "has a provenance with values of other types"),
+    "provenance of numbers": (in_json("provenance", "source", 1), "has a provenance in which source, "
+                              "partitioner, seed or settings has the wrong type"),
     "cleaning that is a list": (attribute("cleaning", "[]"), "is not as hpcgnn writes graph files"),
     "cleaning of texts": (in_json("cleaning", "source_edges", "many"), "source_edges that is no int"),
     "remarks that are numbers": (in_json("cleaning", "remarks", [1]), "remarks that are no texts"),

@@ -85,8 +85,8 @@ class Layer:
     def is_kept(self) -> bool:
         """Whether XW stays on the chip, so that no subgraph reads rows of others from DRAM.
 
-        It does if half of the Combination Buffer holds it, or if only the first subgraph, which is aggregated at once,
-        needs it.
+        XW stays if half of the Combination Buffer holds it, or if only the first subgraph, which is aggregated at once,
+        needs XW.
         """
         fits = self.num_rows * (self.row_bytes + self.own_row_bytes) <= self.rules.half("combination")
         return not self.product.aggregated_dim or fits or not self.has_later

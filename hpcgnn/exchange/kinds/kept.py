@@ -119,7 +119,7 @@ class Kept(RememberingKind[KeptMessages]):
         encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
         sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
         sent.table = kept.table
-        # A stale exchange reads last epoch's messages; a fresh one first lets the table learn them, then its own.
+        # A stale exchange reads last epoch's messages. In a fresh one the table first learns those, then the new ones.
         before, kept.last = kept.last, sent
         if not is_stale:
             sent.before = before

@@ -215,7 +215,7 @@ def _view(buffer: np.ndarray, start: int, dtype: type, shape: tuple[int, ...]) -
 
 
 def _check(arrays: dict[str, np.ndarray], counts: dict[str, int]) -> None:
-    # Kernels trust these arrays: every bound must rise to its total, and every place must exist.
+    # Kernels trust these arrays: every array of bounds must rise to its total, and every place must exist.
     totals = {"row_begin": counts["num_rows"], "indptr": counts["num_entries"],
               "tile_row_begin": counts["num_tile_rows"], "tile_begin": counts["num_tiles"]}
     for name, total in totals.items():

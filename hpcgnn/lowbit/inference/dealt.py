@@ -26,8 +26,8 @@ from hpcgnn.training.batch_graph import gather_arcs
 class DealtBatches:
     comm: MPI.Comm
     batches: Batches
-    sent: list[np.ndarray]  # (n,) int64 per rank, inner rows in its batches, ascending
-    # (n,) int64 per rank, rows of this rank's batches that it owns, in the order it sends them
+    sent: list[np.ndarray]  # (n,) int64 per rank, inner rows in that rank's batches, ascending
+    # (n,) int64 per rank, rows of this rank's batches that the other rank owns, in the order of arrival
     received: list[np.ndarray]
     # rows and edges of this rank's part
     num_inner: int

@@ -242,7 +242,7 @@ class CopiedBatches:
         self._result_dims = result_dims(self._layers)
         self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
-        # The groups that are on the device at a time keep their memory, and so their launches.
+        # Groups that are on the device together keep their memory, so their launches stay valid.
         self._kept: list[tuple[torch.Tensor, DeviceLayers]] = []
 
     @property

@@ -104,8 +104,8 @@ def whole_graph_config(settings: dict[str, Any], folder: Path, device: str) -> T
 class OpenedModel:
     model: IntegerModel
     stored: StoredPart      # this rank's shard
-    num_bytes: int      # bytes of its file; without a file, bytes of its numbers
-    score: str          # name of its score
+    num_bytes: int      # bytes of the model's file; without a file, bytes of the numbers
+    score: str          # name of the model's score
     # for a run folder: seconds of a pass of a float model of the same shape, by row type ("float32", "bfloat16")
     float_seconds: dict[str, float]
     remarks: list[str]  # sentences if it was made on another graph, or trained on other edges

@@ -121,7 +121,7 @@ def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerM
 @torch.no_grad()
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
     """Set the widths of fitted quantizers so that all rows take at most `num_bits`, with the least error."""
-    # A layer's loss is the energy of its errors relative to its rows; one more bit makes an error four times smaller.
+    # The loss of a layer is the energy of the errors relative to the rows; one more bit divides that energy by four.
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
     losses = [_losses(quantizer) for quantizer in quantizers]

@@ -198,7 +198,8 @@ class ColumnQuantizer(Quantizer):
 
 class WeightQuantizer(Quantizer):
     """Weights as signed codes of 2 to 8 bits; an output's step is a learned multiple of its mean magnitude."""
-    # Weights grow tenfold within some epochs of Adam. Anchored to their mean, steps keep up; their rate is relative.
+    # Weights grow tenfold within some epochs of Adam. Steps that are multiples of the mean magnitude keep up; their
+    # learning rate is relative.
 
     def __init__(self, dim: int, bits: int):
         super().__init__()

@@ -381,8 +381,8 @@ class _Ready:
 class CupyBackend:
     """Kernels on the GPU of torch's tensors, each file compiled once per device.
 
-    cupy loads them, and its binding of the driver starts them, because cupy's own launch creates one object per
-    argument.
+    cupy loads the kernels. Its binding of the driver starts the kernels, because cupy's own launch creates one object
+    per argument.
     """
 
     device_type = "cuda"
@@ -404,7 +404,7 @@ class CupyBackend:
                 ready.function.max_dynamic_shared_size_bytes = launch.shared_bytes
         runtime, stream = cupy.cuda.runtime, current_stream(ready.index)
         before = runtime.getDevice()
-        runtime.setDevice(ready.index)      # even if it was set before: this makes its context this thread's
+        runtime.setDevice(ready.index)      # even if set before: this makes the device's context current in this thread
         try:
             with self._is_packing:
                 ready.bytes[:] = launch.packed
