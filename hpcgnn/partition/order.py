@@ -73,8 +73,8 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
         return inner_id[nested_order(*_checked_rows(dataset), dataset.num_nodes, inner_id)]
     arcs = inner_arcs(dataset, inner_id)
     if reorder == "rcm":
-        # The import loads SciPy's own OpenBLAS. Other orders need not wait for OpenBLAS, which never finishes its start if the
-        # address space is too small.
+        # The import loads SciPy's own OpenBLAS. Other orders need not wait for this library, which hangs at
+        # its start if the address space is too small.
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
         return inner_id[reverse_cuthill_mckee(undirected(arcs), symmetric_mode=True)]
