@@ -136,7 +136,8 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Count the bytes if a cluster is aggregated source by source, as with Condense-Edge, but without condensed copies.
 
-    Sources of other clusters are read in order where they lie, once per cluster, so neighbors among them share a line.
+    Sources of other clusters are read in order at their own addresses, once per cluster, so neighbors among them share
+    a line.
 
     Reference: MEGA, §V-E. Here its reuse is given to a layout without copies.
     """
@@ -178,7 +179,7 @@ def pruned_entries(rows: ClusteredRows, pruned_share: float) -> np.ndarray:
 
 
 def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
-    """Condense-Edge: sources of the same cluster through the dense share, the others from condensed regions.
+    """Condense-Edge: sources of the same cluster through the dense share, all other sources from condensed regions.
 
     A region begins on a line, is written as its share of the Sparse Buffer fills and read once, from front to back,
     while its cluster is aggregated source by source. Raises ConfigError also if a share of the buffer holds no line.

@@ -1,6 +1,6 @@
 """`hpcgnn bench dram`: DRAM bytes of an aggregation by scheme and by order of rows, and seconds of the orders.
 
-Bytes are simulated by hpcgnn.accelerators.condense_traffic; seconds are those of the real aggregation. Results are a
+Bytes are simulated by hpcgnn.accelerators.condense_traffic; seconds are measured on the real aggregation. Results are a
 table, dram.json and dram.png.
 """
 

@@ -1,6 +1,6 @@
 """`hpcgnn bench inference`: passes over batches of METIS clusters, or whole graphs, on integers and in floats.
 
-Drawn networks are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64), with the
+Drawn networks are QGTC's of Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64), with the
 LayerNorm of training. A model file holds a trained network; its float twin has the values of the weight codes. Graphs,
 batches and packed features are made beforehand for all contestants, which are in `inference_host` and
 `inference_device`.

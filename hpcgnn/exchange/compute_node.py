@@ -46,9 +46,9 @@ Numbers = int | np.ndarray
 class ComputeNode:
     """The rows that a rank shares with the other ranks of its node.
 
-    The table has one block per rank of the node: first the rank's own rows that others of the node read, then, sorted
-    by owner, the rows for which it is the gateway; both ascend in global id. In the backward pass the table holds the
-    halo gradients of all ranks, in order.
+    The table has one block per rank of the node: first the rank's own rows that other ranks of the node read, then,
+    sorted by owner, the rows for which it is the gateway; both ascend in global id. In the backward pass the table
+    holds the halo gradients of all ranks, in order.
     """
 
     comm: MPI.Comm                  # communicator of the node
@@ -57,7 +57,7 @@ class ComputeNode:
     # (start, stop) of this rank's own rows, and of the rows for which it is the gateway
     own_rows: tuple[int, int]
     received_rows: tuple[int, int]
-    own_index: np.ndarray           # (num_own,) int64, inner rows that others of the node read
+    own_index: np.ndarray           # (num_own,) int64, inner rows that other ranks of the node read
     place: np.ndarray               # (num_halo,) int64, row of the table of each halo row
     num_gradients: int              # halo rows of all ranks of the node
     gradient_rows: tuple[int, int]  # (start, stop) of this rank's gradients
@@ -192,7 +192,7 @@ def _plan_between(plan: ExchangePlan, leaving: Mapping[int, RowList], received: 
 
 
 class SharedExchange(Around):
-    """The exchange of a rank that shares halo rows with the others of its node; `exchange` is between nodes.
+    """The exchange of a rank that shares halo rows with the other ranks of its node; `exchange` is between nodes.
 
     Each exchange writes to one half of the node's memory, meets the other ranks once, and reads. The next exchange uses
     the other half, so it can't overwrite rows that a slow rank still reads.
@@ -287,7 +287,7 @@ class SharedFetch(PassedOn):
     """Halo rows on their way through the node's table."""
 
     shared: SharedExchange
-    own: torch.Tensor  # (num_own, dim), this rank's rows that others of the node read
+    own: torch.Tensor  # (num_own, dim), this rank's rows that other ranks of the node read
     arrival: Arrival   # arrival of the rows for which this rank is the gateway
 
     def finish(self, rows: torch.Tensor) -> None:

@@ -3,8 +3,8 @@
 In round i every rank sends to rank + i and receives from rank - i, so each link carries one message at a time; the next
 round is posted when the last one has arrived. MPI makes progress only while it is called, so whoever computes meanwhile
 calls `poll` between blocks of rows. A transfer decides when a round begins; its delivery posts the sends and receives:
-`HostDelivery` from host memory, those of `transport.py` from a device. `time_rounds` measures the rounds, from which
-cost models are fitted.
+`HostDelivery` from host memory, the deliveries of `transport.py` from a device. `time_rounds` measures the rounds, from
+which cost models are fitted.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Hop:
     # inner rows that go in and come out
     num_in: int
     num_out: int
-    # the first of these rows, which a gradient reaches; the gradient of all others is zero
+    # the first of these rows, which a gradient reaches; the gradient of all other rows is zero
     back_in: int
     back_out: int
     reach: int | None                   # hops from the incoming rows to the loss; None if all rows are computed

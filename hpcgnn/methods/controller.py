@@ -59,8 +59,8 @@ class Decision:
 class Controller:
     """Decides the plan of every epoch.
 
-    `asynchrony` says which epochs compute with the halo rows of the epoch before: none; all but the first; those that
-    follow a loss that was not slowing; or, layer by layer, those with rows that move little, relatively at most
+    `asynchrony` says which epochs compute with the halo rows of the epoch before: none; all but the first; epochs
+    after a loss that was not slowing; or, layer by layer, epochs with rows that move little, relatively at most
     `most_motion` per epoch. `descent_test` is needed if the loss decides anything. With `starts_wide` training begins
     at the largest base width.
 

@@ -67,7 +67,7 @@ class StepRule:
 def arcs_gained(num_steps: int, share_inside: float) -> float:
     """Edges inside steps of clusters over edges inside steps of single rows, which have 1 / num_steps of all edges.
 
-    Clusters have all their inner edges, and the same share of the others.
+    Clusters have all their inner edges, and the same share of all other edges.
     """
     return num_steps * share_inside + (1 - share_inside)
 

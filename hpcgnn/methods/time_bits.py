@@ -22,7 +22,7 @@ FASTER = 2.0       # least ratio of a window's fall to the fall of the window be
 NOTICEABLE_GAIN = 0.02  # share of the loss per window: less is noise
 LONGEST_WINDOW = 10_000    # as config.py allows
 LONGEST_PAST = 2 * LONGEST_WINDOW
-CLEAR_DROP = 0.5    # ratio of a window's relative descent to that of the window before
+CLEAR_DROP = 0.5    # ratio of a window's relative descent to the relative descent of the window before
 FLAT = 1e-3         # share of the loss: a smaller fall over a window counts as converged
 
 
@@ -69,7 +69,7 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
     """Whether the loss falls more slowly than `window` (the paper's delta) epochs ago; False until `can_tell`.
 
     With `test` "plain" the rate is below the one `window` epochs ago; "monotone": it fell in every epoch between;
-    "relative": over the last `window` epochs the mean loss fell by less than FLAT of itself, or relatively by less than
+    "relative": over the last `window` epochs the mean loss fell by less than the share FLAT, or relatively by less than
     half of its fall over the `window` epochs before.
 
     Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any smoothly decaying loss passes "plain" nearly always,

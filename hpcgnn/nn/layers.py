@@ -25,8 +25,8 @@ class Step:
     """One operation over rows, the tensor that it makes, and the tensors that are no longer needed after it.
 
     `map` is a product with a weight, `weigh` the gradient of a weight. `aggregate` sends rows and sums them with halo
-    rows. `aggregate_back` sends the gradients of halo rows home and sums those of inner rows; `arrive` adds what came
-    home. The first layer sends nothing. `hold` only makes a tensor, and `rename` gives one the name `makes`.
+    rows. `aggregate_back` sends the gradients of halo rows home and sums the gradients of inner rows; `arrive` adds
+    what came home. The first layer sends nothing. `hold` only makes a tensor, and `rename` gives one the name `makes`.
     """
 
     kind: str       # "map", "weigh", "mask", "activate", "activate_back", "aggregate", "aggregate_back", "arrive", ..
@@ -110,7 +110,7 @@ class LinearLayer:
             Step("free", frees=done)]
 
     def backward(self, has_dropout: bool) -> list[Step]:
-        """The steps from the `gradient` of `rows` to that of `below`, which free what `forward` kept."""
+        """The steps from the `gradient` of `rows` to the gradient of `below`; they free what `forward` kept."""
         into, out, has_self = self.in_dim, self.out_dim, self.has_self
         weigh, weigh_self = Step("weigh", OUT, out, "", into), Step("weigh", OUT, out, "", into, frees=("again",))
         if self.maps_first and self.is_input:

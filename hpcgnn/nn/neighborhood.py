@@ -291,7 +291,7 @@ class Neighborhood:
         return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
-        """Turn gradients of activated rows into gradients of the inputs, in place; return those of weight and bias."""
+        """Turn gradients of activated rows into gradients of inputs, in place; return gradients of weight and bias."""
         return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
 
     def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:

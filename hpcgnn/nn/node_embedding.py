@@ -127,7 +127,7 @@ class NodeEmbedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, seed={self.seed}"
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Take this rank's rows of a table of all nodes, or a table of these alone."""
+        """Take this rank's rows of a table of all nodes, or a table of only these rows."""
         name = f"{prefix}weight"
         found = state_dict.get(name)
         if found is not None and len(found) == self.num_embeddings != len(self.weight):

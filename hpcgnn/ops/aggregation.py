@@ -123,7 +123,7 @@ class SparseRows:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Far rows as they lie in messages, decoded while they are gathered: fewer bytes are read, without a dense copy.
+    """Far rows as stored in messages, decoded while they are gathered: fewer bytes are read, without a dense copy.
 
     message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; on the rows' device
     bit_width : (num_far,) uint8, of 1, 2, 4, 8

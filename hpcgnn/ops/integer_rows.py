@@ -202,7 +202,8 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
     """out[v] = sum of alpha[v, u] codes[u] over the entries u of row v and the row itself, head by head.
 
     alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Weights are integers of 23
-    bits, each with an error within 2**-18 of itself and 2**-24 of the row's largest. Sums are exact, with one division.
+    bits, each with an error within 2**-18 of the weight and 2**-24 of the row's largest weight. Sums are exact, with
+    one division.
 
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32, in [0, len(codes))
     codes : (n, dim) int8

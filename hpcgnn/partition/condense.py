@@ -58,7 +58,7 @@ class CondensedRegions:
     """
 
     start: np.ndarray      # (num_clusters + 1,) int64; region of cluster c: copied_row[start[c]:start[c + 1]]
-    copied_row: np.ndarray      # (num_copies,) int32, rows that the cluster needs from others, ascending, each once
+    copied_row: np.ndarray      # (num_copies,) int32, rows of other clusters that a cluster needs, ascending
     place: np.ndarray      # (num_entries,) int32, the copy that serves an entry; -1 for a row of the same cluster
 
     @property
@@ -67,7 +67,7 @@ class CondensedRegions:
 
 
 def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
-    """List the rows that each cluster needs from others; KernelError for more entries than 32-bit positions can name.
+    """List the rows of other clusters that each cluster needs; KernelError if 32-bit positions can't name all entries.
 
     Reference: MEGA, Algorithm 1 and §V-E; clusters of consecutive ids are the form without partition of §VII.
     """

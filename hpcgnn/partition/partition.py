@@ -110,7 +110,7 @@ class Halo:
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
                progress: Progress = silent,
                parts: range | None = None) -> list[Halo]:
-    """Find the halo of every part, or of those in `parts`: distinct sources of edges into the part that others own.
+    """Find the halo of every part, or of `parts`: distinct sources, owned by other parts, of edges into the part.
 
     All halos together take 8 bytes per row that crosses in an exchange.
     """

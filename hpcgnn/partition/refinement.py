@@ -69,7 +69,7 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     The graph is undirected neighbor lists without loops. `weight`, (num_nodes, num_kinds) int64, is what a node adds to
     its part's load of each kind, and `limit`, (num_kinds,) int64, the largest load, see `load_limits`.
 
-    Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
+    Reference: the moves follow Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
     moved, allowed, task = owner.copy(), limit.copy(), task or ProgressTask()

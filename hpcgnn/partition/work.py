@@ -1,7 +1,7 @@
 """The cost of each node in training, so that parts can get equal work.
 
 A training pass computes only rows within reach of a training node, so nodes near training nodes cost more. With 2
-layers and one training node t, the last layer computes t alone, the first computes t and its in-neighbors.
+layers and one training node t, the last layer computes only t, the first computes t and its in-neighbors.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool
     """Return an unmodified model of PyTorch Geometric as one that trains on a graph in parts.
 
     Each convolution gets the rows of neighbors on other ranks, packed as the training method says. Degrees, batch
-    statistics and dropout are those of the whole graph, so answers and gradients equal one process's.
+    statistics and dropout are as on the whole graph, so answers and gradients equal one process's.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tenso
 
 
 class SealedEdges(torch.Tensor):
-    """Edges that may be passed to a convolution but not read: their numbers are those of one rank."""
+    """Edges that may be passed to a convolution but not read: their node numbers hold on one rank only."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

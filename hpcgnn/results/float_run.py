@@ -151,7 +151,7 @@ def check_evaluated(folder: Path, checkpoint: Checkpoint) -> None:
 def float_config(settings: dict[str, Any], folder: Path, device: str = "cpu") -> TrainConfig:
     """Settings to answer with, whatever the method; CheckpointError if this version can't take them.
 
-    The precision stays that of the training, since a gin in 16 bits averages its neighbors.
+    The precision of the training is kept, since a gin in 16 bits averages its neighbors.
     """
     of_model = {own.name for own in fields(TrainConfig) if own.metadata.get("group") == MODEL}
     own_score = {"score": "auto"} if settings.get("score") == OWN else {}

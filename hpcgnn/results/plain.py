@@ -97,7 +97,7 @@ PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
 
 
 class PlainModel(nn.Module):
-    """A model of hpcgnn that is called like those of PyTorch Geometric.
+    """A model of hpcgnn that is called like PyTorch Geometric's models.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Fingerprint: tells a graph, its split and its features from others of the same name."""
+"""Fingerprint: tells a graph, its split and its features from other data of the same name."""
 
 from __future__ import annotations
 

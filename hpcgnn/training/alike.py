@@ -202,7 +202,7 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return f"{getattr(value, '__qualname__', type(value).__qualname__)}"
     if type(value).__module__.startswith("hpcgnn.training."):      # a loss or a score, which wraps the program's
         return description_of(vars(value), depth)
-    # A callable's floats are settings; those of other objects, such as a graph or a clock, may be a rank's own.
+    # A callable's floats are settings; floats of other objects, such as a graph or a clock, may be a rank's own.
     return f"{type(value).__qualname__} {_floats_in(value, depth) if callable(value) else ''}".rstrip()
 
 

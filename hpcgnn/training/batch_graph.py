@@ -79,7 +79,7 @@ class Degrees:
 
 
 def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray] | None:
-    """Collective: the whole graph on rank 0, None on the others.
+    """Collective: the whole graph on rank 0, None on other ranks.
 
     Returns CSR by destination: indptr (num_nodes + 1,) int64 and indices (num_edges,) int32. Sources are ascending, so
     the graph does not depend on the partition.
@@ -99,7 +99,7 @@ def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray
 def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
     """Collective: remove the edges that inference in batches cuts, and the halo rows that no edge reads any more.
 
-    The clusters are those of `hpcgnn.lowbit.inference.batches.cut_batches`. A batch has `batch_size` of them;
+    The clusters are as in `hpcgnn.lowbit.inference.batches.cut_batches`. A batch has `batch_size` clusters;
     `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches; all its
     rows are marginal. Inner rows keep their order.
 
@@ -141,7 +141,7 @@ def _refuse_weights(part: Partition) -> None:
 def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,
                     keeps_all: bool) -> np.ndarray:
     """Collective: the group of each row, (num_inner + num_halo,) int32; see `arc_groups`."""
-    from hpcgnn.partition.clusters import arc_groups, batch_clusters  # for these runs alone
+    from hpcgnn.partition.clusters import arc_groups, batch_clusters  # only for these runs
 
     arcs = gather_arcs(comm, part)
     group = together(comm, lambda: None if arcs is None else arc_groups(

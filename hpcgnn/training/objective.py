@@ -67,7 +67,7 @@ class Objective:
                    comm, ids.to(device), class_counts, mean_rows)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
-        """The objective of one of several steps, with its rows, (n,) int64; counts stay those of all ranks' rows."""
+        """The objective of one of several steps, with its rows, (n,) int64; counts still cover all ranks' rows."""
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)
         return replace(self, labels=self.labels.index_select(0, chosen), node_id=self.node_id.index_select(0, chosen),

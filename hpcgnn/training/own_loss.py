@@ -171,7 +171,7 @@ def _are_close(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _sample(labels: torch.Tensor, most: int) -> torch.Tensor:
-    """Up to `most` rows: first those with an unknown label, then others at equal distances."""
+    """Up to `most` rows: first rows with an unknown label, then other rows at equal distances."""
     if len(labels) <= most:
         return torch.arange(len(labels), device=labels.device)
     unknown = torch.nonzero(torch.isnan(labels.float().flatten(1).sum(1)) if labels.ndim > 1

@@ -87,7 +87,7 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 
 
 class RunFolder:
-    """One run's folder. Every method is for rank 0 alone, and raises TrainingError if a file can't be read or written.
+    """One run's folder. Only rank 0 may call the methods. They raise TrainingError if a file can't be read or written.
 
     `lock`, if any, is checked before every write; `rank_files` hold what each rank remembers apart from the
     checkpoints.

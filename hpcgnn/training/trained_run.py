@@ -64,7 +64,7 @@ class BestModel:
     def open(self, comm: MPI.Comm, recipe: Recipe = NOTHING, part: Partition | None = None) -> TrainedRun:
         """Collective: the model on this rank's part, in float32 rows; None reads the part.
 
-        Classes are those of the training, by name; the graph may have others, or no labels. Raises CollectiveError:
+        Classes are the training's, by name; the graph may have other classes, or no labels. Raises CollectiveError:
         shards that are damaged.
         """
         info, checkpoint = self.info, self.checkpoint

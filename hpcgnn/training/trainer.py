@@ -52,9 +52,9 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
                 num_steps: int = 1, by_row: bool = False) -> EpochTrace | None:
     """Collective: train one epoch on the whole graph, in one step or several.
 
-    The loss is the mean over all training nodes of all ranks, so gradients equal those of one process. With several
-    steps, a step's loss is the share of its nodes times the number of steps: an unbiased estimate. If scaled gradients
-    overflow, all ranks skip the step.
+    The loss is the mean over all training nodes of all ranks, so gradients equal the gradients of one process. With
+    several steps, a step's loss is the share of its nodes times the number of steps: an unbiased estimate. If scaled
+    gradients overflow, all ranks skip the step.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class Layer:
 
     @property
     def is_kept(self) -> bool:
-        """Whether XW stays on the chip, so that no subgraph reads rows of others from DRAM.
+        """Whether XW stays on the chip, so that no subgraph reads rows of other subgraphs from DRAM.
 
         XW stays if half of the Combination Buffer holds it, or if only the first subgraph, which is aggregated at once,
         needs XW.

@@ -22,7 +22,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
 
-# How subgraphs are made (METIS or blocks of ids), and how a subgraph reads the rows of others.
+# How subgraphs are made (METIS or blocks of ids), and how a subgraph reads the rows of other subgraphs.
 SCHEDULES = {"condense": (True, "condense"), "condense-ids": (False, "condense"), "metis": (True, "source"),
              "metis-arcs": (True, "arc"), "gcod": (True, "gather"), "naive": (False, "gather")}
 STORAGES = ("package", "bitmap")
@@ -298,7 +298,7 @@ class Connections:
 
     @cached_property
     def regions(self) -> CondensedRegions:
-        """Rows of others that later subgraphs need, once each and in order."""
+        """Rows of other subgraphs that later subgraphs need, once each and in order."""
         return condensed_regions(self.later)
 
     @cached_property

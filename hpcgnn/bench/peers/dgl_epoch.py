@@ -26,7 +26,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
     """DGL's layer; both kinds map before they sum if the mapped rows are narrower.
 
-    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's. With DGL's own start
+    SAGEConv's weights start as in torch.nn.Linear, like hpcgnn's and PyTorch Geometric's weights. With DGL's own start
     (Glorot with the gain of ReLU) it learns more slowly, which would look like a difference between the systems.
     """
     if model == "gcn":

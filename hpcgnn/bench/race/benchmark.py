@@ -125,7 +125,7 @@ class Runner:
     course: Course
 
     def trials_of(self, contestant: Contestant) -> list[Trial]:
-        """Train all settings of a contestant on seed 0; leave out those that fail.
+        """Train all settings of a contestant on seed 0; leave out settings that fail.
 
         Raises HpcgnnError, with the first reason, if all failed.
         """
