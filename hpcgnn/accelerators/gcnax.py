@@ -4,9 +4,10 @@ A block is a tile of the sparse matrix times a tile of the dense one. The MACs t
 and a dense row, so that all are busy except at a tile's end. A tile stays in its buffer until another one is needed; an
 empty tile of the sparse matrix is skipped. `best_tilings` compares tilings by `traffic` and takes the cheapest.
 
-assumed, where the paper is silent: a value lies in its tile with a position of `id_bytes`, a value of the adjacency
-matrix is 1 and has the position only (MEGA, §IV); XW goes through DRAM (the paper can also fuse both phases, which is
-not modeled); sums that leave early are `sum_bits` wide; GraphSage's own columns are added when a tile of sums begins.
+Assumed, where the paper is silent: a value lies in its tile with a position of `id_bytes`; a value of the adjacency
+matrix is 1, so only its position is stored (MEGA, §IV). XW goes through DRAM (the paper can also fuse both phases,
+which is not modeled). Sums that leave early are `sum_bits` wide. GraphSage's own columns are added when a tile of sums
+begins.
 """
 
 from __future__ import annotations

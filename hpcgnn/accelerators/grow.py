@@ -5,9 +5,9 @@ MACs. For aggregation METIS cuts the graph into clusters. Before a cluster begin
 (HDN) fill the cache; any other row is read from DRAM when it is needed. A block is `runahead` rows, so that their
 misses overlap; a row that several of them miss is read once.
 
-assumed, where the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't
-read stay out of the cache; the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`,
-ids in the list of cached rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA,
+Assumed, where the paper is silent or MEGA's columns are wider than GROW's: rows of a cluster that the cluster doesn't
+read stay out of the cache. The Output Buffer holds the sums of all rows of a block. Ids and offsets take `id_bytes`,
+ids in the list of cached rows `list_id_bytes`. A value of the adjacency matrix is 0 or 1 and takes no byte (MEGA,
 §IV).
 """
 

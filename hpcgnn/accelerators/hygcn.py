@@ -4,9 +4,9 @@ Aggregation goes through intervals of rows. For each interval, windows slide and
 edges need; the rows inside the windows are loaded. SIMD cores add them to sums in the Aggregation Buffer; a systolic
 array multiplies the sums of an interval with W while the next interval is aggregated. A(XW) is MEGA's HyGCN-C.
 
-assumed, where the paper is silent: a block is an interval, or a slice of its columns; W is kept where the Weight Buffer
-holds all of it, else it is read for each interval; edges lie interval after interval in CSC, with an id for each edge
-and an offset for each row; sums are `sum_bits` wide.
+Assumed, where the paper is silent: a block is an interval, or a slice of its columns. W is kept if the Weight Buffer
+holds all of it, else W is read for each interval. Edges lie interval after interval in CSC, with an id for each edge
+and an offset for each row. Sums are `sum_bits` wide.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
     """Rows of a block, and how many of their columns are aggregated at once.
 
-    assumed: the sums of an interval's rows fit half the Aggregation Buffer, and their results half the Output Buffer.
+    Assumed: the sums of an interval's rows fit half the Aggregation Buffer, and their results half the Output Buffer.
     If fewer than `fewest_rows` rows fit (rows of the systolic array would idle), columns are taken in slices, so that
     half the Output Buffer is full; HyGCN's paper has no rows that long.
     """
@@ -222,7 +222,7 @@ def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[
 
 
 def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int], ...], kind: str) -> Iterator[Blocks]:
-    # Rows stream through the Input Buffer, results wait in the Output Buffer. assumed: the results of a block fill half
+    # Rows stream through the Input Buffer, results wait in the Output Buffer. Assumed: the results of a block fill half
     # the Output Buffer.
     design, product = layer.design, layer.product
     results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]

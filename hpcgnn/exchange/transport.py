@@ -1,8 +1,8 @@
 """Transports: where the buffers of messages are, and how messages and sums over ranks reach MPI.
 
 On the host MPI takes the buffers themselves. A GPU's buffers go to MPI by their pointers (cuda-aware) or through pinned
-host memory (staged). `choose_transport` asks the MPI library whether it takes device pointers, and then proves it by a
-small exchange between neighbors; every rank gets the same answer.
+host memory (staged). `choose_transport` asks the MPI library whether it takes device pointers, and then tries a small
+exchange between neighbors; every rank gets the same answer.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class StagedTransport(_DeviceTransport):
 def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transport:
     """Collective: return the transport of rows on a GPU, the same on all ranks.
 
-    "auto" is cuda-aware if MPI says that it takes device pointers and a small exchange proves it; otherwise staged,
+    "auto" is cuda-aware if MPI says that it takes device pointers and a small exchange succeeds; otherwise staged,
     and rank 0 logs the reason. Raises CollectiveError if "cuda-aware" was demanded and does not work.
     """
     if name == "staged":

@@ -139,8 +139,8 @@ def loads_of_region(dataset: GraphDataset, region: Region, num_parts: int, hops:
 def spread(counted: PartLoads, num_parts: int, times: float) -> PartLoads:
     """Repeat the parts of a region until there are `num_parts`, `times` as large in all.
 
-    Each part's halo rows come from as many parts as it would need if rows from outside came in as large messages as
-    those from inside; these parts are the nearest by number.
+    A part's halo rows come from the parts that are nearest by number. Their count follows from the size of a message,
+    which is taken to be the same from inside and outside the region.
     """
     part = np.arange(num_parts) % counted.num_parts
     scale = times * counted.num_parts / num_parts

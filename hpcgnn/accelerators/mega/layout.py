@@ -101,7 +101,7 @@ class Rules:
     def least_width(self) -> int:
         """Fewest bits that a value is fed with.
 
-        assumed: narrower values are padded with zeros, since the crossbar brings weights to one group of C-PEs per
+        Assumed: narrower values are padded with zeros, since the crossbar brings weights to one group of C-PEs per
         cycle (§V-C: "each weight is reused at least twice").
         """
         return -(-self.pes_per_tile // self["crossbar_columns"])
@@ -135,7 +135,7 @@ class Layout:
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
         """The subgraphs of a layer.
 
-        assumed: neighboring subgraphs of METIS are one where the buffers hold them together, so that rows keep their
+        Assumed: neighboring subgraphs of METIS are one where the buffers hold them together, so that rows keep their
         order from layer to layer.
         """
         most, rows = rows_a_subgraph(aggregated_dim, rules), self.subgraphs.rows
