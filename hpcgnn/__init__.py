@@ -84,7 +84,7 @@ def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
     if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.nn", "hpcgnn.pyg", "hpcgnn.training")):
-        import_module("hpcgnn.run.launch")      # it prepares MPI, so it comes before any other import of MPI
+        import_module("hpcgnn.run.launch")      # launch prepares MPI, so this import comes before any other of MPI
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -99,8 +99,8 @@ class Design:
     bit_width: int                  # bits of a value; 0: each row has its own width, given by the model
     clock_ghz: float
     dram: str                       # name or path, see `hpcgnn.accelerators.dram.read_dram`
-    units: Mapping[str, int]        # number of each unit; operations are counted by these names
-    buffers: Mapping[str, float]    # KB (1,024 bytes); bytes of SRAM are counted by these names
+    units: Mapping[str, int]        # number of each unit; operations are counted by unit name
+    buffers: Mapping[str, float]    # KB (1,024 bytes); bytes of SRAM are counted by buffer name
     rules: Mapping[str, Any]        # everything else that the dataflow needs
 
     def buffer_bytes(self, name: str) -> int:

@@ -21,7 +21,7 @@ KIND = {name: index for index, name in enumerate(KINDS)}
 class Requests(NamedTuple):
     """Requests to DRAM, in the order in which they are made."""
 
-    block: np.ndarray        # (n,) int32, number of the block within its Blocks; not descending
+    block: np.ndarray        # (n,) int32, number of the block within Blocks; not descending
     address: np.ndarray      # (n,) int64, address of the first byte
     num_bytes: np.ndarray    # (n,) int64, at least 1, contiguous
     kind: np.ndarray         # (n,) uint8, an index of KINDS

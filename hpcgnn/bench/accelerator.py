@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FIRST = "mega"                  # its gain over the others is shown
+FIRST = "mega"                  # the table shows MEGA's gain over all other designs
 PAPER = FOLDER / "reference" / "paper.toml"
 MEASURES: dict[str, Callable[[Outcome], float]] = {
     "speedup": lambda outcome: outcome.cycles,

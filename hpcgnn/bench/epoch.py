@@ -22,7 +22,7 @@ from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
 from hpcgnn.errors import ConfigError, TrainingError
 from hpcgnn.run.output import size_text, time_text
 
-WARM_UP_EPOCHS = 2    # these allocate memory and fill caches
+WARM_UP_EPOCHS = 2    # warm-up epochs allocate memory and fill caches
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hpcgnn.errors import ConfigError, DatasetError
 DRAWN = "drawn:"
 SYNTHETIC_DEGREE = 20
 DRAWN_FEATURES, DRAWN_CLASSES = 100, 47      # for a graph to train on, as in ogbn-products
-DRAWN_SPLITS = 0.08, 0.02                    # shares of its nodes: training and validation
+DRAWN_SPLITS = 0.08, 0.02                    # shares of a drawn graph's nodes: training and validation
 BYTES_A_ARC = 400      # for rows of 256 columns that products read and write, and for drawing
 
 

@@ -32,7 +32,7 @@ class Place(ABC):
 
     effort: Effort
     name: str                                                               # torch's name of the device
-    stream_bytes: int                                                       # length of the streams of its ceilings
+    stream_bytes: int                                                       # length of a stream that measures a ceiling
     num_rows: int  # rows of a message and of pointwise work, larger than every cache
     # called with the name of each piece of work before it is timed
     begin: Begin = field(default=say_nothing, compare=False, repr=False)

@@ -41,7 +41,7 @@ TABLE_MB, COLUMNS = (1, 8, 64, 256), (64, 256)
 MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)
 TAG, LEAST_LATENCY = 7, 1e-7
 KEYS = {"drop": CounterKey(0, 0, DROPOUT, 0), "message": CounterKey(0, 0, FORWARD, 0)}
-TINY, TINY_DEGREE = 64, 4      # nodes of a graph so small that its step takes no longer than the work around kernels
+TINY, TINY_DEGREE = 64, 4      # nodes of a graph so small that a step takes no longer than the work around kernels
 
 Tables = dict[str, dict[str, Any]]
 

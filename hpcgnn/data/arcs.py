@@ -110,7 +110,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
         indices[num_edges:num_edges + len(keys)] = keys & ((1 << SOURCE_BITS) - 1)
         num_edges += len(keys)
     task.advance(num_loops)
-    indices.resize(num_edges, refcheck=False)     # there is no other reference, and it shrinks in place
+    indices.resize(num_edges, refcheck=False)     # there is no other reference, so the array shrinks in place
     return SortedArcs(np.cumsum(counts, out=counts), indices, num_loops, num_unique)
 
 

@@ -96,7 +96,7 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
 
 def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
                     remarks: Remarks) -> CleanGraph:
-    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may be in a file
+    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on, the ends may be in a file
     matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
     if weight is not None and num_unique < len(source) - num_loops:

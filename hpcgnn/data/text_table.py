@@ -394,7 +394,7 @@ def _is_header(rows: list[list[str]]) -> bool:
     first, body = rows[0], rows[1:]
     names = [cell.strip().lower() for cell in first]
     if not names[0] and len(names) > 1 and names[1:] == [str(place) for place in range(len(names) - 1)]:
-        return True     # pandas writes this for columns without names, after its index
+        return True     # pandas writes this header for columns without names, after the index
     if any(map(is_number, first)):
         return bool(set(names) & HEADER_WORDS) and bool(body) and all(
             len(row) == len(first) and is_number(row[place]) for row in body

@@ -81,7 +81,7 @@ class Arrival:
     # age of the rows in epochs, and the largest allowed age
     age: int = 0
     max_age: int = 0
-    is_applied: bool = False                            # whether the table has learned them
+    is_applied: bool = False                            # whether the table has learned the messages
     is_read_once: bool = False                          # whether nobody reads the receive buffer again
     # (num_peers,) int64, epoch in which each peer's message was encoded; None: the key's
     sent_epochs: np.ndarray | None = None

@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
-MAX_DRAWS = 4    # draws per row; with 1024 layers they fit a key
+MAX_DRAWS = 4    # draws per row; draws of 1024 layers fit a key
 
 
 class BitPlan(Protocol):

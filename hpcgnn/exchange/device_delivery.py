@@ -292,7 +292,7 @@ class StagedDelivery:
             copies = [copy for lane in self._lanes if (copy := lane.blocking_copy) is not None]
             requests = [request for lane in self._lanes for request in lane.requests]
             if copies:
-                copies[0].synchronize()     # MPI touches its memory next, and other ranks may wait for that
+                copies[0].synchronize()     # MPI touches the copied memory next, and other ranks may wait for that
             elif requests:
                 MPI.Request.Waitany(requests)
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.transfer import pieces
 
-SWAP_TAG = 32000    # no exchange has it
+SWAP_TAG = 32000    # no exchange has this tag
 
 
 def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:

@@ -39,7 +39,7 @@ class Traffic:
     quantize_seconds: float = 0.0                       # encoding and decoding
     staleness: int = 0                                  # age of the oldest row read, in epochs
     width_rows: np.ndarray = field(default_factory=_no_rows)  # (len(BIT_WIDTHS),) int64, rows sent at each width
-    sent_by_peer: dict[int, int] = field(default_factory=dict)  # rank -> bytes sent to it
+    sent_by_peer: dict[int, int] = field(default_factory=dict)  # rank -> bytes sent to that rank
     sum_bytes: int = 0                                  # handed to MPI for sums over the ranks; not in the payload
     shared_bytes: int = 0                               # written to memory shared within a node; not in the payload
     _num_travelling: int = field(default=0, repr=False)

@@ -80,13 +80,13 @@ class PeerExchange(Exchange, Protocol):
 class ExchangeSite:
     """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel."""
 
-    layer: int                    # number of exchanges before it in this forward pass
+    layer: int                    # number of exchanges before this one in the forward pass
     seed: int
     epoch: int
     is_training: bool
     reach: int | None = None      # only rows within this many hops of the loss travel; None: all
     is_scaled: bool = True        # whether sampled rows are divided by their share, which keeps sums unbiased
-    reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for them
+    reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for the receivers
 
 
 class Arrival(Protocol):

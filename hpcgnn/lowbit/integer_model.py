@@ -102,7 +102,7 @@ class Normalization:
 @dataclass(frozen=True)
 class IntegerConvolution:
     kind: str                            # {"gcn", "sage", "gin", "gat"}
-    rows: RowScale                       # scale of its input
+    rows: RowScale                       # scale of the input
     neighbor: IntegerMap                 # applied to rows that are aggregated; gin's first map
     mapped: ColumnScale                  # scale of the codes that are sent and summed
     bias: np.ndarray                     # (out_dim,) float32; of gin's first map

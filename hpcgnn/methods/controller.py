@@ -49,7 +49,7 @@ class Decision:
     base_bits: int | None
     ldr: float | None
     assign_seconds: float
-    stale_share: float = 0.0                            # share of its exchanges that read such rows
+    stale_share: float = 0.0                            # share of the epoch's exchanges that read such rows
     num_steps: int = 1
     by_row: bool = False
     # exchange -> relative motion of its rows per epoch, see `Drift.of`; None: unknown
@@ -107,7 +107,7 @@ class Controller:
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
         """The cheapest and the most expensive width plan this epoch may use."""
-        if not hasattr(self._policy, "bounds"):     # a user's own policy need not have it
+        if not hasattr(self._policy, "bounds"):     # a user's own policy need not have bounds
             return (self._policy.bit_plan(seed, epoch, self.base),)
         return self._policy.bounds(seed, epoch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-WINDOW = 5              # epochs; its mean loss is compared with the window before
+WINDOW = 5              # epochs; the mean loss of a window is compared with the window before
 LEAST_FALL = 0.01       # least relative fall of the mean loss per window; less is noise: the steps move too little
 PATIENCE = 10           # evaluations without a better score, with steps of clusters; more would be overfitting
 FEWER = 4               # factor by which the steps then become fewer

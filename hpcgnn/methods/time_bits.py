@@ -160,7 +160,7 @@ class WidthFloor:
     last_loss: float | None = None
     last_base: int | None = None
     losses: tuple[float, ...] = ()  # losses of the newest synchronous epochs at one base, newest last
-    has_risen: bool = False         # whether they rose noticeably over half a window, so a wider base is worth a try
+    has_risen: bool = False         # whether losses rose noticeably over half a window, so a wider base is worth a try
 
     def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
         """Return the state after an epoch; `window` is the length of the first period."""

@@ -92,7 +92,7 @@ class RowBits:
         return self.begin[rows] + np.arange(width)[:, None]
 
 
-ROWS_A_BLOCK = 1 << 14      # rows that share a layout; its 21 bytes per row are held for one block, not for all rows
+ROWS_A_BLOCK = 1 << 14      # rows that share a layout; the layout's 21 bytes per row are held for one block only
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class _Run:
         sent, self._received[place] = map(self._take_bytes, bytes_of(exchange))
         self._free(self._leaving)
         self._leaving = None
-        if is_asynchronous:          # nobody waits for it
+        if is_asynchronous:          # nobody waits for the exchange
             self._leaving, sent = sent, None
         return sent, before
 

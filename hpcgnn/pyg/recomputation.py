@@ -56,7 +56,7 @@ class Region:
 
     def end(self) -> None:
         """End the first run; ConfigError if a model on LocalGraph has fetched halo rows in it."""
-        if self not in _OPEN:      # it could not begin
+        if self not in _OPEN:      # the region could not begin
             return
         _OPEN.remove(self)
         if self._passing is not None:

@@ -168,8 +168,8 @@ class Run:
 
     name: str                              # folder name, made unique among the runs of a report
     path: Path
-    config: dict[str, Any]                 # resolved settings of config.toml, without its tables
-    provenance: dict[str, Any]             # its table [provenance]: where and with what the run was made
+    config: dict[str, Any]                 # resolved settings of config.toml, without the tables
+    provenance: dict[str, Any]             # the table [provenance] of config.toml: where and with what the run was made
     records: tuple[dict[str, Any], ...]    # lines of metrics.jsonl in order: seed, epoch, loss, ...
     summary: dict[str, Any]  # summary.json, completed from the records, so every run has the same keys
     is_complete: bool                      # summary.json exists, so the training was not interrupted

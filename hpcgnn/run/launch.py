@@ -151,7 +151,7 @@ class Attendance:
         self._near = [rank for rank, other in enumerate(self._colleagues) if other.host == mine.host and other != mine]
         self._told: list[MPI.Request] = []
         self._num_met = array.array("q", [0])
-        self._ended: dict[int, int] = {}      # rank -> its number of meetings
+        self._ended: dict[int, int] = {}      # rank -> number of meetings
 
     def leave(self) -> None:
         """Tell the others that this rank ends; called when its program exits."""

@@ -106,7 +106,7 @@ class PatientStream(io.TextIOBase):
             self.write(text.encode(self.encoding, "replace").decode(self.encoding))
         except OSError:
             discard(self._stream)
-        except ValueError:      # somebody has closed it
+        except ValueError:      # somebody has closed the stream
             pass
         return len(text)
 

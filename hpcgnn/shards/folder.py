@@ -258,7 +258,7 @@ def kept_stages(crew: Crew, out_dir: Path, dataset: GraphDataset | None, options
         if crew.rank == 0:
             _remove(folder)
             if not was_there:
-                with suppress(OSError):      # it holds something, or was not made
+                with suppress(OSError):      # the folder holds something, or was not made
                     out_dir.rmdir()
         raise
     if crew.rank == 0:

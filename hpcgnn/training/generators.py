@@ -24,7 +24,7 @@ _HELD: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
 @contextmanager
 def alike_draws(model: nn.Module, *key: int) -> Iterator[None]:
     """Within the block, the global generators and those in the model's modules follow `key`: seed, epoch and step."""
-    if type(model).__module__.startswith("hpcgnn.nn."):      # these don't draw from generators
+    if type(model).__module__.startswith("hpcgnn.nn."):      # hpcgnn's models don't draw from generators
         yield
         return
     seed = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little")

@@ -34,7 +34,7 @@ from hpcgnn.errors import TrainingError
 from hpcgnn.run.output import tell
 
 SAMPLE_ROWS = 4096      # rows of all ranks on which a loss is tried
-SHARE = 3               # one part has a third of them, so that the two parts differ in size
+SHARE = 3               # one part has a third of the rows, so that the two parts differ in size
 TOLERANCE = 1e-5        # for means of float32 values in another order
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -89,7 +89,7 @@ class OwnLoss:
         if self.kind == "whole":
             return self._whole(outputs, labels, population)
         if len(labels) == 0:
-            return outputs.float().sum()      # 0, but it keeps the backward pass connected to the outputs
+            return outputs.float().sum()      # 0, but keeps the backward pass connected to the outputs
         with _OverAllRanks(labels, len(labels), population.num_rows, population.class_counts):
             values = self._checked(outputs.float(), labels)
         if values.ndim == 1:

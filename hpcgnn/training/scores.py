@@ -110,7 +110,7 @@ class Score:
     name: str
     # Collective: from (comm, outputs, labels) of this rank's rows to the same number on all ranks.
     function: ScoreFunction
-    task: str      # task that it fits, "" for any
+    task: str      # task that the score fits, "" for any
     prefers_low: bool = False
     is_share: bool = True      # from 0 to 1, so shown in percent
 

@@ -292,7 +292,7 @@ class Exchanges:
     exchange: HaloExchange | Around
     plan: ExchangePlan      # plan of the messages
     mates: tuple[int, ...]      # ranks of this rank's node
-    node: ComputeNode | None      # rows that they share
+    node: ComputeNode | None      # rows that the ranks of a node share
     sums: PreAggregation | None      # rows that are summed before they are sent
 
     @classmethod

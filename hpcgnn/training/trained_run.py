@@ -89,8 +89,8 @@ class TrainedRun:
 
     session: Session
     model: nn.Module      # in evaluation mode
-    remark: str | None = None      # a sentence, if it was trained on another graph
-    cut: ClusterCut | None = None      # the cut that it was trained in; None is the whole graph
+    remark: str | None = None      # a sentence, if the model was trained on another graph
+    cut: ClusterCut | None = None      # the cut that the model was trained in; None is the whole graph
 
     @property
     def is_quantized(self) -> bool:

@@ -262,7 +262,7 @@ class TrainingRun:
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
             stop.note_lap()
-        if progress.best is None and not progress.evaluations_since_best:    # ended before its first evaluation
+        if progress.best is None and not progress.evaluations_since_best:    # ended before the first evaluation
             self._evaluate()
         if progress.best is None:
             self._refuse_undefined_scores()

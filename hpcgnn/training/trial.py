@@ -33,7 +33,7 @@ from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
 
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
-NEIGHBORS = (1, 2, 5)               # a node's in-neighbors come so many nodes before it
+NEIGHBORS = (1, 2, 5)               # a node's in-neighbors come so many nodes before the node
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
@@ -50,7 +50,7 @@ class Tried:
     rows: np.ndarray      # (n,) int64, inner rows of the answers
     # Last function in training and in evaluation: "sigmoid", "softmax", "log_softmax" or "" for any other
     endings: tuple[str, str]
-    remark: str = ""      # why rows were not compared; "" if they were
+    remark: str = ""      # why rows were not compared; "" if compared
 
 
 def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:

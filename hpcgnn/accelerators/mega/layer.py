@@ -45,7 +45,7 @@ class Layer:
     # source, target: where X is read, and where the next X or the sums are written; None: it stays in the Input Buffer
     source: PlacedRows | None
     target: PlacedRows | None
-    following: StoredRows | None    # the next X, made by the Encoder; None if sums leave as they are
+    following: StoredRows | None    # the next X, made by the Encoder; None if sums leave unencoded
 
     @property
     def num_rows(self) -> int:

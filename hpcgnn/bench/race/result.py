@@ -41,7 +41,7 @@ class ScoreRow:
     trials: list[Trial]
     chosen: Trial                    # the shown trial: first to reach the first target, then best by score
     targets: list[Target]            # ascending
-    reference: dict[float, float]    # dict share -> float, seconds of full-graph training; empty in its own row
+    reference: dict[float, float]    # dict share -> float, seconds of full-graph training; empty in that training's row
     remarks: list[str] = field(default_factory=list)
 
     def median(self) -> float:

@@ -59,7 +59,7 @@ def run_beside(commands: list[list[str]], environment: Mapping[str, str], folder
         failed = _wait(processes)
     finally:
         for process in processes:
-            process.terminate()      # has no effect if it has ended
+            process.terminate()      # has no effect if the process has ended
             process.wait()
     if failed is not None:
         raise TrainingError(f"{' '.join(commands[failed][:3])} … failed with status {processes[failed].returncode}: "

@@ -91,7 +91,7 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint, ClusterCut | None
             return check_model(_load_model(file, Path(path))), _load_fingerprint(file), cut
         except ConfigError as error:
             raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
-        except ShardError as error:      # of its texts
+        except ShardError as error:      # of the file's texts
             raise CheckpointError(str(error)) from error
         except KernelError as error:
             raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error

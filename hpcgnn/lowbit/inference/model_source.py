@@ -108,7 +108,7 @@ class OpenedModel:
     score: str          # name of the model's score
     # for a run folder: seconds of a pass of a float model of the same shape, by row type ("float32", "bfloat16")
     float_seconds: dict[str, float]
-    remarks: list[str]  # sentences if it was made on another graph, or trained on other edges
+    remarks: list[str]  # sentences if the model was made on another graph, or trained on other edges
 
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,

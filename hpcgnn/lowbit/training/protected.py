@@ -51,7 +51,7 @@ class TrackedRange(Quantizer):
         if not counts.sum():
             return
         place = np.searchsorted(np.cumsum(counts), PERCENTILE * counts.sum())
-        newest = np.array([(place << 16) | 0xFFFF], np.int32).view(np.float32)     # the upper end of its bin
+        newest = np.array([(place << 16) | 0xFFFF], np.int32).view(np.float32)     # the upper end of the bin
         self.largest.lerp_(torch.from_numpy(newest).to(self.largest.device), momentum)
 
 

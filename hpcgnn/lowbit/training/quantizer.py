@@ -22,7 +22,7 @@ from hpcgnn.ops.dense import column_magnitudes
 from hpcgnn.ops.fake_quantization import quantize_values, quantize_values_backward
 
 CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # tried peaks, as multiples of the largest code
-TOLERANCE = 1e-3                 # among errors within this relative distance the largest step wins: it uses fewer codes
+TOLERANCE = 1e-3                 # among errors within this relative distance the largest step wins, to use fewer codes
 NEGLIGIBLE = 1e-10               # share of the sum of squares
 VALUES_AT_ONCE = 1 << 20
 
