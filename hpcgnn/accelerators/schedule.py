@@ -31,7 +31,7 @@ NO_REQUESTS = Requests(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0,
 
 
 class Blocks(NamedTuple):
-    """Consecutive blocks of a pass. A pass may yield many of these, so that memory stays bounded."""
+    """Consecutive blocks of a pass. A pass may yield many `Blocks`, so that memory stays bounded."""
 
     cycles: np.ndarray           # (num_blocks, num_stages) int64, cycles that a block occupies each stage
     reads: Requests              # served before the block enters the first stage

@@ -295,7 +295,7 @@ def extra_findings() -> Iterator[Finding]:
 
 
 def disk_findings(folder: Path) -> Iterator[Finding]:
-    """File system of the run folders, its free space, and whether runs can be locked in it.
+    """File system of the run folders, its free space, and whether runs can be locked there.
 
     If `folder` does not exist, the nearest parent is looked at.
     """

@@ -53,7 +53,7 @@ Sides = Mapping[str, Callable[[], object]]
 
 
 class CopiedFloats:
-    """Passes of floats with features from pinned memory and logits back to it.
+    """Passes of floats with features from pinned memory and logits back to that memory.
 
     `side` lies on the device; each pass overwrites `side.features`.
     """

@@ -203,7 +203,7 @@ def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowLi
 
 
 class PassedOn:
-    """Base of arrivals that change another `arrival`'s rows in `finish`; these can't be read from messages."""
+    """Base of arrivals that change another `arrival`'s rows in `finish`; such rows can't be read from messages."""
 
     arrival: Any
 

@@ -41,7 +41,7 @@ class RowList:
         return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
 
     def at(self, position: np.ndarray) -> RowList:
-        """Return the rows at positions (n,) int32 of a whole list; KernelError if one lies outside of it."""
+        """Return the rows at positions (n,) int32 of a whole list; KernelError if a position is outside the list."""
         if len(position) and not 0 <= position.min() <= position.max() < len(self):
             raise KernelError(f"rows {position.min()} to {position.max()} were asked of a list of {len(self)}")
         return RowList(self.index[position], self.node_id[position], position)

@@ -46,7 +46,7 @@ class Batch:
 
 
 class BatchCutter:
-    """Cut batches out of a part: a CSR by destination of local rows, `num_rows` of them inner and halo rows.
+    """Cut batches out of a part: a CSR by destination of local rows; `num_rows` counts inner and halo rows.
 
     num_within : list of int, or None           number of inner rows within k hops of the loss, which come first
     is_shared : (num_inner,) bool, or None      rows that other ranks also read; None: no row

@@ -90,7 +90,7 @@ class ExchangeSite:
 
 
 class Arrival(Protocol):
-    """Rows on their way. Each method but `poll` waits for them."""
+    """Rows on their way. Each method but `poll` waits for the rows."""
 
     def poll(self) -> bool:
         """Let messages make progress; whether all have arrived."""

@@ -19,7 +19,7 @@ from hpcgnn.ops.pointwise import Activation
 
 
 class NarrowConvolution(nn.Module):
-    """A convolution with a linear map; rows travel on the narrower side of it. Dropout is on the input."""
+    """A convolution with a linear map; rows travel on the narrower side of the map. Dropout is on the input."""
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
         super().__init__()

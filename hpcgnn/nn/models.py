@@ -115,7 +115,7 @@ def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] |
 
 
 def check_edge_weights(model: nn.Module, name: str, has_weights: bool, is_quantized: bool = False) -> None:
-    """Raise ConfigError if edge weights are given to a model without support for them, or to one of integers."""
+    """Raise ConfigError if edge weights are given to a model that does not support them, or to a model of integers."""
     if not has_weights:
         return
     if is_quantized:

@@ -334,7 +334,7 @@ class Neighborhood:
         return self._drop(h, *self._halo_places(h, peer))
 
     def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows, or the first gradients of them, in place."""
+        """Mask halo rows, or the first of their gradients, in place."""
         return self._drop_in_place(h, *self._halo_places(h, peer))
 
     def input_halo(self) -> torch.Tensor:

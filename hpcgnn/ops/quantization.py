@@ -148,7 +148,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
                      key: CounterKey, message: torch.Tensor, first_bad: torch.Tensor,
                      rounding: str = "stochastic") -> None:
-    """`quantize_rows` on a device's current stream, without waiting for it.
+    """`quantize_rows` on a device's current stream, without waiting for the stream.
 
     `first_bad`, (1,) int32 on the device, holds NO_BAD_ROW before; it becomes the position of the first row that can't
     be quantized. Give it to `refuse_bad_row` once the stream has been waited for.

@@ -40,7 +40,7 @@ class Messages:
 
     @property
     def shares_rows(self) -> bool:
-        """Whether ranks of a node may share the rows that come to it: if all of them travel."""
+        """Whether ranks of a node may share the rows that come to the node: only if all rows travel."""
         return self.is_exact
 
     def code_of(self, exchange: Exchange) -> str:

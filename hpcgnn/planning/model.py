@@ -20,7 +20,7 @@ ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 @dataclass(frozen=True)
 class Layer(Generic[Number]):
-    """A layer with what a training pass reads, sums and computes of it: numbers, or (num_parts,) int64 arrays."""
+    """A layer, with what its training pass reads, sums and computes: numbers, or (num_parts,) int64 arrays."""
 
     number: int            # from 0
     linear: LinearLayer

@@ -290,7 +290,7 @@ def time_parts(run: Run) -> list[float]:
 
 
 def waiting_chart(runs: NumberedRuns) -> Chart | None:
-    """Mean seconds that an epoch's messages travel, and that a rank is blocked by them."""
+    """Mean seconds that an epoch's messages travel, and that messages block a rank."""
     members = [(number, run) for number, run in runs
                if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
     if not members:
@@ -311,7 +311,7 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def memory_chart(runs: NumberedRuns) -> Chart | None:
-    """Peak resident memory of the fullest rank, and the method's share of it between epochs."""
+    """Peak resident memory of the fullest rank, and the part that the method holds between epochs."""
     members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
     if not members:
         return None

@@ -31,7 +31,7 @@ def state_of(run: Run) -> str:
 
 
 def wall_time(run: Run) -> str:
-    """Time from the last start of the command to the end of the run; "" if one of them is unknown."""
+    """Time from the last start of the command to the end of the run; "" if either time is unknown."""
     started, ended = (_parsed(value) for value in (run.provenance.get("started"), run.summary.get("ended")))
     if started is None or ended is None or (started.tzinfo is None) != (ended.tzinfo is None):
         return ""

@@ -213,7 +213,7 @@ WRITERS: dict[str, Callable[[Path, str, int, Pieces], None]] = {
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; it becomes `path` when all is written, and is removed after a failure."""
+    """A name to write to. The file is renamed to `path` when all is written, and removed after a failure."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary

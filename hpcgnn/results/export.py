@@ -100,7 +100,7 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 
 
 def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:
-    """Input and output columns of a model, found by how its weights' shapes change with them.
+    """Input and output columns of a model, found by how the shapes of weights change with these columns.
 
     `make` takes both numbers. Returns None if such a model can't be made or has other weights.
     """

@@ -112,7 +112,7 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
 
 
 def begin_mpi() -> None:
-    """Start MPI if it has not started, for example because of mpi4py.rc.initialize = False; it ends with the program.
+    """Start MPI if not started yet, for example because of mpi4py.rc.initialize = False; MPI ends with the program.
 
     Raises TrainingError if MPI has already ended, since it can't start twice.
     """

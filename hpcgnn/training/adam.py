@@ -132,12 +132,12 @@ class FlatAdam:
 def _check_fit(moments: dict[str, torch.Tensor], num_weights: int) -> None:
     found = {name: moments[name].numel() for name in ("step", "exp_avg", "exp_avg_sq") if name in moments}
     if found != {"step": 1, "exp_avg": num_weights, "exp_avg_sq": num_weights}:
-        raise CollectiveError(f"the checkpoint's optimizer has {found} for {num_weights} weights of this model; it "
-                              "was not written by this run, start without --resume")
+        raise CollectiveError(f"the checkpoint's optimizer has {found} for {num_weights} weights of this model; this "
+                              "run did not write the checkpoint, start without --resume")
 
 
 def _number_of_steps(step: float) -> int:
     if not 1 <= step < MOST_STEPS or step != int(step):
         raise CollectiveError(f"the checkpoint's optimizer has taken {step:g} steps of a weight, and a positive whole "
-                              "number is expected; it was not written by this run, start without --resume")
+                              "number is expected; this run did not write the checkpoint, start without --resume")
     return int(step)

@@ -79,6 +79,6 @@ class WeightAverage:
             tensor.shape == self._weights[name].shape for name, tensor in found.items())
         if state is not None and not fits:
             raise CollectiveError("the checkpoint has an average of other weights, not of the weights that this model "
-                                  "trains; this run did not write it, start without --resume")
+                                  "trains; this run did not write the checkpoint, start without --resume")
         self._num_steps = 0 if state is None else state.num_steps
         self._average = {name: tensor.to(self._weights[name], copy=True) for name, tensor in found.items()}

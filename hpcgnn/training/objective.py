@@ -1,4 +1,4 @@
-"""The loss over the training nodes of all ranks, and the masks and labels that evaluation shares with it."""
+"""The loss over the training nodes of all ranks, and the masks and labels that evaluation also uses."""
 
 from __future__ import annotations
 

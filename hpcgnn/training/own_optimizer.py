@@ -76,7 +76,7 @@ class OwnOptimizer:
         num_weights = sum(len(group["params"]) for group in whole["param_groups"])
         if not state.keys() <= set(range(num_weights)):
             raise CollectiveError(f"the checkpoint's optimizer knows {len(state)} weights and this one {num_weights}; "
-                                  "it was not written by this run, start without --resume")
+                                  "this run did not write the checkpoint, start without --resume")
         self.torch_optimizer.load_state_dict({**whole, "state": state})
 
 

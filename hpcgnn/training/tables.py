@@ -197,7 +197,7 @@ def _pieces(array: np.ndarray, row_bytes: int = 0) -> Iterator[np.ndarray]:
 
 
 def _room_for(shape: tuple[int, ...], dtype: np.dtype, folder: Path) -> np.ndarray:
-    """An array in a file that disappears with it; raises TrainingError if the disk has no room."""
+    """An array in a file that disappears with the array; raises TrainingError if the disk has no room."""
     num_bytes = max(1, int(np.prod(shape)) * dtype.itemsize)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -35,7 +35,7 @@ ConfigOf = Callable[[dict[str, Any], Path, str], TrainConfig]
 
 @dataclass(frozen=True)
 class BestModel:
-    """A run folder's weights of the best validation score; they fit some shards, and no part is read yet."""
+    """A run folder's weights of the best validation score, which fit the shards; no part is read yet."""
 
     folder: Path
     shards: Path

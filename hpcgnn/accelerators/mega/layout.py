@@ -176,7 +176,7 @@ def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind
 
 
 def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
-    """One request per block: rows bounds[i] to bounds[i + 1] of a region; `end` are the rows' first bytes in it."""
+    """One request per block: rows bounds[i] to bounds[i + 1] of a region; `end` are the rows' first bytes there."""
     begin = end[bounds]
     return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
 
@@ -200,7 +200,7 @@ def joined(parts: list[Requests]) -> Requests:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows one after the other as values and, apart from them, as bitmaps of positions."""
+    """Rows one after the other: values and, apart from the values, bitmaps of positions."""
 
     width: np.ndarray           # (num_rows,) int64, bits of a value of a row, as stored
     # (num_rows + 1,) int64, byte where the values of the rows before end; a package that several rows share belongs to

@@ -24,7 +24,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
-    """The loader over this process's training nodes, shuffled again every epoch; it draws in its threads."""
+    """The loader over this process's training nodes, shuffled again every epoch; the loader draws in its threads."""
     dgl.seed(processes.seed(settings.seed))
     loader = DataLoader(graph, processes.share(arrays.train_nodes).to(graph.idtype),
                         NeighborSampler(list(settings.fanout)), batch_size=settings.batch, shuffle=True)

@@ -43,7 +43,7 @@ class Alone:
         return value
 
     def ask_first(self, answer: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """The first process's answer; the others wait for it."""
+        """The first process's answer; all other processes wait for that answer."""
         return answer()
 
     def sent_bytes(self) -> int:
