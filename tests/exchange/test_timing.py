@@ -39,11 +39,12 @@ def spent(epochs, is_asynchronous):
 @pytest.mark.parallel([2, 3])
 def test_a_paced_message_travels_for_its_bytes_over_the_rate_and_a_pipeline_does_not_wait(cut):
     epochs, seconds = paced(cut)
-    synchronous = spent(epochs, False)
+    # On a busy machine a rank may begin to wait late, and so for less: the longest of three waits counts.
+    synchronous = max((spent(epochs, False) for _ in range(3)), key=lambda traffic: traffic.blocked_seconds)
     asynchronous = spent(epochs, True)
     epochs.exchange.forget()
     assert synchronous.travel_seconds >= 2 * 0.99 * seconds
-    assert synchronous.blocked_seconds >= 2 * 0.5 * seconds     # a busy machine may wake a rank late
+    assert synchronous.blocked_seconds >= 2 * 0.9 * seconds
     assert COMM.allreduce(asynchronous.blocked_seconds) < 0.5 * COMM.allreduce(synchronous.blocked_seconds)
 
 
