@@ -160,12 +160,13 @@ class TextTable:
                                                len(columns[0])) for place in places[len(own):]]
             self._num_comments[file] = rows.stream.num_comments
 
-    def cell_error(self, place: int, text: str) -> CellError:
-        """The error for a cell that is not a number."""
+    def cell_error(self, place: int, text: str, row: int) -> CellError:
+        """The error for a cell that is not a number; `row` counts from 0 in `file`, without the header."""
         name = repr(self.header[place]) if self.header else str(place)
         hint = ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(text) else ""
-        return CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {name}; expected numbers, or leave "
-                         f"the column out{hint}", text)
+        number = row + 1 + (self.header is not None)
+        return CellError(place, f"{self.file} has {text[:MAX_SHOWN]!r} in column {name} of row {number}; expected "
+                         f"numbers, or leave the column out{hint}", text)
 
 
 def _described(layout: Layout) -> str:
@@ -522,15 +523,19 @@ def read_matrix(table: TextTable, dtype: type, scratch: Path | None = None, firs
     is_whole, places = np.issubdtype(dtype, np.integer), range(first, table.num_columns)
 
     def blocks() -> Iterator[np.ndarray]:
+        file, num_before = None, 0
         for columns in table.blocks(places):
+            file, num_before = table.file, num_before if table.file == file else 0
             rows = np.empty((len(columns[0]), len(columns)), dtype)
             for place, column in enumerate(columns):
                 numbers = whole_numbers_of(column) if is_whole else numbers_of(column, has_truths=True)
                 if numbers is None:
-                    raise table.cell_error(first + place, next(
-                        text for text in pc.utf8_trim_whitespace(column).to_pylist()
-                        if not (is_whole_number(text) if is_whole else is_number(text) or text in MISSING_TEXTS)))
+                    row, text = next(
+                        (row, text) for row, text in enumerate(pc.utf8_trim_whitespace(column).to_pylist())
+                        if not (is_whole_number(text) if is_whole else is_number(text) or text in MISSING_TEXTS))
+                    raise table.cell_error(first + place, text, num_before + row)
                 rows[:, place] = numbers
+            num_before += len(rows)
             yield rows
 
     found = blocks()

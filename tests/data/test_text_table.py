@@ -362,10 +362,10 @@ def test_what_is_no_table_is_a_sentence(content, complaint, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "complaint"), [
-    ("1,5;2,5\n" * 5, "'1,5' in column 0; expected .* with a point before decimals"),
-    ("a;b\n" + "1,5;2,5\n" * 5, "'1,5' in column 'a'; expected .* with a point before decimals"),
-    ('a,b\n' + '"1,500",2\n' * 5, "'1,500' in column 'a'; expected .* nothing between thousands"),
-    ("1,2\n" * 4 + "1,x\n", "'x' in column 1; expected numbers"), ("1\n2\n\n4\n5\n6\n", "empty lines between"),
+    ("1,5;2,5\n" * 5, "'1,5' in column 0 of row 1; expected .* with a point before decimals"),
+    ("a;b\n" + "1,5;2,5\n" * 5, "'1,5' in column 'a' of row 2; expected .* with a point before decimals"),
+    ('a,b\n' + '"1,500",2\n' * 5, "'1,500' in column 'a' of row 2; expected .* nothing between thousands"),
+    ("1,2\n" * 4 + "1,x\n", "'x' in column 1 of row 5; expected numbers"), ("1\n2\n\n4\n5\n6\n", "empty lines between"),
     ("", "holds no rows"), ("#ai\n#ml\n", "comments only, such as '#ai'"),
     ("id,f\n", "holds no rows"), ("1,\n1,2\n1,3\n1,4\n1,5\n", "NaN or infinite"),
     ("1,inf\n1,2\n1,3\n1,4\n1,5\n", "NaN or infinite")])
