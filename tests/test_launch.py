@@ -249,7 +249,7 @@ def test_a_rank_that_has_ended_is_not_waited_for(leaver):
         attendance.leave()
     elif comm.rank == 0 or leaver == 0:
         with pytest.raises(TrainingError, match=rf"rank {leaver} \(.*\) has ended without coming to hpcgnn.fit, where "
-                                                rf"rank {comm.rank} waits for it; all ranks must call it"):
+                                                rf"rank {comm.rank} waits; all ranks must make this call"):
             attendance.meet("hpcgnn.fit")
     comm.Barrier()
     if comm.rank == leaver or 0 < leaver != comm.rank > 0:

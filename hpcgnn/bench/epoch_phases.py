@@ -120,7 +120,7 @@ class PhaseClock:
 
 
 def profile_record(profiler: profile, num_epochs: int, device: str) -> dict[str, Any]:
-    """What an epoch spends on the device; on the host, in torch's operations.
+    """Where the time of an epoch goes: on a device, by kernel and copy; on the host, by operation of torch.
 
     Returns
     -------

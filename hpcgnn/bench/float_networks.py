@@ -1,6 +1,7 @@
 """The networks of the inference benchmark in floats, and `FloatBatches`, which runs them on hpcgnn's kernels.
 
-A network is drawn, or is the float twin of a trained integer model: its weights are the values of the weight codes.
+A network has random weights, or is the float twin of a trained integer model: its weights are the values of the weight
+codes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FloatBatches:
         return self.features.nbytes + len(self.features) * max(columns) * self.features.element_size()
 
     def forward(self, seen: list[SeenRows] | None = None) -> np.ndarray:
-        """Logits (num_rows, num_classes) float32 on the host. `seen` gets what each convolution sees."""
+        """Logits (num_rows, num_classes) float32 on the host; each convolution appends its SeenRows to `seen`."""
         return self.compute(seen).float().cpu().numpy()
 
     def compute(self, seen: list[SeenRows] | None = None) -> torch.Tensor:
@@ -130,7 +131,7 @@ SeenRows = tuple[torch.Tensor, ...]
 
 
 def random_stack(kind: str, dims: list[int], hidden: int, has_norm: bool = True) -> list[FloatConvolution]:
-    """Draw convolutions between these widths, the same in every call; gin's first maps have `hidden` columns."""
+    """Convolutions of these dims with random weights, the same in every call; gin's first maps have `hidden` rows."""
     rng = torch.Generator().manual_seed(0)
 
     def drawn(out_dim: int, in_dim: int) -> torch.Tensor:

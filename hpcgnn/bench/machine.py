@@ -1,4 +1,4 @@
-"""The machine of a figure: processor, cores, load, versions, commit."""
+"""Describes the machine on which a benchmark ran: processor, cores, load, versions, commit."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that compute here, without importing them."""
+    """Versions of the installed packages among PACKAGES, without importing them."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}

@@ -1,4 +1,4 @@
-"""Help under headings, short by default and complete with `--help-all`; and completion at the tab key of a shell."""
+"""Help under headings, short by default and complete with `--help-all`; and completion by the shell's tab key."""
 
 from __future__ import annotations
 

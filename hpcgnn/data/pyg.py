@@ -117,7 +117,7 @@ def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str)
 
 
 def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata."""
+    """Read a DGL graph: edges(), num_nodes(), and columns of ndata and edata by usual names or those in `choices`."""
     if not getattr(graph, "is_homogeneous", True):
         raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
                            "dgl.to_homogeneous(graph)")
@@ -215,7 +215,7 @@ def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
 
 
 def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str) -> tuple[Held, tuple[str, ...]]:
-    """Return several graphs as one, by the keys of a PyG Data, and remarks.
+    """Join several graphs into one; return its columns under the keys of a PyG Data, and remarks.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
                                "none")
         expected = [len(source) for source, _, _ in edges] if key in OF_EDGES else num_nodes
         found[key] = _column(key, [held[key] for held in graphs], expected, name)
-    return found, (f"{len(graphs):,} graphs were joined to one, in which no edge leads from one to another",)
+    return found, (f"{len(graphs):,} graphs were joined into one; no edge connects two of them",)
 
 
 def _num_nodes(held: Held, place: int, name: str) -> int:
@@ -277,7 +277,7 @@ def _column(key: str, values: list[Any], expected: list[int], name: str) -> Any:
 
 
 def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: str) -> None:
-    """Raise DatasetError for the tensors of several graphs that have lost their slices, as `dataset._data` has.
+    """Raise DatasetError for concatenated tensors of several graphs without their slices, such as `dataset._data`.
 
     Their edges number the nodes within each graph, so they lead only to the first rows of x.
     """
@@ -316,8 +316,8 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
             with _known_classes(torch):
                 held = torch.load(path, map_location="cpu", weights_only=True)
         except UnpicklingError:
-            raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, "
-                               f"so it is not; {FILE_WAY_OUT}") from None
+            raise DatasetError(f"{path} is a pickle of objects, or damaged; hpcgnn loads no pickles, since they can "
+                               f"run code; {FILE_WAY_OUT}") from None
     # PyG's datasets save the tensors and the begin of each graph.
     if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
@@ -327,10 +327,10 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 class _Class:
-    """Stands for PyG's Data, which its saved datasets name next to the tensors, so that PyG is not imported."""
+    """Placeholder for PyG's Data, the class that its saved datasets refer to; so they load without importing PyG."""
 
 
 def _known_classes(torch: Any) -> AbstractContextManager:
-    # Let a file name the class of its graphs; before torch 2.5 such a file is refused.
+    # Allow files that refer to the class of their graphs; torch before 2.5 refuses such files.
     known = getattr(torch.serialization, "safe_globals", None)
     return nullcontext() if known is None else known([(_Class, "torch_geometric.data.data.Data")])

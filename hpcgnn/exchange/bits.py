@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
-MAX_DRAWS = 4    # draws per row; draws of 1024 layers fit a key
+MAX_DRAWS = 4    # most draws per row; a key counts layers to 4,096, enough for the draws of 1,024 layers
 
 
 class BitPlan(Protocol):
@@ -40,7 +40,8 @@ class EpochPlan:
     is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
     num_steps: int = 1                               # optimizer steps; each computes some of the rows
     by_row: bool = False                             # deal rows to steps one by one instead of in clusters
-    is_turn: bool = False  # gradients grow from here on, so the optimizer's moments start anew
+    # The first epoch in clusters after epochs of single rows: gradients grow, so Adam's moments start anew.
+    is_turn: bool = False
 
     @property
     def in_clusters(self) -> bool:

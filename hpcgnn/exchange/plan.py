@@ -163,5 +163,6 @@ def _refuse(comm: MPI.Comm, part: Partition, run_id: str) -> None:
     promised = comm.alltoall(sent_digests(part, run_id, everyone).tolist())
     wrong = np.flatnonzero(needed != promised)
     first = min(comm.allgather((comm.rank, int(wrong[0])) if len(wrong) else (comm.size, 0)))
-    raise CollectiveError(f"part {first[0]} needs other rows of part {first[1]} than that part sends it; the "
-                          "shards are of two runs or a faulty program wrote them, run hpcgnn preprocess again")
+    raise CollectiveError(f"the rows that part {first[0]} needs of part {first[1]} differ from the rows that part "
+                          f"{first[1]} sends to it; the shards are of two runs or a faulty program wrote them, run "
+                          "hpcgnn preprocess again")

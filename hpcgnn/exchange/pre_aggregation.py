@@ -5,7 +5,8 @@ For each pair of ranks a minimum vertex cover of the edges between them decides:
 reads the source's row; any other edge has its target in the cover, and the sender sums its rows for that target. A
 message then has one row per member of the cover, the fewest possible. This fits reductions that are linear in rows.
 
-Messages follow an ordinary ExchangePlan; its inner rows are the table of a rank's sent rows and sums.
+Messages follow an ordinary ExchangePlan. It indexes a table of all rows and sums that a rank sends, where other plans
+index the rank's inner rows.
 
 Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregation.
 """
@@ -58,12 +59,12 @@ class PreAggregation:
         return len(self.is_sum)
 
     def num_within(self, reach: int | None) -> int:
-        """Return how many rows of the table, the first ones, a pass sends for `reach` hops; None: all."""
+        """Return the number of leading table rows that a pass over `reach` hops sends; all rows if `reach` is None."""
         return self.num_sent if reach is None or self.hops is None else int(np.searchsorted(self.hops, reach, "right"))
 
     @classmethod
     def build(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, reach: Reach | None) -> PreAggregation:
-        """Collective: choose the sums and tell the owners; the source of every cut edge travels in `plan`."""
+        """Collective: choose the sums and tell the owners. `plan` sends the source of every cut edge, without sums."""
         wanted = _wanted(part, plan)
         arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
         first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
@@ -91,7 +92,6 @@ def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
 
 
 def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
-    # Halo rows are sorted by owner.
     stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows are sorted by owner, in the order of the peers
     peer = np.searchsorted(stops, source, "right").astype(np.int32)
     order = np.argsort(peer, kind="stable")
@@ -110,7 +110,8 @@ class _FromPeer:
     def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
         source = part.indices[arcs] - part.num_inner
         first = halo.index[0] if len(halo) else 0
-        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # in any order of the rows
+        # By global id, so that the cover does not depend on the order of the rows.
+        node_id, column = np.unique(part.inner_id[target], return_inverse=True)
         pairs = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (source - first, column)),
                                         shape=(len(halo), len(node_id)))
         is_plain, _ = minimum_vertex_cover(pairs)
@@ -270,7 +271,7 @@ class OutgoingRows:
         self._made: dict[tuple, SparseRows] = {}
 
     def of(self, h: torch.Tensor, site: ExchangeSite) -> torch.Tensor:
-        """Return the first rows of the table for a pass with the first inner rows h (n, dim).
+        """Compute the table rows that a pass sends; h (n, dim) has the first n inner rows, all that the pass computes.
 
         Sums are scaled as the site's reduction demands; single rows are sent unscaled.
         """

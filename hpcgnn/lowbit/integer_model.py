@@ -56,7 +56,7 @@ class RowScale:
 
 @dataclass(frozen=True)
 class ColumnScale:
-    """Signed codes of mapped rows at b of 2 to 8 bits: -(2**(b-1) - 1) .. 2**(b-1) - 1; step is (dim,) float32."""
+    """Signed codes of b = 2 to 8 bits for mapped rows: -(2**(b-1) - 1) .. 2**(b-1) - 1; step is (dim,) float32."""
 
     step: np.ndarray
     bit_width: int
@@ -94,8 +94,8 @@ class IntegerMap:
 
 @dataclass(frozen=True)
 class Normalization:
-    weight: np.ndarray    # (dim,) float32, as bias
-    bias: np.ndarray
+    weight: np.ndarray    # (dim,) float32
+    bias: np.ndarray      # (dim,) float32
     eps: float
 
 

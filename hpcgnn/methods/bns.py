@@ -18,7 +18,7 @@ class BNS(StoredRows):
 
     name = "bns"
     clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
-                                                     "is biased at any scale; use sage"))
+                                                     "is biased, and no scaling corrects it; use sage"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
                            flag="none")
 

@@ -35,7 +35,7 @@ class ConvolutionStack(nn.Module):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
-        raise NotImplementedError("a stack of convolutions is a subclass that says which")
+        raise NotImplementedError("a subclass of ConvolutionStack must define `convolution`")
 
     @property
     def num_hops(self) -> int | None:
@@ -112,7 +112,7 @@ class GAT(ConvolutionStack):
 
 
 class GIN(ConvolutionStack):
-    """A stack of `GINConvolution`. With has_wide_sums rows are float32, so that any sum is finite."""
+    """A stack of `GINConvolution`: it sums neighbors with has_wide_sums, which float16 rows must leave out."""
 
     reduction = "sum"
 
@@ -122,7 +122,7 @@ class GIN(ConvolutionStack):
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, has_wide_sums: bool = True) -> nn.Module:
-        # A sum over a hub's neighbors passes float16's largest number; HalfGNN's scaled mean does not.
+        # A sum over a hub's neighbors passes float16's largest number; HalfGNN's scaled mean stays below it.
         from hpcgnn.nn.isomorphism import GINConvolution
 
         return GINConvolution(in_dim, out_dim, dropout, "sum" if has_wide_sums else "mean")

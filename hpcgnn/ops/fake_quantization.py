@@ -20,7 +20,7 @@ class CodeGradients(NamedTuple):
 
     of_values : (n, dim) float32 or None      the upstream gradient where a value is not clipped, else 0
     of_step : float32, in the step's shape    sum of gradient * (signed code - x / step where x is not clipped)
-    clipped : (n, 1) float32 or None          sum of gradient * sign(x) where x is clipped; None for steps of columns
+    clipped : (n, 1) float32 or None          sum of gradient * sign(x) over clipped x; None if each column has a step
     """
 
     of_values: torch.Tensor | None

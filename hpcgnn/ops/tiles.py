@@ -1,4 +1,6 @@
-"""A 0/1 matrix as tiles of 8 x 128 bits, and its product with lines of codes: aggregation by bits.
+"""A 0/1 matrix stored as tiles of 8 x 128 bits, and its product with codes stored as bits (`BitLines`).
+
+If the matrix is an adjacency, the product sums the codes of each row's neighbors.
 
 Only tiles with an entry are stored and multiplied. An edge from node 200 to node 3 sets bit 72 of row 3 in the tile of
 rows 0 to 7 and columns 128 to 255. `TileList` holds one matrix; `BatchTiles` holds the adjacencies of many small
@@ -27,7 +29,7 @@ TILE_ROWS, TILE_COLUMNS = 8, 128
 
 @dataclass(frozen=True)
 class TileList:
-    """Tiles of a 0/1 matrix by rows of tiles: all tiles in the dense form, otherwise only tiles with an entry.
+    """Tiles of a 0/1 matrix, sorted by tile row. The dense form stores all tiles, otherwise only tiles with an entry.
 
     num_rows, num_columns : int
     begin : (ceil(num_rows / 8) + 1,) int64      row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
@@ -83,8 +85,9 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
                    rescaling: Rescaling | None = None,
                    codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The 0/1 matrix times lines of codes, finished as in `bit_gemm.multiply_bits`, and the number of tiles multiplied.
+    """The product of the 0/1 matrix and `right`, and the number of tiles multiplied.
 
+    The product is int32 sums; with `rescaling`, float32 values; with `codes` too, BitLines of their codes, one per row.
     `jump` skips tiles of zeros; `reuse` loads a tile once for all planes of the right side, otherwise once per plane.
     Raises KernelError for sums that could overflow, or jump=False for a list of tiles.
 
@@ -92,8 +95,8 @@ def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: b
     """
     check_product(tiles.num_columns, 1, right)
     if not jump and not tiles.is_dense:
-        raise KernelError("a list of tiles holds no tile of zeros that could be multiplied; "
-                          "make the tiles in the dense form to switch skipping off")
+        raise KernelError("jump=False multiplies tiles of zeros, which only the dense form stores; make the tiles by "
+                          "tiles_of_csr with is_dense=True")
     return _multiply_tiles.on(right.words.device)(tiles, right, jump, reuse, rescaling, codes)
 
 
@@ -132,7 +135,7 @@ class BatchTiles:
     begin : (num_tile_rows + 1,) int64            row r of tiles has the tiles begin[r] .. begin[r + 1] - 1
     column : (num_tiles,) int32                   column of each tile, in tiles from the batch's first row
     words : (num_tiles, 8, 4) int32               see `TileList`
-    indptr : (num_rows + 1,) int64                counts the entries of each row
+    indptr : (num_rows + 1,) int64                row v has indptr[v + 1] - indptr[v] entries
     """
 
     row_begin: np.ndarray
@@ -144,14 +147,17 @@ class BatchTiles:
 
     @classmethod
     def stack(cls, lists: list[TileList], indptr: np.ndarray) -> BatchTiles:
-        """Tiles of one batch after the other; KernelError if a matrix is not square or indptr has another length."""
+        """Concatenate the tiles of all batches.
+
+        Raises KernelError if a matrix is not square, or indptr has not one entry more than there are rows.
+        """
         if any(one.num_rows != one.num_columns for one in lists):
             raise KernelError("a batch's adjacency is square, found tiles of another shape")
         row_begin = _bounds([one.num_rows for one in lists])
         if indptr.dtype != np.int64 or indptr.shape != (row_begin[-1] + 1,):
-            raise KernelError(f"batches of {row_begin[-1]} rows need an int64 indptr of one more, "
+            raise KernelError(f"batches of {row_begin[-1]} rows need an int64 indptr of length {row_begin[-1] + 1}, "
                               f"found {indptr.dtype} of shape {indptr.shape}")
-        # Columns of tiles count from the batch's first row, so they stay; only the begins of rows of tiles are shifted.
+        # Tile columns count from the first row of their batch, so they don't change; only `begin` is shifted.
         offset = _bounds([one.num_tiles for one in lists])
         begins = [one.begin[:-1] + start for one, start in zip(lists, offset, strict=False)]
         words = [one.words.numpy().reshape(-1, TILE_ROWS, 4) for one in lists]
@@ -199,7 +205,7 @@ def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int
             raise KernelError(f"{name} of batches are contiguous {np.dtype(dtype).name} of {num_rows} rows, "
                               f"found {array.dtype} of shape {array.shape}")
     if codes.shape[1] != out.shape[1]:
-        raise KernelError(f"sums of codes of {codes.shape[1]} columns were given an out of {out.shape[1]}")
+        raise KernelError(f"codes have {codes.shape[1]} columns, and `out` has {out.shape[1]}; expected as many")
     if tiles.largest_batch * (2**bit_width - 1) > LARGEST_SUM:
         raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; cut smaller batches")
     simd_level()

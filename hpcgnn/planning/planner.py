@@ -194,17 +194,18 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
     ways = dict.fromkeys(one.source for one in predictions)
     texts = {
         "shards": "rows and bytes come from the shards, exact to the byte except for bns, which draws its rows",
-        "cut": "rows and bytes come from parts that were cut now; preprocess with the same partitioner, balance and "
-               "seed makes the same",
-        "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more if few parts need "
-                  "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
-                  "which parts share a node are assumed, and no rows are shared in a node, which saves bytes",
-        "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its edges "
-                  "with the edges; its halo rows stay in proportion to its own rows, as if the graph looked the same "
-                  "at every size, and all parts are alike; nobody has measured either; if train=N is "
-                  "given, so large a share of nodes is drawn to train on; rows that ranks of a node share, which saves "
-                  "bytes, are not predicted"}
+        "cut": "rows and bytes come from parts that were cut now; hpcgnn preprocess with the same partitioner, balance "
+               "and seed makes the same parts",
+        "sample": f"an estimate: {100 * share:.3g} % of the nodes (more if there are few parts) were cut into parts, "
+                  "which stand for all parts; their halo rows are counted; from how many parts each of them receives "
+                  "rows, and how many of these are on its own machine, is assumed; sharing of rows by the ranks of a "
+                  "machine, which would save bytes, is not predicted",
+        "scaled": f"a prediction for a larger graph: all parts are the mean part of {graph.name}, with rows in "
+                  "proportion to the nodes and edges in proportion to the edges; its halo rows stay in proportion to "
+                  "its own rows, as if the graph looked the same at every size; no graph was measured to confirm this; "
+                  "with train=N, the training nodes are drawn at random; sharing of rows by the ranks of a machine, "
+                  "which would save bytes, is not predicted"}
     return [texts[way] for way in ways] + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
-        "come on top",
-        "time and memory of preprocess are not predicted: they depend on its source's format and its machine's disk"]
+        "are not included",
+        "time and memory of preprocess are not predicted: they depend on the source's format and on the disk"]

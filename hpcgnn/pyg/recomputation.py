@@ -67,7 +67,7 @@ class Region:
                               "it outside of the function that is checkpointed")
 
     def first(self, *args: Any) -> Any:
-        """First run in the reentrant form. Edges come disguised as their class, since they must not be copied."""
+        """First run in the reentrant form. Edges come as the class SealedEdges, since torch copies arguments."""
         args = self._with_edges(args)
         self.begin(args)
         try:
@@ -94,7 +94,7 @@ class Region:
                 self._passing.replay = None
 
     def rows_of(self, args: tuple) -> tuple:
-        """Return arguments that may be copied: tables replaced by this rank's rows."""
+        """Replace tables of all nodes in the arguments by this rank's rows, since torch may copy the arguments."""
         return args if self._passing is None else tuple(map(self._passing.own_rows, args))
 
     def _with_edges(self, args: tuple) -> tuple:
@@ -102,7 +102,7 @@ class Region:
 
 
 class HaloAgain(torch.autograd.Function):
-    """Append halo rows that came before to the same inner rows; their gradients go home as usual."""
+    """Append to inner rows the halo rows that the first run received; gradients go to their owners as usual."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, halo: torch.Tensor, graph: LocalGraph, site: ExchangeSite) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 `run_parallel(body)` starts MPI, shares out cores and calls `body(comm)` on every rank. If rank 2 of 4 fails alone, it
 prints "hpcgnn: rank 2: ..." and aborts the other three, which would otherwise wait for it forever. Steps that may fail
-on one rank run in `together`: all ranks then learn of the failure and raise the same CollectiveError, so that the
-program ends in order. `join` does the same for a user's own program.
+on one rank run in `together`: all ranks then learn of the failure and raise the same CollectiveError, so that every
+rank ends by itself. `join` does the same for a user's own program.
 
 Import it before torch: OpenMP reads the thread count once.
 """
@@ -139,9 +139,9 @@ def attendance_key() -> int:
 class Attendance:
     """Collective: duplicates `comm`, and knows which ranks have ended, so that `check_present` does not wait for them.
 
-    A rank that ends normally tells rank 0 how often it has met the others, and rank 0 tells all, so they know whether
-    it came to this meeting. A rank on the same machine that was killed, or left by os._exit, is detected by its missing
-    process.
+    A rank that ends normally sends the number of its meetings to rank 0; rank 0, when it ends, sends its number to all.
+    A receiver in a meeting sees from it whether the sender has been there. A rank on the same machine that was killed,
+    or left by os._exit, is detected by its missing process.
     """
 
     def __init__(self, comm: MPI.Comm):
@@ -181,7 +181,7 @@ class Attendance:
     def _sentence(self, rank: int, where: str) -> str:
         host, process = self._colleagues[rank]
         return (f"rank {rank} ({host}, process {process}) has ended without coming to {where}, where rank "
-                f"{self._comm.rank} waits for it; all ranks must call it")
+                f"{self._comm.rank} waits; all ranks must make this call")
 
 
 def _is_there(process: int) -> bool:
@@ -219,7 +219,7 @@ def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
 class EndAllRanks:
     """Exception hook: show the uncaught error as Python does, then end all ranks with its exit status.
 
-    For a CollectiveError, only rank 0 shows the text, and each rank exits in order.
+    For a CollectiveError, only rank 0 shows the text, and every rank exits by itself.
     """
 
     show: Callable[..., None]
@@ -238,9 +238,9 @@ class EndAllRanks:
 
 
 def watch(comm: MPI.Comm, timeout: float) -> None:
-    """Collective: end the job when a rank makes no progress for `timeout` seconds (0: never) after a longer start-up.
+    """Collective: end the job when a rank makes no progress for `timeout` seconds (0: never).
 
-    `run_parallel` stops the watch.
+    Until `watch_closely`, the limit is at least 300 seconds. `run_parallel` stops the watch.
     """
     WATCHDOG.start(comm.rank, comm.allgather(Colleague(platform.node(), os.getpid())), timeout)
 

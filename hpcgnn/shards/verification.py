@@ -61,5 +61,5 @@ def _find_owner_fault(part: Partition, owner: np.ndarray) -> str | None:
 
 def _check_pairs(folder: Path, differs: np.ndarray) -> None:
     for receiver, sender in np.argwhere(differs)[:1]:
-        raise ShardError(f"{folder}: part {receiver} needs other rows of part {sender} than that part sends it; "
-                         f"{AGAIN}")
+        raise ShardError(f"{folder}: the rows that part {receiver} needs of part {sender} differ from the rows that "
+                         f"part {sender} sends to it; {AGAIN}")

@@ -60,17 +60,17 @@ class Measured:
     seconds: tuple[float, ...]
 
     def owner(self, dataset: GraphDataset) -> np.ndarray:
-        """The parts that were measured, (num_nodes,) int32.
+        """The part of each node in these shards, (num_nodes,) int32.
 
         Raises ConfigError if the shards are of another graph or number of parts, ShardError if they can't be read.
         """
         info = read_graph_info(Path(self.shards))
         if (info.num_nodes, info.num_edges) != (dataset.num_nodes, dataset.num_edges):
-            raise ConfigError(f"the run to balance by was trained on {self.shards}, which holds {info.num_nodes:,} "
-                              f"nodes and {info.num_edges:,} edges, and {dataset.name} has {dataset.num_nodes:,} and "
-                              f"{dataset.num_edges:,}; give a run on the same graph")
+            raise ConfigError(f"the run of balance run:FOLDER used {self.shards} ({info.num_nodes:,} nodes, "
+                              f"{info.num_edges:,} edges), but {dataset.name} has {dataset.num_nodes:,} nodes and "
+                              f"{dataset.num_edges:,} edges; give a run on the same graph")
         if info.num_parts != len(self.seconds):
-            raise ConfigError(f"the run to balance by had {len(self.seconds)} ranks, and {self.shards} holds "
+            raise ConfigError(f"the run of balance run:FOLDER had {len(self.seconds)} ranks, and {self.shards} holds "
                               f"{info.num_parts} parts now; train on it again")
         return read_owner(Path(self.shards), info)
 
@@ -119,7 +119,7 @@ class Making:
 
     @property
     def what_is_balanced(self) -> str:
-        """`balance` as users write it, also where they leave it out."""
+        """The option `balance`, or the partitioner's default if the option was not given."""
         return self.balance or default_balance(self.cut_by)
 
 
@@ -160,7 +160,7 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     decisive["partitioner"] = how.cut_by if given is None else hashlib.blake2b(given.tobytes()).hexdigest()
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
-        # Shards without clusters are the same to the byte as before clusters existed.
+        # Shards without clusters have no such setting, so their bytes are those of versions without the option.
         settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
         provenance = Provenance(source, how.cut_by, how.seed, settings | json.loads(crew.share(found)))
         return write_shards(dataset, owner, out, how, provenance, cluster, crew, stages)
@@ -178,7 +178,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
     ----------
     dataset, owner, cluster   None on ranks other than 0
     owner : (num_nodes,) int32, values < how.parts
-    how : Making              features are stored, and rows ordered by provenance's seed, as it says
+    how : Making              says how features are stored and rows ordered; the order uses provenance.seed
     cluster : (num_nodes,) int32 or None     from cluster_nodes
     stages : Stages           keep the order of each part in case the run is interrupted
 
@@ -224,7 +224,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
 
 @contextmanager
 def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
-    """Collective: the folder of `incoming`, which rank 0 enters and leaves, so that shards are replaced once."""
+    """Collective: yield the folder of `incoming`, a context that only rank 0 opens, so shards are replaced once."""
     with ExitStack() as stack:
         staging = by_leader(crew, lambda: stack.enter_context(incoming(out_dir, overwrite)))
         yield staging

@@ -2,7 +2,7 @@
 
 Most models need no hook, so `ModelHooks` itself answers for them. A model that is trained as integers (`--quantize`)
 adds a penalty on its size to the loss, keeps its widths in their range after every step, and reports its size. Its
-class lives in a wing, and is found by its name, like the built-in models.
+class is in `lowbit`, which the core does not import, so it is loaded by its import path, as the built-in models are.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class ModelHooks:
 
     @classmethod
     def from_settings(cls, model: nn.Module, config: TrainConfig, graph: LocalGraph, comm: MPI.Comm) -> nn.Module:
-        """Collective: a model that trains `model` as the settings say, with its weights, fitted to this graph."""
+        """Collective: wrap `model` for training as `config` says, fitted to the rows of this graph.
+
+        The wrapper trains the weights of `model`.
+        """
         raise NotImplementedError
 
 
@@ -64,7 +67,7 @@ PLAIN = ModelHooks()
 
 
 def hooks_of(model: nn.Module) -> ModelHooks:
-    """The model's own hooks, or those that do nothing."""
+    """The model's own hooks, or the default hooks, which do nothing."""
     return model if isinstance(model, ModelHooks) else PLAIN
 
 

@@ -41,7 +41,7 @@ def is_needed(session: Session, controller: Controller) -> bool:
 
 
 def save_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
-    """Collective: write every rank's file, before the checkpoint of `token` takes its place.
+    """Collective: write every rank's file; call it before the checkpoint of `token` replaces the last checkpoint.
 
     Nothing is written if the method remembers nothing, or if some rank does not see the run folder; rank 0 says so
     once. CollectiveError if a rank's file can't be written.
@@ -88,7 +88,7 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
         reason = str(error)
     reasons = [found for found in words_of_all(session.comm, reason) if found]
     if not reasons and not controller.agrees():
-        reasons = [f"what the ranks of {files.folder} remember does not fit each other"]
+        reasons = [f"the ranks' files in {files.folder} do not match each other"]
     if not reasons:
         return True
     session.forget()
@@ -108,7 +108,8 @@ def _restore(session: Session, controller: Controller, files: RankFiles, token: 
     """Continue from this rank's file; CheckpointError if it is missing, damaged, or of another run or method."""
     num_ranks, path = files.num_ranks(token), files.path(session.comm.rank, token)
     if num_ranks != session.comm.size:
-        raise CheckpointError(f"{files.folder} has what {num_ranks} ranks remember, and {session.comm.size} go on")
+        raise CheckpointError(f"{files.folder} holds the files of {num_ranks} rank{'s' * (num_ranks != 1)}, and this "
+                              f"run has {session.comm.size}")
     states = _read(session, path, token)
     try:
         session.exchange.restore(states["exchange"])
@@ -121,7 +122,7 @@ def _restore(session: Session, controller: Controller, files: RankFiles, token: 
 
 def _read(session: Session, path: Path, token: str) -> dict[str, State]:
     rooms = ("exchange", "controller", *(() if session.steps is None else ("steps",)))
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the checkpoint alone serves") as file:
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the run goes on without it") as file:
         try:
             said = {name: file.attrs[name] for name in ("token", "layout", "settings")}
             states = {name: _read_state(file[name]) for name in rooms}
@@ -132,7 +133,7 @@ def _read(session: Session, path: Path, token: str) -> dict[str, State]:
         raise CheckpointError(f"{path} belongs to another checkpoint")
     for name, value in _remembered(settings_of(session.config)).items():
         if written.get(name) != value:
-            raise CheckpointError(f"it was written with {name} = {written.get(name)!r} and goes on with {value!r}")
+            raise CheckpointError(f"the stopped run had {name} = {written.get(name)!r}, and this run has {value!r}")
     if said["layout"] != session.plan.digest:
         raise CheckpointError(f"{path} was written for another partition of the graph")
     return states

@@ -1,4 +1,4 @@
-"""Reading: the meaning of the columns of a model's answers for scores and predictions, and whether the loss agrees.
+"""Reading: what a model's output columns mean to scores and predictions, and a check that the loss reads them so too.
 
     task          columns          read as
     classes       one per class    logits; after a softmax or sigmoid, probabilities
@@ -6,8 +6,8 @@
     multi-label   one per label    logits; after a sigmoid, probabilities
     regression    one per target   values
 
-Anything else is refused, unless the program passes in both a loss and a score: then only the program knows what its
-answers mean, and there are no predictions.
+Anything else is refused, unless the user's program passes in both a loss and a score: then only the program knows what
+its outputs mean, and there are no predictions.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Reading(Enum):
     UNKNOWN = "unknown"
 
     def scored(self, outputs: torch.Tensor, task: str, num_classes: int) -> torch.Tensor:
-        """Answers (n, num_outputs) as scores read them.
+        """Outputs (n, num_outputs) in the form that scores read.
 
-        One column of two classes becomes two; a label's probability becomes positive if it predicts the label.
+        One column for two classes becomes two. 0.5 is subtracted from probabilities of labels, so that a positive value
+        predicts its label.
         """
         is_probability = self is Reading.PROBABILITIES
         if task == CLASSES and outputs.shape[1] == 1 and num_classes == 2:
@@ -53,7 +54,7 @@ class Reading(Enum):
         return outputs - 0.5 if task == MULTI_LABEL and is_probability else outputs
 
     def of_score(self, score: Score, task: str, num_classes: int) -> Score:
-        """A score that reads answers this way; a program's own score gets them unchanged."""
+        """A score that reads outputs this way; a program's own score gets them unchanged."""
         if not score.task or self is Reading.UNKNOWN:
             return score
 
@@ -64,7 +65,7 @@ class Reading(Enum):
 
 
 def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -> Reading:
-    """How to read the answers of a model that was tried; its training loss plays no part."""
+    """How to read a model's outputs, judged by its trial run; the training loss is not used."""
     columns, ending = tried.outputs.shape[1], tried.endings[1]
     if task == REGRESSION:
         return Reading.LOGITS
@@ -77,7 +78,7 @@ def reading_of(tried: Tried, task: str, num_classes: int, has_own_score: bool) -
 
 
 def check_answers(tried: Tried, objective: Objective, score: Score, num_classes: int) -> list[str]:
-    """Check that loss and score can take a model's answers, else TrainingError; return sentences for the user.
+    """Check that loss and score can read a model's outputs, else TrainingError; return sentences for the user.
 
     `num_classes` is the number of classes, labels or targets of the graph.
     """
@@ -99,7 +100,7 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
     if task == CLASSES and (columns, num_classes) == (1, 2) and is_own:
         if ending == "sigmoid" or uses & {*TAKES_LOGITS} - {*OF_CLASSES}:
             return []
-        raise TrainingError(f"{found}; whether it is a logit or anything else can't be told from its loss, so give "
+        raise TrainingError(f"{found}; the loss does not show whether this column is a logit, so give "
                             "score=FUNCTION, use binary_cross_entropy_with_logits, or answer with 2 columns")
     advice = f"make it with {needed}"
     if task == CLASSES and (columns, num_classes) == (1, 2):

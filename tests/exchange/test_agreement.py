@@ -50,7 +50,7 @@ def test_a_list_that_its_peer_does_not_hold_is_refused_on_all_ranks(how):
     part = own_part(comm)
     if comm.rank == comm.size - 1:
         part = CHANGES[how](part)
-    with pytest.raises(CollectiveError, match=r"part \d needs other rows of part \d than that part sends it"):
+    with pytest.raises(CollectiveError, match=r"part \d needs of part \d differ from the rows that part \d sends"):
         check_peers(comm, part, "a")
 
 

@@ -122,7 +122,7 @@ def test_an_estimate_is_near_the_count(graph):
     assert (one.source, other.source) == ("sample", "cut")
     assert one.loads.num_halo.sum() == pytest.approx(other.loads.num_halo.sum(), rel=0.25)
     assert one.loads.num_inner.sum() == pytest.approx(graph.num_nodes, rel=0.01)
-    assert estimated.remarks[0].startswith("an estimate: parts of 25 %") and "estimate" not in counted.remarks[0]
+    assert estimated.remarks[0].startswith("an estimate: 25 % of the nodes") and "estimate" not in counted.remarks[0]
 
 
 def test_a_graph_of_too_many_arcs_is_sampled_without_being_asked(graph, monkeypatch):

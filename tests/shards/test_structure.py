@@ -312,7 +312,7 @@ def test_a_faulty_graph_file_is_refused_by_name(shards, how):
 FOLDER_FAULTS = {
     "an owner that is another": ("graph.h5", put("owner", lambda a: (a + 1) % 3), "gives to another part"),
     "splits that are counted wrong": ("graph.h5", attribute("num_val", lambda n: n - 1), "and graph.h5 says"),
-    "importance that its user lacks": ("part-0001.h5", put("importance", lambda a: a * 0), "needs other rows of part"),
+    "importance that its user lacks": ("part-0001.h5", put("importance", lambda a: a * 0), "differ from the rows"),
     "sources out of order": ("part-0001.h5", None, "with sources that do not ascend"),
 }
 

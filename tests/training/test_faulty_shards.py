@@ -27,7 +27,7 @@ FAULTS = {
     "another validation node": ("graph.h5", attribute("num_val", lambda n: n - 1), "nodes in the splits of its parts"),
     "a name that is a path": ("graph.h5", attribute("name", "../../x"), "names its graph '../../x'"),
     "a source of -1": ("part-0000.h5", put("indices", changed_last(-1)), "indices from -1"),
-    "importance that its peer does not hold": ("part-0000.h5", put("importance", lambda a: a * 0), "needs other rows"),
+    "importance that its peer does not hold": ("part-0000.h5", put("importance", lambda a: a * 0), "differ from the"),
     "a halo that its peer does not send": ("part-0000.h5", put("halo_offset", lambda a: a * 0), "halo_offset"),
 }
 

@@ -100,7 +100,8 @@ def rewrite(path, change):
     write_sealed(path, KIND, VERSION, fill)
 
 
-FAULTS = {remove: "has what 1 ranks remember, and 2 go on", flip_a_byte: "is damaged: ", cut_off: "is truncated: ",
+FAULTS = {remove: "holds the files of 1 rank, and this run has 2", flip_a_byte: "is damaged: ",
+          cut_off: "is truncated: ",
           take_another_token: "belongs to another checkpoint",
           name_rows_that_are_none: "is not as this version writes it ",
           drop_the_controller: "is not as this version writes it "}
@@ -161,7 +162,7 @@ def make_links_cost_nothing_known(file):
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("change, complaint", [
-    (widen_a_row, "remember does not fit each other"), (say_that_there_are_no_rows, "remember does not fit each other"),
+    (widen_a_row, "do not match each other"), (say_that_there_are_no_rows, "do not match each other"),
     (name_ranges_of_no_row, "ranges of layer "), (make_links_cost_nothing_known, "costs of links have shape (2,)"),
 ])
 def test_memory_of_one_rank_that_fits_no_other_is_begun_anew(shared_path, caplog, change, complaint):
@@ -183,9 +184,9 @@ def test_a_run_that_has_them_says_nothing_and_stays_asynchronous(run, caplog):
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("change, complaint", [
-    ({"smoothing": 0.5}, "it was written with smoothing = 0.0 and goes on with 0.5"),
-    ({"method": "sancus"}, "it was written with method = 'pipegcn' and goes on with 'sancus'"),
-    ({"epoch_rows": "all"}, "it was written with epoch_rows = 'reachable' and goes on with 'all'"),
+    ({"smoothing": 0.5}, "the stopped run had smoothing = 0.0, and this run has 0.5"),
+    ({"method": "sancus"}, "the stopped run had method = 'pipegcn', and this run has 'sancus'"),
+    ({"epoch_rows": "all"}, "the stopped run had epoch_rows = 'reachable', and this run has 'all'"),
 ])
 def test_a_changed_setting_begins_the_memory_anew(run, caplog, change, complaint):
     metrics, (said,) = go_on(*run, caplog, **change)
@@ -218,7 +219,7 @@ def test_another_number_of_ranks_begins_the_memory_anew(shared_path, caplog):
     COMM.barrier()
     many = write_once(COMM, graph(), shared_path / "many")
     metrics, (said,) = go_on(many, shared_path / "run", caplog)
-    assert "has what 2 ranks remember, and 3 go on" in said and metrics[4]["mode"] == "sync"
+    assert "holds the files of 2 ranks, and this run has 3" in said and metrics[4]["mode"] == "sync"
 
 
 @pytest.mark.parallel([1, 2])

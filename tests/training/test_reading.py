@@ -114,7 +114,7 @@ def test_columns_of_classes_that_no_node_has_are_remarked():
     ((WIDE, FOUR, CLASSES), "3 columns, and the graph has 4 classes; make it with 4 outputs"),
     ((WIDE, FOUR, CLASSES, functional.cross_entropy), "3 columns, and the graph has 4 classes; make it with 4 outputs"),
     ((ONE, TWO, CLASSES), "1 column, and the graph has 2 classes; make it with 2 outputs, or give a loss for"),
-    ((ONE, TWO, CLASSES, lambda o, y: functional.mse_loss(o[:, 0], y.float())), "can't be told from its loss"),
+    ((ONE, TWO, CLASSES, lambda o, y: functional.mse_loss(o[:, 0], y.float())), "does not show whether this column"),
     ((ONE, FOUR, CLASSES, lambda o, y: (o[:, 0] - y) ** 2), "1 column, and the graph has 4 classes; make it with 4"),
     ((WIDE, TWO, CLASSES, lambda o, y: functional.cross_entropy(o[:, :2], y) + o[:, 2].mean()),
      "3 columns, and the graph has 2 classes; make it with 2 outputs, or give score=FUNCTION too"),

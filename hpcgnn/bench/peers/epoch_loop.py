@@ -1,4 +1,6 @@
-"""Training loop of the drivers of `hpcgnn bench epoch`: the same stack, loss and optimizer around a peer's convolution.
+"""Training loop for the libraries that `hpcgnn bench epoch` compares with: DGL and PyG.
+
+Stack, loss and optimizer are the same for all; a driver passes in its library's convolution.
 
 A driver prints one line of JSON: seconds of every epoch, peak bytes, and the test score at the best validation score.
 """
@@ -43,7 +45,7 @@ class PeerStack(nn.Module):
 
 
 def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
-    """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
+    """Train on the graph in the file sys.argv[1] (.npz) with the settings in sys.argv[2] (JSON), and print the result.
 
     `make_graph(indptr, indices, model)` takes a CSR by destination.
     """

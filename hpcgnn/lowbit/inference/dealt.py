@@ -71,8 +71,9 @@ class BatchTotals:
 class DealtRun:
     """Collective: an integer model on the batches of all ranks, on `device` or, with None, the host.
 
-    `codes`, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), counts
-    the whole graph. Raises CollectiveError for an unknown `aggregation`, or if sums over a batch could overflow.
+    `codes`, (num_inner, num_features) int8 or uint8, are read by the first convolution; in_degree, (num_inner,), has
+    the in-degrees in the whole graph. Raises CollectiveError for an unknown `aggregation`, or if sums over a batch
+    could overflow.
     """
 
     def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
@@ -92,7 +93,7 @@ class DealtRun:
 
     @property
     def copied(self) -> tuple[int, int]:
-        run = cast(CopiedBatches, self._run)      # only a device is copied to
+        run = cast(CopiedBatches, self._run)      # asked only of runs on a device
         return run.copies, run.copied_bytes
 
     def counts(self) -> AggregationCounts:

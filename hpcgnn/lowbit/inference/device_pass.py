@@ -1,11 +1,12 @@
 """DevicePass: an integer model on a device, over the rows of one rank's graph or over packed batches.
 
-Rows, edges and weights stay on the device, with the bits of `hpcgnn.lowbit.inference.host_pass`. Packed codes of
-boundary rows cross to pinned memory and on to other ranks (`FieldExchange`), while the device sums central rows.
+Rows, edges and weights stay on the device. Results equal those of `hpcgnn.lowbit.inference.host_pass` to the bit.
+Packed codes of boundary rows are copied to pinned memory and sent to other ranks (`FieldExchange`), while the device
+sums central rows.
 
-`CopiedBatches` need less of its memory. A group is as many batches as fit a budget of rows. It is one buffer in pinned
-memory, crosses in one copy while the group before is computed, and takes one launch per step of a layer (QGTC, Section
-4.6).
+`CopiedBatches` needs less device memory. A group is as many batches as fit a budget of rows. It is one buffer in pinned
+memory, is copied to the device at once while the group before is computed, and takes one launch per step of a layer
+(QGTC, Section 4.6).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LEAST_ENTRIES = 3         # per tile and plane; from this density on, sums by ti
 
 
 class DevicePass:
-    """Passes over groups of rows that stay on the device, as their results do; rows of a graph are one group."""
+    """Passes over groups of rows; the rows of a graph are one group. Groups and results stay on the device."""
 
     def __init__(self, groups: list[DeviceLayers], exchange: FieldExchange | None = None, num_central: int = 0):
         self._groups, self._exchange, self._num_central = groups, exchange, num_central
@@ -65,7 +66,7 @@ class DevicePass:
                    part.num_central)
 
     def forward(self) -> Answer:
-        """Collective on a graph: logits and embeddings; KernelError for NaN."""
+        """Collective if made by `over_graph`: logits and embeddings; KernelError for NaN."""
         self.queue()
         bounds = np.cumsum([0, *(group.num_rows for group in self._groups)]).tolist()
         results = host_rows(bounds[-1], self._groups[0].result_dims, self._groups[0].device)
@@ -74,7 +75,7 @@ class DevicePass:
         return tuple(rows.numpy() for rows in results)
 
     def queue(self) -> None:
-        """Collective on a graph: start a pass on the device; the host waits only for messages of other ranks."""
+        """Collective if made by `over_graph`: start a pass on the device; the host waits only for messages."""
         if self._exchange is None:
             for group in self._groups:
                 group.queue()
@@ -220,7 +221,7 @@ def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
 
 
 class CopiedBatches:
-    """Passes of one model over the same batches; `copies` and `copied_bytes` crossed from pinned memory so far.
+    """Passes of one model over the same batches; `copies` and `copied_bytes` count copies from pinned memory so far.
 
     Raises ConfigError for tiles if a model attends, and KernelError for a layer, or a row of edges, that is too long
     for the kernels.

@@ -82,7 +82,7 @@ def read_predictions(path: Path) -> Predictions:
             raise CheckpointError(str(reason)) from reason
         texts = [file.attrs[name] for name in ("dataset", "scheme")]
         if not all(isinstance(text, str) for text in texts):
-            raise CheckpointError(f"{path} has a dataset or a scheme that is not text; {ADVICE}")
+            raise CheckpointError(f"{path} has an attribute `dataset` or `scheme` that is not text; {ADVICE}")
         arrays: dict[str, Any] = {name: file[name][()] for name in ARRAYS}
         return Predictions(texts[0], texts[1], bool(file.attrs["is_multi_label"]), **arrays, class_names=tuple(names))
 

@@ -41,8 +41,8 @@ class QuantizedConvolution(nn.Module, ABC):
     """Quantizes a layer's rows, applies dropout and combines them as its kind does.
 
     The float `convolution` has the weights; they are trained, and quantized in every pass. in_dim and mapped_dim count
-    the columns of its rows and of the rows that are sent; is_signed rows have negative values. If has_sparse_input, the
-    same on all ranks, input rows are mostly zeros, see `SparseInput`.
+    the columns of its rows and of the rows that are sent; is_signed rows have negative values. has_sparse_input, equal
+    on all ranks, says that most values of the input are zero, see `SparseInput`.
     """
 
     kind: str
