@@ -1,6 +1,7 @@
-"""Bytes that an aggregation reads from DRAM through a buffer, by the schemes that MEGA compares (Fig. 6 and 20b).
+"""DRAM traffic of one aggregation through a buffer, for each scheme that MEGA compares (HPCA 2024, Fig. 6 and 20b).
 
-Counted are the rows read, their copies, and lists of copies; not edges, new rows and sums, alike in every scheme.
+Counts the rows read, their copies and the lists of copies. Edges, new rows and sums are left out, since their bytes are
+the same in every scheme.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ ENTRIES_A_RUN = 1 << 20
 class Buffer:
     """A fully associative buffer in front of DRAM; the defaults are MEGA's (§VI, Table IV; §V-E for the line).
 
-    num_bytes : int             room for rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
+    num_bytes : int             size; by default MEGA's Combination Buffer (96 KiB) and Sparse Buffer (32 KiB) together
     line_bytes : int            what one DRAM access reads or writes
-    policy : {"lru", "fifo"}    evicts the line last used, or fetched, longest ago
+    policy : {"lru", "fifo"}    evicts the least recently used line, or the line fetched first
     sparse_share : float        share that Condense-Edge sets aside as its Sparse Buffer
     """
 
@@ -136,10 +137,10 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Count the bytes if a cluster is aggregated source by source, as with Condense-Edge, but without condensed copies.
 
-    Sources of other clusters are read in order at their own addresses, once per cluster, so neighbors among them share
-    a line.
+    For each cluster, the sources that lie in other clusters are read once, at their own addresses in ascending order,
+    so rows next to each other in memory share a line.
 
-    Reference: MEGA, §V-E. Here its reuse is given to a layout without copies.
+    Reference: MEGA, §V-E, which reads copies in this order; here the rows themselves are read in it.
     """
     dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer)
     _, num_lines = source_lines(condensed_regions(rows), row_bytes, buffer)
@@ -158,9 +159,9 @@ def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> t
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
     """Count the bytes if, as in GCoD, edges between clusters are pruned, first between the least connected clusters.
 
-    `pruned_share` counts from all edges; fewer are pruned if clusters have fewer edges between them.
+    `pruned_share` is a share of all edges; fewer are pruned if there are fewer edges between clusters.
 
-    Reference: You et al., HPCA 2022 (GCoD), as MEGA compares with it. Which connections go is our choice.
+    Reference: You et al., HPCA 2022 (GCoD), as MEGA uses it for comparison. The order of pruning is our choice.
     """
     is_dropped = pruned_entries(rows, pruned_share)
     traffic = gather_traffic(rows.without(is_dropped), row_bytes, buffer)
@@ -181,8 +182,9 @@ def pruned_entries(rows: ClusteredRows, pruned_share: float) -> np.ndarray:
 def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Condense-Edge: sources of the same cluster through the dense share, all other sources from condensed regions.
 
-    A region begins on a line, is written as its share of the Sparse Buffer fills and read once, from front to back,
-    while its cluster is aggregated source by source. Raises ConfigError also if a share of the buffer holds no line.
+    A region begins at a line boundary. It is written whenever its part of the Sparse Buffer is full. It is read once,
+    from front to back, while its cluster is aggregated source by source. Raises ConfigError also if the dense or the
+    sparse share of the buffer holds no line.
 
     Reference: MEGA, Algorithm 1 (line 16 for the write).
     """
@@ -200,8 +202,8 @@ def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Dr
 def _check_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> None:
     buffer.check()
     if row_bytes < 1 or rows.num_rows * row_bytes // buffer.line_bytes >= MOST_LINES:
-        raise ConfigError(f"{rows.num_rows} rows of {row_bytes} bytes do not make 1 to {MOST_LINES} lines of "
-                          f"{buffer.line_bytes} bytes; choose wider lines")
+        raise ConfigError(f"found {rows.num_rows} rows of {row_bytes} bytes; expected at least 1 byte per row, and at "
+                          f"most {MOST_LINES} lines of {buffer.line_bytes} bytes in all; choose wider lines")
 
 
 def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:

@@ -18,7 +18,7 @@ from hpcgnn.data.options import ProgressTask, SourceOptions
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
 
-# Makes float32 rows from some rows of numbers, which stay unchanged, and their places.
+# Makes new float32 rows from some rows of the features and the index of these rows; leaves its input unchanged.
 Treatment = Callable[[np.ndarray, slice | np.ndarray], np.ndarray]
 
 
@@ -121,7 +121,7 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
 
 def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sentences about columns that carry no information and rows that are zero: notes, and dubious findings.
+    """Notes about constant columns and rows of zeros, and warnings about columns that look like a row number.
 
     Only the first SEEN_VALUES values are examined. `names` are the columns' names, or empty.
     """
@@ -171,7 +171,7 @@ def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Features from the graph alone, (num_nodes, 128) float32: hops of a sparse random projection.
 
     X has entries -1, 0, +1 with probabilities 1/6, 2/3, 1/6. X <- D^-1 A X is applied three times; the hops, each
-    scaled to unit rows, are summed and the columns standardized. A node without in-neighbors has zero hops.
+    scaled to unit rows, are summed and the columns standardized. A node without in-neighbors has zeros in every hop.
     """
     num_nodes = len(indptr) - 1
     rng = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
 
 
 def zero_non_finite(features: Features) -> tuple[Features, int]:
-    """Features with zeros for NaN and infinite values, and their number; sparse ones are overwritten."""
+    """Features with zeros for NaN and infinite values, and the number of these; changes sparse features in place."""
     is_sparse = scipy.sparse.issparse(features)
     values = features.data.reshape(-1, 1) if is_sparse else features
     count = 0

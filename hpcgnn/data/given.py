@@ -91,7 +91,7 @@ def _mask(part: Any, num_nodes: int, name: str, place: int, rows: NodeRows | Non
     members = [np.empty(0, np.int64)] * 3
     members[place] = as_ids(part, what) if len(part) else members[0]
     if rows is not None:
-        members[place] = rows.find(members[place], f"a {SPLITS[place]} split that leads")
+        members[place] = rows.find(members[place], f"a {SPLITS[place]} split that refers")
     elif not isinstance(members[place], np.ndarray):
         raise DatasetError(f"{what} are texts, and nodes have no ids but their numbers, 0 to {num_nodes - 1}")
     return masks_from_ids(tuple(members), num_nodes, name)[place]

@@ -111,7 +111,7 @@ class Labels:
     values : (num_nodes,) int64, (num_nodes, num_classes) uint8, or (num_nodes, num_classes) float32
     class_names : tuple of str      empty if classes are numbers
     remarks : tuple of str          what was decided, for the cleaning report
-    dubious : tuple of str          sentences on what may be meant otherwise, with the option for it
+    dubious : tuple of str          warnings about guesses that may be wrong, with the option that changes them
     unlabeled : (num_nodes,) bool   nodes with ignored or unknown labels, which leave given splits; or None
     """
 
@@ -383,9 +383,9 @@ def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, ta
     remarks, num_gaps = (), int(codes[-1] - codes[0]) + 1 - len(codes)
     if num_gaps:
         dubious += (f"labels are numbers from {codes[0]} to {codes[-1]}; {num_gaps:,} of these have no node, and the "
-                    f"{len(codes):,} others are the classes, by their numbers",)
+                    f"{len(codes):,} others are the classes, named by their numbers",)
     else:
-        remarks = (f"labels begin at {codes[0]}; classes are called by their numbers",)
+        remarks = (f"labels begin at {codes[0]}; classes are named by their numbers",)
     numbered = np.full(len(ids), UNKNOWN, np.int64)
     numbered[is_known] = np.searchsorted(codes, ids[is_known])
     return Labels(numbered, len(codes), tuple(map(str, codes.tolist())), remarks, dubious, unlabeled)

@@ -39,7 +39,7 @@ class NodeFile:
     values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
     skipped : tuple of str           lines and columns that were left out
     columns : tuple of str           names of the columns of values, if a header has them
-    dubious : tuple of str           sentences on what may be meant otherwise
+    dubious : tuple of str           warnings about guesses that may be wrong
     """
 
     path: Path
@@ -103,14 +103,14 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
     dubious = ()
     if table.header is None and len(table.first) > 1 and table.first == tuple(map(str, range(len(table.first)))):
-        dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, which pandas writes as names of "
-                   "columns; header=true says that it is such",)
+        dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, as pandas writes for columns "
+                   "without names, and was read as values; append ,header=true if it is a header",)
     return NodeFile(path, ids, values, remarks, skipped, columns, dubious)
 
 
 def _shows_ids(table: TextTable) -> bool:
-    # Whether a header calls the first column an id, or names the only other column as a fact about nodes, or a row has
-    # texts.
+    # The first column holds ids if the header names it so, if the header names the only other column as a value of
+    # nodes (label, split, ...), or if the first row has a text there; without a header, anywhere.
     is_text = [not is_like_number(cell) for cell in table.first]
     if table.header is None:
         return any(is_text)
@@ -138,7 +138,7 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
 
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
     """A file's values in the order of the nodes; missing for nodes that it does not name."""
-    place = rows.find(file.ids, f"a row of {file.path.name} that leads")
+    place = rows.find(file.ids, f"a row of {file.path.name} that refers")
     NodeRows(file.ids, str(file.path))           # raises an error if the file names an id twice
     row = np.full(len(rows), -1)
     row[place] = np.arange(len(place))

@@ -108,8 +108,8 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
     files = parts_of(path, "a Parquet file")
     tables = []
     for file in files:
-        with reading(file, "a Parquet file", "can't be read as Parquet ({}); it is damaged or of another format: csv: "
-                     "and edges: read text"):
+        with reading(file, "a Parquet file", "can't be read as Parquet ({}); it is damaged or of another format; give "
+                     "a text file as csv:FILE or edges:FILE"):
             table = parquet.ParquetFile(file).read()
         for key, value in keys_of(file, path).items():
             table = table.append_column(key, pa.repeat(pa.scalar(value, pa.large_string()), len(table)))

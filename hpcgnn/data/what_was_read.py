@@ -24,7 +24,7 @@ class Origins:
     others : tuple of str              other columns or attributes of nodes; the intended labels may be among them
     way : str                          how to name other labels
     place : str                        a column of coordinates next to labels called y, if the labels were not named
-    dubious : tuple of str             sentences on what may be meant otherwise, with the option for it
+    dubious : tuple of str             warnings about guesses that may be wrong, with the option that changes them
     """
 
     ids: str = ""
@@ -57,7 +57,7 @@ class WhatWasRead:
 
     @property
     def dubious(self) -> tuple[str, ...]:
-        """Sentences on what may be meant otherwise."""
+        """Warnings about guesses that may be wrong."""
         return self.of(DUBIOUS)
 
     def __str__(self) -> str:

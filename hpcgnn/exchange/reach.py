@@ -24,7 +24,7 @@ class Reach:
 
     num_hops: int
     inner: np.ndarray                 # (num_inner,) int32, hops from each inner row
-    halo: np.ndarray  # (num_halo,) int32, fewest hops of a path that enters this rank's rows from the halo row
+    halo: np.ndarray  # (num_halo,) int32, fewest hops to the loss on paths whose first edge goes into an inner row
     # (num_sent,) int32 per peer, that peer's `halo` for the rows that it receives
     boundary: tuple[np.ndarray, ...]
 
@@ -53,7 +53,7 @@ class Reach:
         return [int((self.inner <= hops).sum()) for hops in range(self.num_hops + 1)]
 
     def plan_within(self, plan: ExchangePlan, hops: int) -> ExchangePlan:
-        """Return the plan of the rows within `hops` hops of the loss through their receiver."""
+        """Return the plan of the rows that reach the loss within `hops` hops by an edge into their receiver's rows."""
         return plan.restricted(tuple(told <= hops for told in self.boundary), self.halo <= hops)
 
     def sorted(self, order: np.ndarray) -> Reach:
@@ -93,7 +93,10 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
 
 
 def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Collective: send the number of each halo row, (num_halo,), to its owner; return what arrived per peer."""
+    """Collective: send a value per halo row, `halo` (num_halo,), to the row's owner.
+
+    Returns, per peer, the values of this rank's boundary rows that the peer sent.
+    """
     told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)
     swap(comm, plan.peers, [halo[rows.index] for rows in plan.halo], told)
     return told

@@ -40,7 +40,7 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
     Parameters
     ----------
     a, b                             as in `bit_mm_to_int`
-    gain, bias : (N,) float32        gain * product + bias, a folded batch norm; None is 1 and 0
+    gain, bias : (N,) float32        gain * product + bias, a folded batch norm; None means gain 1 or bias 0
     relu : bool                      then max(0, .)
 
     Returns (M, N) float32, equal to a.to_val() @ b.to_val() up to float32 rounding. Raises KernelError as
@@ -105,7 +105,10 @@ class ProductSide(Protocol):
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
                  relu: bool, is_by_row: bool = False) -> Rescaling:
-    """How integer sums of left times right become values; gain and bias are float32 per column, or per row."""
+    """How the integer sums of left times right become values.
+
+    gain and bias have one float32 per column of the product, or per row if `is_by_row`.
+    """
     num_scaled = left.num_lines if is_by_row else right.num_lines
     for name, vector in (("gain", gain), ("bias", bias)):
         if vector is not None and (vector.dtype != torch.float32 or vector.shape != (num_scaled,)):
@@ -117,7 +120,7 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
 def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
     step, least = step_of(low, high, bit_width, rounding)
     if len(step) != 1:
-        raise KernelError(f"the codes of a product have one range, found {len(step)}")
+        raise KernelError(f"the codes of a product have one `low` and one `high`, found {len(step)} of each")
     return CodeRange(bit_width, least.item(), step.item(), OFFSETS[rounding])
 
 

@@ -14,7 +14,7 @@ def rematerialized(graph: LocalGraph, layer: Callable[[torch.Tensor], torch.Tens
     """Collective: run `layer`, storing only `h` (num_inner, dim); backward recomputes the rest.
 
     Backward runs the layer at the same place in the pass, so that the same rows arrive, with the same random draws.
-    Halo rows cross twice. Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
+    Halo rows are sent twice. Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
     """
     if graph.halo_spans is None or not torch.is_grad_enabled():
         return layer(h)

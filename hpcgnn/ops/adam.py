@@ -21,9 +21,10 @@ LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class StepCheck:
-    """Largest magnitudes of one step's gradients and weights, infinite or NaN if a value is, and a hash of the weights.
+    """Checks of one step: the largest magnitudes of its gradients and of its results, and a hash of the new weights.
 
-    `hash` is below 2**64 and does not depend on threads or SIMD level.
+    Results are the new weights and moments. A magnitude is infinite or NaN if any value is. `hash` is below 2**64 and
+    does not depend on threads or SIMD level.
     """
 
     largest_gradient: float = 0.0
@@ -62,7 +63,7 @@ class AdamFactors:
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, number: int) -> StepCheck:
-    """Move (n,) float32 weights and both moments in place, on the buffers' device.
+    """One step of Adam: update (n,) float32 weights and both moments in place. All buffers are on one device.
 
         slope    = gradient + decay weights
         mean    += mean_weight (slope - mean)

@@ -3,7 +3,7 @@
 A tensor from the arena is an ordinary tensor: its piece becomes free with the last reference to it. Small tensors take
 the smallest free piece that is large enough. If no free piece is large enough for a large tensor, the pages of several
 are moved together through the page table, in microseconds and without copying a byte: free pieces of 4 and 6 MiB become
-one of 10 MiB at new addresses. So the arena never uses more memory than tensors had at once.
+one of 10 MiB at new addresses. So the arena never holds more memory than its tensors had at their peak.
 
 `hpcgnn.ops.pieces` computes with addresses as plain numbers; `Arena` owns the memory.
 """
@@ -40,7 +40,10 @@ class _Block:
 
 
 class Arena:
-    """Places in one large mapping; see `Places`. Raises OSError if the system refuses the addresses."""
+    """Makes tensors in one large memory mapping, at addresses that `Places` chooses.
+
+    Raises OSError if the system refuses the mapping.
+    """
 
     def __init__(self, num_bytes: int, can_move: bool = True):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
@@ -72,7 +75,8 @@ class Arena:
     def _move(self, move: Move) -> None:
         if _moves_pages(self.address + move.source, self.address + move.target, move.num_bytes):
             return
-        # A system may refuse to move pages that were not moved together: try halves; pages that stay are given back.
+        # mremap may refuse a range of pages that came from different earlier moves, so move each half by itself. The
+        # memory of a chunk that can't be moved goes back to the system, and its target gets new pages when written.
         half = move.num_bytes // CHUNK // 2 * CHUNK
         if not half:
             _LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)

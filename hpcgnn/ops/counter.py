@@ -31,7 +31,7 @@ class CounterKey(NamedTuple):
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL}
     layer : int in [0, 4096)     for SUM, the step of the epoch
-    part : int in [0, 65536)     rank that sends a gradient, so that errors of two ranks on one node differ; else 0
+    part : int in [0, 65536)     rank that sends a gradient, so that ranks round a row's gradients independently; else 0
 
     Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.
     """

@@ -1,8 +1,8 @@
 """Builds one part of a graph in local numbering, from the owner of every node.
 
 Example: nodes 0..3 form a ring, and rank 0 owns 0 and 1. Its inner rows are [0, 1], both marginal, as each has a
-neighbor on rank 1. Its halo rows are [2, 3], local rows 2 and 3. Rank 1 asks for the same edges from the other side, so
-rank 0 sends rows [0, 1] to it.
+neighbor on rank 1. Its halo rows are [2, 3], local rows 2 and 3. The same edges make nodes 0 and 1 the halo of rank 1,
+so rank 0 sends rows [0, 1] to it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Cut:
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
                     halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
                     cluster: np.ndarray | None = None) -> Partition:
-    """Build part `part` of `dataset`, its rows in the order that `reorder` names; `halos` of all parts may be known.
+    """Build part `part` of `dataset`, its rows in the order that `reorder` names.
 
-    `owner` and `cluster` are (num_nodes,) int32.
+    `owner` and `cluster` are (num_nodes,) int32. `halos` of all parts are computed if they are not given.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndar
             NodeRows(file.ids, str(file.path))      # raises an error if the file names an id twice
             rows = NodeRows(np.arange(dataset.num_nodes) if dataset.node_name is None else dataset.node_name,
                             dataset.name)
-            row = rows.find(file.ids, f"a row of {file.path.name} that leads")
+            row = rows.find(file.ids, f"a row of {file.path.name} that refers")
     part = as_numbers(given, what)
     part = part[:, 0] if part.ndim == 2 and part.shape[1] == 1 else part
     if part.shape != (dataset.num_nodes,):

@@ -1,7 +1,8 @@
 """Partition: the rows that one rank owns and needs, in local numbering; and how the rows it needs are found.
 
-Part p needs the sources of edges into its nodes that other parts own: its halo. Owner and user must list these rows in
-the same order: by part, then by ascending global id. Digests of the lists show whether they agree.
+Part p needs the sources of edges into its nodes that other parts own: its halo. The owner of these rows and the part
+that needs them must list them in the same order: by part, then by ascending global id. Digests of the lists show
+whether they agree.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Partition:
     val_mask: np.ndarray
     test_mask: np.ndarray
     edge_weight: np.ndarray | None = None      # (num_local_edges,) float32, or None for equal weights
-    inner_name: np.ndarray | None = None      # (num_inner,) int64 or str objects, ids in the source, unless global
-    cluster: np.ndarray | None = None      # (num_inner,) int32, cluster of the whole graph, see `cluster_nodes`
+    inner_name: np.ndarray | None = None      # (num_inner,) int64 or str objects, ids in the source; None: inner_id
+    cluster: np.ndarray | None = None      # (num_inner,) int32, one of the whole graph's clusters, see `cluster_nodes`
 
     @property
     def num_inner(self) -> int:

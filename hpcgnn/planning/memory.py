@@ -1,7 +1,7 @@
 """Bytes that a rank holds at its fullest moment, by kind.
 
-`arena_bytes` takes the steps of each layer (`hpcgnn.nn.layers`), and makes and frees their tensors and the messages of
-their exchanges where the arena would. For the kinds see `hpcgnn.training.forecast.Memory`.
+`arena_bytes` simulates the arena: it goes through the steps of each layer (`hpcgnn.nn.layers`), and allocates and frees
+their tensors and messages in the same order as training. For the kinds see `hpcgnn.training.forecast.Memory`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
-EPOCHS = 2      # the first epochs; after an evaluation all epochs are alike
+EPOCHS = 2      # epochs simulated before an evaluation, and again after it; further epochs need no more memory
 
 Piece = tuple[int, int]
 
@@ -29,14 +29,14 @@ Piece = tuple[int, int]
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
     """Bytes of each of KINDS, (num_parts,) each.
 
-    - `reading`: memory of the part while it is read, beyond the memory that training later uses in its place.
+    - `reading`: memory of the part while it is read, beyond what training later reuses.
     - `structure`: edges, and the places of rows in messages.
     - `features`: with the halo rows.
     - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
       chunks.
     - `shared_rows`: a rank's pages of the table that the ranks of its node share.
 
-    `loads.shared` pairs are sent if the method shares the rows of a node.
+    If the ranks of a machine share rows, the rows of `loads.shared` are sent instead of those of `loads.pairs`.
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
     sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
@@ -140,7 +140,7 @@ class _Run:
         return held
 
     def _fetch(self, layer: Layer[int], step: Step, is_training: bool) -> Piece | None:
-        # If all rows arrive as they are stored, they are read in the receive buffer.
+        # If all halo rows arrive unquantized, they are read in the receive buffer.
         exchange = Exchange(layer.number, False, step.dim, layer.reach)
         bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
         is_asynchronous = is_training and self._rank.is_asynchronous
@@ -206,7 +206,7 @@ KINDS = ("process", "reading", "features", "structure", "weights", "activations"
          "shared_rows", "method_state")
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay per weight
 BYTES_A_ARC = 8            # by destination and by source
-BYTES_A_ROW = 32           # ids, degrees, ends of both orders, a scale
+BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list
 BYTES_A_PLACE = 17         # per row: place in the message, two offsets and the width
 BYTES_A_NODE = 11          # labels and masks
@@ -217,7 +217,7 @@ COPIES_OF_STATE = 2        # the messages that the next epoch reads, and their c
 
 
 def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
-    """Bytes of lists of rows, one per number of hops to the loss, and of the rows' places in messages.
+    """Bytes of the lists of rows, one list per number of hops to the loss, and of each row's position in its message.
 
     Counts messages to send and to receive, in a training pass and in an evaluation, which sends all rows.
     """
@@ -262,8 +262,9 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
 
 
 def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    # Inner rows that other ranks of the node read: an upper bound, since a row may have several readers in the node.
-    # The rows of both tables of the node, forward and back: their memory counts as the rank's.
+    # First result: inner rows that other ranks of the machine read, an upper bound, since a row may have several
+    # readers there. Second: rows in the pages that this rank touches of the machine's two shared tables (rows forward,
+    # gradients backward); these pages count as the rank's memory.
     node, parts = np.arange(loads.num_parts) // cluster.network.ranks_per_node, loads.num_parts
     near = loads.pairs.where(node[loads.pairs.source] == node[loads.pairs.destination])
     own = np.minimum(np.bincount(near.source, weights=near.rows, minlength=parts), loads.num_inner)

@@ -1,4 +1,4 @@
-"""Rows of messages as bytes, for methods with widths that are known before a run."""
+"""Bytes of messages, for methods that fix their bit-widths before the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Messages:
 
     name: str                             # METHOD or METHOD:BITS
     bits: int                             # width of every row
-    share: float = 1.0  # share of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
+    share: float = 1.0                    # share of the rows sent in an epoch; below 1, rows are drawn, bytes are means
     is_asynchronous: bool = False         # rows come from the epoch before, so nobody waits for messages
     rotated: tuple[str, ...] = ()         # directions with rotated rows, of 1 to 8 bits
     least_rotated: int = LEAST_ROTATED    # fewest columns of a rotated row
@@ -44,7 +44,7 @@ class Messages:
         return self.is_exact
 
     def code_of(self, exchange: Exchange) -> str:
-        """How rows are coded; "stored" for values."""
+        """The code of the rows: "affine", "rotated", or "stored" if they are sent as values of 16 or 32 bits."""
         if self.bits not in PACKED_WIDTHS:
             return "stored"
         direction = "backward" if exchange.is_backward else "forward"
@@ -73,7 +73,7 @@ def parse_method(text: str, size: ModelSize) -> Messages:
                           f"{name!r}")
     if name not in KNOWN:
         raise ConfigError(f"{name} decides its widths in training, by losses and rows; plan uniform:1 and "
-                          "uniform:8, between which it lies, or run hpcgnn train --dry-run")
+                          "uniform:8 as its lower and upper bounds, or run hpcgnn train --dry-run")
     if bool(colon) != (name == "uniform"):
         raise ConfigError(f"method {text} can't be planned: write uniform:BITS, and {name} without bits"
                           if colon else "method uniform needs its bits, as in uniform:8")

@@ -1,4 +1,7 @@
-"""Seconds of a training epoch by stage, for every part: counts of `model` and `messages` at a cluster's rates."""
+"""Predicts the seconds of each stage of a training epoch, for every part.
+
+Divides the counts of `model` and `messages` by a cluster's measured rates.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class EpochSeconds:
 
     # one of STAGES -> (num_parts,) float64; exchange stages count only what sums do not hide
     by_stage: dict[str, np.ndarray]
-    exchange: float                    # all exchanges until the last rank has ended, hidden or not, simulated
+    exchange: float                    # simulated, all exchanges until their last rank has ended, also what sums hide
     closed_form: float                 # the same by the closed form
 
     @property
@@ -86,7 +89,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
 
 
 def compute_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[str, np.ndarray]:
-    """Seconds of products, sums over neighbors and passes, (num_parts,) each."""
+    """Seconds of products, sums over neighbors, and elementwise passes (dropout, normalization), (num_parts,) each."""
     rates, work = cluster.rates_of(size.precision), work_of(size, loads)
     return {
         "products": work.maps / rates.map_flops + work.gradients / rates.gradient_flops,

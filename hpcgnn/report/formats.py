@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UNKNOWN = "–"
-# Scores for which lower is better, for runs that do not record it: from earlier versions, or still training.
+# Scores for which lower is better; for runs that do not record the direction: from earlier versions, or still training.
 LOW_SCORES = ("mae", "rmse")
 
 
@@ -20,7 +20,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """A share of 0 to 1 in percent, without the sign: 100, 12.5."""
+    """A share of 0 to 1 as a percentage, without "%": 100, 12.5."""
     return format_number(None if share is None else 100 * share)
 
 

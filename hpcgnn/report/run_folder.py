@@ -1,7 +1,7 @@
 """`Run` holds the content of a run folder, read from config.toml, metrics.jsonl and summary.json and checked once.
 
-A field that a line lacks counts as absent data in any version; unknown fields are kept and ignored. Imports neither
-torch nor HDF5.
+If a line lacks a field, its value is unknown, whichever version wrote the line; further fields are kept, but not read.
+Imports neither torch nor HDF5.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any],
     # The text after the last newline is empty, or a line that is being written or was cut off when the run was killed.
     *lines, unfinished = read_text(path).split("\n")
     if is_complete and unfinished:
-        raise _damaged_line(path, len(lines) + 1, "it has no end")
+        raise _damaged_line(path, len(lines) + 1, "the file ends within it")
     found = [_parse_record(path, number, line) for number, line in enumerate(lines, start=1)]
     # An earlier version wrote no checksums; this one writes one in every line.
     unsealed = [number for number, (_, is_sealed) in enumerate(found, start=1) if not is_sealed]
     if unsealed and len(unsealed) < len(found):
-        raise _damaged_line(path, unsealed[0], "it has no checksum, as the other lines have")
+        raise _damaged_line(path, unsealed[0], "it has no checksum, and other lines have one")
     return tuple(record for record, _ in found)
 
 

@@ -88,7 +88,7 @@ def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_p
 
 
 def read_inner_id(folder: Path, part: int, num_parts: int, info: GraphInfo) -> np.ndarray:
-    """Return the numbers in the source of one part's nodes, (num_inner,) int64; errors as in `read_partition`."""
+    """Return the global node ids of one part's inner rows, (num_inner,) int64; errors as in `read_partition`."""
     check_num_parts(info, num_parts)
     with open_part(folder, part, info) as file:
         path = find_shard(schema.part_file(folder, part))

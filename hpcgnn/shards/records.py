@@ -29,8 +29,9 @@ def store_texts(file: h5py.Group, name: str, texts: Sequence[str] | np.ndarray) 
 
 
 def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.ndarray:
-    """Read what `store_texts` wrote, (num_texts,) str objects, so that one long text costs no more than itself.
+    """Read what `store_texts` wrote as (num_texts,) str objects.
 
+    An array of fixed width would make each text as wide as the longest.
     Raises ShardError for arrays of another type or size, offsets that do not rise, or bytes that are no UTF-8.
     """
     check_layout(file, path, {f"{name}/offset": (np.int64, (num_texts + 1,))})
@@ -61,8 +62,8 @@ def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
 
 
 JSON = ("provenance", "cleaning", "fingerprint")
-MORE = ("task", "has_edge_weights", "node_names")    # written together, and only where one of them, or names, is needed
-CLUSTERS = ("num_clusters", "cluster_digest")          # likewise, where there are clusters
+MORE = ("task", "has_edge_weights", "node_names")    # written together, and only if `GraphInfo.says_more`
+CLUSTERS = ("num_clusters", "cluster_digest")          # written together, if there are clusters
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, *MORE, *CLUSTERS, CLASS_NAMES, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
@@ -91,7 +92,7 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 
 
 def load_info(file: h5py.File, path: Path) -> GraphInfo:
-    """Read what `store_info` wrote; arrays must have the layout that the file's counts give them.
+    """Read what `store_info` wrote; the shapes of arrays must match the counts in the file.
 
     Raises ShardError for class names that are not texts or of another number, or if some of the attributes that are
     written together are missing.

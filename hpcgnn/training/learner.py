@@ -28,7 +28,8 @@ from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
 from hpcgnn.training.tables import Tables
 
-WIDTH_RATE = 0.2     # share of quantize_lr; Adam's momentum must move widths well below a bit after the penalty ends
+# Share of quantize_lr; after the penalty ends, Adam's momentum must move a width by much less than one bit.
+WIDTH_RATE = 0.2
 
 
 @dataclass
@@ -170,7 +171,10 @@ class Learner:
         return worst_of(checks)
 
     def saved(self, folder: Path) -> dict[str, Any]:
-        """Collective with tables: a checkpoint's weights and optimizer, complete on rank 0; see `Tables.whole`."""
+        """Collective if the model has tables: a checkpoint's weights and optimizer, complete on rank 0.
+
+        See `Tables.whole`.
+        """
         rooms = {"model": self.model.state_dict(), "best_model": self.best_model, "optimizer": self.optimizer.state(),
                  "average": self.average.state()}
         return {**self.tables.whole(rooms, folder), "by_node": self.tables.record()}
@@ -201,7 +205,10 @@ def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
 
 
 def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Check that the program passes in the same kinds of things as when its run began; CollectiveError on all ranks."""
+    """Check that optimizer, loss weights and schedule are of the same kind as when the run began.
+
+    Raises CollectiveError on all ranks.
+    """
     written = BUILT_IN if checkpoint.own_optimizer is None else checkpoint.own_optimizer["name"]
     if written != name_of(learner.optimizer):
         raise CollectiveError(f"the checkpoint was written with {written} and can't go on with "

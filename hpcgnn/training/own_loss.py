@@ -1,4 +1,4 @@
-"""OwnLoss: a program's loss of (outputs, labels), summed over the rows of all ranks.
+"""OwnLoss: a user's loss function of (outputs, labels), summed over the rows of all ranks.
 
 Each rank holds some rows. What a rank adds to the loss depends on the kind of function. The kind is found once, at the
 start, by calling the function on some rows of all ranks, and on two parts of these rows.
@@ -10,8 +10,8 @@ start, by calling the function on some rows of all ranks, and on two parts of th
     whole   anything else (masks, pairs, quantiles)   its share of the function of the outputs of all ranks
 
 A weighted mean of torch (`cross_entropy` and `nll_loss` with class weights or ignored classes) is a sum over the rows
-divided by the sum of the weights of all labels. Wherever the function calls one, it is divided by that sum over all
-ranks. With class weights (1, 3) and labels (0, 1 | 1, 1) on two ranks, both divide by 10.
+divided by the sum of the weights of all labels. Inside the function, each call of such a mean divides by the sum of the
+weights on all ranks. With class weights (1, 3) and labels (0, 1 | 1, 1) on two ranks, both divide by 10.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Population:
     num_rows: int      # rows of all ranks
     class_counts: dict[int, int]      # nodes of all ranks by class id; empty if labels are not classes
     node_id: torch.Tensor      # (n,) int64, global ids of this rank's rows
-    num_steps: int = 1      # steps that share all rows
+    num_steps: int = 1      # steps among which these rows are divided
 
 
 class OwnLoss:
-    """A loss as a sum over rows; the sums of all ranks, divided by the number of their rows, are the loss.
+    """Computes a loss as a sum over rows: the sums of all ranks, divided by the number of all rows, give the loss.
 
     `function` takes (n, num_outputs) float32 and labels of n rows; it gives (n,) values or a number. `kind` is "rows",
     "mean", "sum" or "whole", and None before the first call.
@@ -63,7 +63,10 @@ class OwnLoss:
         self._first: dict[str, torch.Tensor] | None = None
 
     def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
-        """Weights and buffers of the loss by name, except the model's, reset to their values before training."""
+        """Reset the loss's weights and buffers to their values before training; return them by name.
+
+        Tensors of the model are left out.
+        """
         modules = [module.to(device) for module in modules_of(self.function)]
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         found = {f"loss{number or ''}.{name}": tensor for number, module in enumerate(modules)
@@ -118,7 +121,7 @@ class OwnLoss:
         return values.mean() * (population.num_rows / population.num_steps / comm.size)
 
     def _find_kind(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> str | None:
-        """Collective: try the function on the same rows of all ranks on each rank; None if there are no rows."""
+        """Collective: try the function on a sample of all ranks' rows, the same on each rank; None without rows."""
         comm = population.comm
         chosen = _sample(labels, max(1, SAMPLE_ROWS // comm.size))
         outputs, labels = (_gathered(comm, rows[chosen]) for rows in (outputs.detach().float(), labels))
@@ -171,7 +174,7 @@ def _are_close(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _sample(labels: torch.Tensor, most: int) -> torch.Tensor:
-    """Up to `most` rows: first rows with an unknown label, then other rows at equal distances."""
+    """Up to `most` rows: some with an unknown label, if any, and others at equal distances."""
     if len(labels) <= most:
         return torch.arange(len(labels), device=labels.device)
     unknown = torch.nonzero(torch.isnan(labels.float().flatten(1).sum(1)) if labels.ndim > 1
@@ -192,8 +195,7 @@ def _classes(labels: torch.Tensor) -> list[int]:
 class _OverAllRanks(TorchFunctionMode):
     """Lets torch's weighted means divide by the weights of all ranks' labels.
 
-    A mean is later multiplied by its number of rows and divided by the number of rows of all ranks, so it is normalized
-    for that here.
+    The caller multiplies a mean by num_rows / num_global, so each mean is multiplied by the inverse here.
     """
 
     def __init__(self, labels: torch.Tensor, num_rows: int, num_global: int, class_counts: dict[int, int]):

@@ -144,7 +144,7 @@ class RunFolder:
             if file.exists():
                 sync_file(file)
         except OSError as error:
-            raise TrainingError(f"{file} can't be brought to the disk: {error.strerror}; free space on it, then go on "
+            raise TrainingError(f"{file} can't be flushed to the disk: {error.strerror}; free space on it, then go on "
                                 "with --resume") from error
 
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
@@ -179,7 +179,7 @@ class RunFolder:
         if num_kept < num_epochs:
             return (f"{self.path / METRICS} lacks the lines of {num_epochs - num_kept} of the {num_epochs} epochs that "
                     f"its checkpoint counts{damaged}; the run goes on, and its statistics leave those epochs out")
-        return f"{self.path / METRICS} was damaged after its checkpoint{damaged}" if num_damaged else None
+        return f"{self.path / METRICS} had damaged lines after its last checkpoint{damaged}" if num_damaged else None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All complete lines of metrics.jsonl."""
@@ -202,7 +202,7 @@ class RunFolder:
             return []
         except OSError as error:
             raise TrainingError(f"{self.path / METRICS} can't be read: {error.strerror}; restore it, or remove it: the "
-                                "run goes on without") from error
+                                "run goes on without it") from error
 
     def _remove(self, *paths: Path) -> None:
         try:

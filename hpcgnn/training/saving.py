@@ -16,11 +16,11 @@ TOKEN_BYTES = 16
 
 def save(comm: MPI.Comm, folder: RunFolder, checkpoint_of: Callable[[str], Checkpoint],
          write_rank_state: Callable[[str], None], last_token: str | None) -> str:
-    """Collective: write rank states, then metrics, then a checkpoint that counts them. Returns the new token.
+    """Collective: write the ranks' states, then metrics.jsonl, then a checkpoint. Returns the new checkpoint's token.
 
-    All ranks call `write_rank_state` first, then rank 0 calls `checkpoint_of`, both with the token. `last_token` is the
-    token of the checkpoint that becomes the previous one. CollectiveError on all ranks if a file can't be written; that
-    checkpoint is then unchanged.
+    All ranks call `write_rank_state` first, then rank 0 calls `checkpoint_of`, both with the new token. `last_token` is
+    the token of the newest checkpoint so far, which is kept as the previous one. CollectiveError on all ranks if a file
+    can't be written; the checkpoint of `last_token` is then unchanged.
     """
     token = comm.bcast(secrets.token_hex(TOKEN_BYTES) if comm.rank == 0 else None)
 

@@ -85,7 +85,7 @@ def test_lists_name_nodes_by_their_ids():
     rows = NodeRows(np.array(["c", "a", "b"]), "g")
     masks = read_splits((["a"], [], ["b", "c"]), 3, "g", rows)
     assert [np.flatnonzero(mask).tolist() for mask in masks] == [[1], [], [0, 2]]
-    with pytest.raises(DatasetError, match="g has a training split that leads to node 'x', which does not exist"):
+    with pytest.raises(DatasetError, match="g has a training split that refers to node 'x', which does not exist"):
         read_splits((["x"], [], []), 3, "g", rows)
 
 

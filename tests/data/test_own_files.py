@@ -219,7 +219,7 @@ def test_rows_that_can_not_be_matched_are_refused(known, tmp_path):
         load_source(f"edges:{edges},labels={labels},features={features}", SourceOptions())
     write(labels, label_rows(known, "id", "label"))
     write(features, [["id", "a"], *([node, 1] for node in known.ids[1:])])
-    with pytest.raises(DatasetError, match=f"a row of y.csv that leads to node '{known.ids[0]}', which does not"):
+    with pytest.raises(DatasetError, match=f"a row of y.csv that refers to node '{known.ids[0]}', which does not"):
         load_source(f"edges:{edges},labels={labels},features={features}", SourceOptions())
 
 

@@ -266,7 +266,7 @@ def test_a_first_row_that_may_be_names_is_said(tmp_path):
     write(tmp_path / "l.csv", "0\n1\n0\n1\n0\n")
     pandas.DataFrame(np.eye(4)).to_csv(tmp_path / "x.csv", index=False)
     source = f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv,features={tmp_path}/x.csv"
-    assert "which pandas writes as names" in graph_of(source)[1].cleaning.read.dubious[0]
+    assert "append ,header=true if it is a header" in graph_of(source)[1].cleaning.read.dubious[0]
 
 
 @pytest.mark.parametrize("header", ["id,label,f,f,f", "id,label,label,f,g"])

@@ -87,7 +87,7 @@ def test_a_half_written_last_line_is_left_out(tmp_path):
 def test_a_complete_run_has_no_half_line(tmp_path):
     path = write_run(tmp_path / "run", num_epochs=7)
     append_to_metrics(path, '{"seed": 0, "epoch": 8, "lo')
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 8 is damaged: it has no end; "):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 8 is damaged: the file ends within it; "):
         read_run(path, "run")
 
 

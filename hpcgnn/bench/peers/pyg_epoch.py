@@ -32,7 +32,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Ten
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    # GCN caches the normalized adjacency; mean maps first if the mapped rows are narrower.
+    # GCNConv caches the normalized adjacency. SAGEConv takes the mean before its linear map, whatever the widths.
     if model == "gcn":
         return RowsSecond(GCNConv(in_dim, out_dim, cached=True))
     return RowsSecond(SAGEConv(in_dim, out_dim))

@@ -58,7 +58,7 @@ class RaceBenchmark:
     trials: Trials
     ranks: int                                                       # 1: one process; else ranks with one thread each
     threads: int
-    remarks: list[str] = field(default_factory=list)                 # for the reader, known beforehand
+    remarks: list[str] = field(default_factory=list)                 # printed with the table, known before measuring
     begin: Begin = say_nothing
     is_short: bool = False  # trainings other than the reference end with the highest target
     device: str = "cpu"  # {"cpu", "cuda"}, of our trainings; peers train on the host
@@ -159,5 +159,5 @@ def peer_remarks(course: Course) -> list[str]:
     """Remarks about the peers' processes."""
     allocator = "under tcmalloc" if find_tcmalloc() else \
         "with glibc's allocator, which slows them down: tcmalloc is not installed"
-    threads = "one thread each" if course.threads == 1 else f"{course.threads} threads between a peer's processes"
+    threads = "one thread each" if course.threads == 1 else f"each peer's processes share {course.threads} threads"
     return [f"peers trained {allocator}; {threads}"]

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 NEVER = math.inf
-ROUNDING = 1e-9      # so that the score from which a target was computed reaches it
+ROUNDING = 1e-9      # tolerance, so that a score reaches the target that was computed from it
 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation, after epochs, updates of the weights, seconds of training and bytes sent by all ranks.
+    """One evaluation, and the epochs, weight updates, training seconds and bytes sent by all ranks until then.
 
-    Scores are shares.
+    Scores are fractions, such as 0.78.
     """
 
     epoch: float

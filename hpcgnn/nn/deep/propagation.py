@@ -1,7 +1,8 @@
 """Propagation without weights, out = A dropout(h) or (1 - alpha) A dropout(h) + alpha h0, and a two-layer perceptron.
 
-GCNII, DAGNN, APPNP and SGC are made of these. Forward and backward of a propagation step are written by hand and keep
-no rows: halo rows have their own table or stay packed, and masks are drawn again.
+GCNII, DAGNN, APPNP and SGC are made of these. Forward and backward of a propagation step are written by hand. They save
+no rows for backward, which draws dropout masks again. Halo rows are read from a table of their own or from the packed
+message.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
     h is (hop.num_in, dim) or the graph's input rows, `first` at least (hop.num_out, dim), the result (hop.num_out,
-    dim). A row crosses before dropout, and the receiver applies the owner's mask. With `is_dropped`, dropout was
-    already applied to h and counted; only if `graph.drops_first`.
+    dim). Rows are sent before dropout, and the receiver applies the owner's mask. `is_dropped`, which needs
+    `graph.drops_first`, says that h already has the dropout of this call.
     """
     is_input = graph.is_input(h)
     if not is_input and not is_dropped:
@@ -70,7 +71,7 @@ class _Propagate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Collective: gradients of halo rows go home."""
+        """Collective: gradients of halo rows are sent to their owners."""
         neighborhood, gradient, of_first, of_rows = ctx.neighborhood, gradient.contiguous(), None, None
         if ctx.num_first is not None:
             of_first = _padded(gradient * ctx.alpha, ctx.num_first)
