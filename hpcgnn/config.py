@@ -25,7 +25,7 @@ QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
 STORING_MODELS = ("gcn", "sage")       # their layers can keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
-OWN = "own"      # a loss or a score that a program gave to hpcgnn.fit
+OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SCHEDULES = ("constant", "cosine", "linear")
@@ -103,23 +103,24 @@ class TrainConfig:
                               "'{\"heads\": 8}'.", group=MODEL)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, flag="common")
-    hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, flag="common")
+    hidden: int = setting(256, "Columns of the hidden layers' rows.", low=1, high=1 << 20, group=MODEL, flag="common")
     heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL,
                          flag="none")
-    alpha: float = setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
+    alpha: float = setting(0.1, "Share of the initial rows in the result of every layer or step.", low=0.0, high=1.0,
                            models=("gcnii", "appnp"), group=MODEL, flag="none")
-    theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",),
-                           group=MODEL, flag="none")
-    jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
-                        flag="none")
+    theta: float = setting(0.5, "Layer l weighs its linear map by log(theta / l + 1), and the identity by the rest.",
+                           low=0.0, models=("gcnii",), group=MODEL, flag="none")
+    jump: str = setting("concat", "How the rows of all layers are joined before the last map: side by side, or by the "
+                        "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
     epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
                           flag="common")
     steps: str = setting("1", "Optimizer steps per epoch: each computes the rows of some clusters, or with rows:N some "
                          "rows drawn one by one, and reads all other rows as they last were. 1 is the whole graph in "
                          "one step; auto begins with many and ends with 1.",
                          group=TRAINING, flag="common")
-    history: str = setting("stored", "How epochs of several steps keep rows: as they are stored, as bfloat16, or as "
-                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, flag="none")
+    history: str = setting("stored", "How epochs of several steps keep the last values of all rows: as they are "
+                           "stored, as bfloat16, or as codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"),
+                           group=TRAINING, flag="none")
     average: float = setting(DEFAULT_AVERAGE, "Share of an epoch's steps over which weights are averaged, for scores "
                              "and predictions; if that is one step or less, the weights themselves are used. 0 never "
                              "averages.", low=0.0, high=1000.0, group=TRAINING, flag="none")
@@ -145,7 +146,8 @@ class TrainConfig:
                                        flag="none")
     norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
-    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, flag="none")
+    overlap: bool = setting(True, "Aggregate rows that need no halo row while messages travel.", group=MESSAGES,
+                            flag="none")
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                            "(previous).", ("none", "previous"), group=MESSAGES, flag="none")
     code: str = setting("auto", "How rows of 1 to 8 bits are coded: in steps between their least and largest value "
@@ -160,7 +162,7 @@ class TrainConfig:
                             "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
                             "between blocks of rows (polling), or each in one go (whole).",
                             ("thread", "polling", "whole"), group=MESSAGES, flag="none")
-    nodes_aware: str = setting("auto", "Ranks of a node share one copy of each row of another node, which crosses "
+    nodes_aware: str = setting("auto", "Ranks of a node share one copy of each row of another node, which is sent "
                                "once, and read each other's rows in their memory (on); or rows travel to each rank "
                                "that reads them (off). auto shares if there are several nodes, and several ranks "
                                "in one.",
@@ -171,8 +173,8 @@ class TrainConfig:
                                    "instead, so that the fewest rows are sent (on). Exact except for rounding; only "
                                    "for models with layers that are linear in their neighbors' rows.", ("off", "on"),
                                    group=MESSAGES, flag="none")
-    sum_bits: int = setting(32, "Bits per value in the ranks' sums of gradients: float32, or rounded at random.",
-                            (8, 16, 32), group=MESSAGES, flag="none")
+    sum_bits: int = setting(32, "Bits per value in messages that sum gradients over the ranks: 32 sends float32, "
+                            "8 and 16 send codes that are rounded at random.", (8, 16, 32), group=MESSAGES, flag="none")
     link_mbps: float = setting(0.0, "Slow messages down to a link of this many MB/s per rank, at least "
                                f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
                                flag="none")
@@ -208,7 +210,8 @@ class TrainConfig:
     epoch_rows: str = setting("reachable", "Rows that a training epoch computes: rows within reach of the loss, "
                               "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
                               flag="none")
-    exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES,
+    exchange: str = setting("ring", "How messages are posted: peer by peer around a ring, or all in one MPI_Alltoallv.",
+                            ("ring", "alltoallv"), group=MESSAGES,
                             flag="none")
     loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
                         "several labels per node, and mse for targets of a regression.", LOSSES, group=TRAINING,
@@ -231,11 +234,11 @@ class TrainConfig:
                          "folder.", ("none", "tensorboard", "mlflow"), group=RUN, flag="none")
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and names the rank that "
                              "stopped; 0 waits for ever.", low=0.0, group=RUN)
-    transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
-                             "of the host (staged); auto is cuda-aware if an exchange at the start proves that it "
-                             "works.",
+    transport: str = setting("auto", "How messages leave a GPU: MPI reads the GPU's memory (cuda-aware), or a copy in "
+                             "pinned memory of the host (staged); auto is cuda-aware if an exchange at the start "
+                             "proves that it works.",
                              ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, flag="none")
-    device: str = setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
+    device: str = setting("cpu", "Device that computes; with cuda, the ranks of a node divide its GPUs among them.",
                           ("cpu", "cuda"), group=GPU, flag="common")
 
     def __post_init__(self):

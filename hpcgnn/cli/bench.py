@@ -57,7 +57,7 @@ def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Pa
 
 def _peer_option(peers: tuple[str, ...], more: str = ""):
     return click.option("--peer", default="", metavar="LIST",
-                        help=f"Compare with these, of {', '.join(peers)}{more}. [default: none]")
+                        help=f"Libraries to compare with, of {', '.join(peers)}{more}. [default: none]")
 
 
 _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
@@ -87,7 +87,8 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 
 @command.command("bits")
 @_graphs_argument
-@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True,
+              help="METIS clusters into which each graph is cut.")
 @click.pass_obj
 def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
     """Measure products of bits against torch's int8 and floats, and what skipping empty tiles and reusing tiles gain.
@@ -107,7 +108,8 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
 @click.argument("source", type=PATH)
 @click.option("--model", default="sage", show_default=True, help="Models: sage, gcn and, in one process, gat.")
 @click.option("--precision", default="fp32", show_default=True,
-              help="fp32, bf16 or fp16 (peers: fp32). In one process: fp32, tf32 or bf16, for peers too.")
+              help="Precision of rows and products: fp32, bf16 or fp16 (peers: fp32). In one process: fp32, tf32 or "
+                   "bf16, for peers too.")
 @click.option("--ranks", type=click.IntRange(min=0), default=0,
               help="Also train on this many ranks with one thread each; in one process: on the same device.")
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
@@ -166,13 +168,14 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
 @command.command("time-to-score")
 @click.argument("graph")
 @click.option("--target", default="0.95,0.98,1.0", show_default=True,
-              help="Shares of the best validation score that full-graph training reaches.")
-@click.option("--model", default="sage", show_default=True, help="sage, gcn or both with a comma.")
+              help="Scores to reach, as shares of the best validation score of full-graph training.")
+@click.option("--model", default="sage", show_default=True, help="Models to train: sage, gcn or both with a comma.")
 @click.option("--method", default="vanilla", show_default=True, metavar="LIST",
               help="hpcgnn's methods, each METHOD or METHOD:BITS.")
 @click.option("--steps", default="1", show_default=True, metavar="LIST",
               help="hpcgnn's steps per epoch: numbers and auto. Full-graph training with 1 always takes part.")
-@click.option("--precision", default="fp32", show_default=True, help="fp32, bf16, fp16; peers train in fp32.")
+@click.option("--precision", default="fp32", show_default=True,
+              help="Precision of hpcgnn's rows and products: fp32, bf16 or fp16; peers train in fp32.")
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
               help="hpcgnn trains in one process with --threads threads, or on this many ranks with one thread each.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
@@ -183,13 +186,14 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
               help="Training nodes per step; every peer tries each value, and divides it among its processes.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True,
               help="Seeds of the trial that is shown; its medians are reported. Trials are compared on the first seed.")
-@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Limit of a training.")
+@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Most epochs of a training.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Limit of a training, without evaluations.")
+              help="Most seconds of a training, without its evaluations.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=1, show_default=True,
               help="Epochs between evaluations; evaluations are not timed.")
 @click.option("--stop-at-target", is_flag=True,
-              help="End a training with the highest target; full-graph training, which sets it, goes on to its limit.")
+              help="End a training when it reaches the highest target; full-graph training, which sets the targets, "
+                   "goes on to its limit.")
 @click.pass_obj
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.
@@ -209,7 +213,8 @@ def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
 
 
 @command.command("ranks")
-@click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST", help="Ranks of a training.")
+@click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST",
+              help="Numbers of ranks of the modeled training.")
 @click.option("--neighbors", default="10,100,1000", show_default=True, metavar="LIST",
               help="Ranks that a rank shares rows with; if there are fewer ranks, all of them.")
 @click.pass_obj
@@ -240,7 +245,7 @@ def packages(shared: Shared) -> None:
 
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
-              help="Rows from each rank to each other.")
+              help="Rows that each rank sends to each other rank.")
 @click.pass_obj
 def exchange(shared: Shared, rows: int) -> None:
     """Time packing, ring and Alltoallv at each bit-width; run it under mpirun."""
@@ -274,11 +279,11 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
 @command.command("inference")
 @click.argument("sources", type=FILE, metavar="FILE...", nargs=-1, required=True)
 @click.option("--model", default="gcn,gin,sage", show_default=True,
-              help="Models to draw if no FILE is a model: gcn (3 x 16), gin and sage (3 x 64).")
+              help="Models with random weights, if no FILE is a model: gcn (3 x 16), gin and sage (3 x 64).")
 @click.option("--bits", default="2,4,8", show_default=True,
-              help="Bits of a drawn model's features, weights and sums, 2 to 8.")
+              help="Bits of features, weights and sums in models with random weights, 2 to 8.")
 @click.option("--clusters", type=click.IntRange(min=0), default=1500, show_default=True,
-              help="METIS clusters, 16 per batch; 0 takes the graph as a whole.")
+              help="METIS clusters, 16 per batch; 0 infers on the whole graph at once.")
 @_peer_option(("dgl", "torch"))
 @click.pass_obj
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
@@ -305,8 +310,8 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
 @command.command("dram")
 @click.argument("source", type=FILE, metavar="FILE.npz")
 @click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
-              help="KiB of the buffer in front of DRAM.")
-@click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
+              help="Size of the buffer in front of DRAM, in KiB.")
+@click.option("--shuffle", is_flag=True, help="First number the nodes in random order.")
 @click.option("--widths", default="", metavar="LIST",
               help="Also time the aggregation of fp32 rows with these numbers of columns. [default: none]")
 @click.pass_obj

@@ -21,9 +21,10 @@ RUNS = Path("runs")         # where train puts a run without --out
 
 
 @click.command("doctor")
-@click.option("--threads", type=click.IntRange(min=1), help="[default: as many as there are cores]")
+@click.option("--threads", type=click.IntRange(min=1),
+              help="Threads that multiply rows. [default: as many as there are cores]")
 def command(threads: int | None) -> None:
-    """Say what MPI, cores, GPU, Slurm and packages are here, how fast rows are multiplied, and what to change.
+    """Show this machine's MPI, cores, GPU, Slurm and packages and its rate of products, and say what to change.
 
     Under mpirun or srun it shows where each rank is bound instead of the rates. Ends with status 1 if a training can't
     start before something is changed.

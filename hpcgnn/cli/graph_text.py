@@ -49,7 +49,7 @@ def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
 
 
 def refinement_line(settings: dict) -> str:
-    """What the refinement of parts changed, from what Refinement.as_settings left in the shards."""
+    """What the refinement of parts changed, as Refinement.as_settings stored it in the shards."""
     def change(name: str, form: str) -> str:
         return f"{settings[f'{name}_before']:{form}} to {settings[f'{name}_after']:{form}}"
 
@@ -235,7 +235,7 @@ def histogram_lines(info: GraphInfo) -> Iterator[str]:
 
 
 def pairs_table(info: GraphInfo, dim: int) -> Table:
-    """Rows by owner and user, and the bytes of one exchange; for many parts, the spread and the worst pairs."""
+    """Rows by owner and receiver, and the bytes of one exchange; for many parts, the spread and the worst pairs."""
     rows = np.array([row.sent_to for row in info.statistics])
     owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
     count = rows[owner, user]

@@ -21,27 +21,27 @@ BITS = click.IntRange(2, 8)
                                         "[default: 8]")
 @click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads, if MODEL is a run folder. [default: "
                                             "--bits]")
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Passes to time.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Number of passes to time.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=1800.0, show_default=True,
               help="Seconds without progress after which all ranks end and one says where it is; 0 waits for ever.")
-@click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
+@click.option("--other-graph", is_flag=True, help="Predict for a graph that the model was not made on.")
 @click.option("--clusters", type=click.IntRange(min=1), help="Cut the graph into this many METIS clusters "
-              "and answer in batches of them; edges between clusters are left out. [default: the whole graph at once]")
+              "and infer in batches of them; edges between clusters are left out. [default: the whole graph at once]")
 @click.option("--batch-size", type=click.IntRange(min=1), help=f"Clusters per batch. [default: {CLUSTERS_A_BATCH}]")
 @click.option("--between-clusters", is_flag=True, help="Keep the edges between clusters of one batch.")
 @click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
-              help="How batches are summed: by tiles of bits, by gathering rows, or auto (the faster way for each "
-                   "sum). [default: auto]")
+              help="How neighbors are summed in batches: by tiles of bits, by gathering rows, or auto (the faster way "
+                   "for each sum). [default: auto]")
 @click.option("--pack-features", is_flag=True, help="Keep the codes that the first layer reads as Adaptive-Packages "
               "and multiply from them: less memory and, if most values are zero, less time.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
-              help="Where to answer; with cuda, ranks of a node share its GPUs out among them.")
+              help="Device that computes; with cuda, the ranks of a node divide its GPUs among them.")
 @click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
               "Adaptive-Packages; their size in each format is printed.")
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file for predictions, logits and embeddings; "
               "without it none is written.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
-    """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank per part.
+    """Predict for every node of the graph in SHARDS with MODEL, in integers, one MPI rank per part.
 
     MODEL is a file of hpcgnn quantize, or a run folder. The model of a run folder is quantized first, and float models
     of its shape are timed too, in float32 and bfloat16.
@@ -93,7 +93,7 @@ class Request:
 
 
 def infer_in_parallel(comm, request: Request) -> None:
-    """Collective: open the model, run and time it, write its answers; rank 0 prints scores, bytes and times."""
+    """Collective: open the model, run and time it, write its predictions; rank 0 prints scores, bytes and times."""
     from hpcgnn.run.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
@@ -159,7 +159,7 @@ def store_packages(run, folder: Path) -> None:
 
 
 def run_in_batches(run, cut, aggregation: str = "auto"):
-    """Collective: the DealtRun that answers like an IntegerRun, in batches of a ClusterCut."""
+    """Collective: the DealtRun that predicts like an IntegerRun, in batches of a ClusterCut."""
     from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
     from hpcgnn.run.launch import together
 

@@ -19,29 +19,32 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--cluster", type=FILE, help="TOML file with a node's rates of work and the network between nodes.")
+@click.option("--cluster", type=FILE, help="TOML file with the rates of a node's kernels and of the network.")
 @click.option("--measure", type=FILE, metavar="FILE",
-              help="Measure this machine and write such a file, under mpirun with as many ranks as a node will have; "
-                   "nothing is planned.")
+              help="Measure this machine, write a FILE for --cluster and plan nothing; run it under mpirun with as "
+                   "many ranks as a node will have.")
 @click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: number of parts in the shards, else "
                                               "4,16,64,256,1024]")
 @click.option("--method", default="vanilla,uniform:8,uniform:1,pipegcn", show_default=True, metavar="LIST",
               help="Methods, each METHOD or METHOD:BITS.")
-@click.option("--model", default="sage", show_default=True, help="sage or gcn.")
+@click.option("--model", default="sage", show_default=True, help="Model to plan: sage or gcn.")
 @click.option("--layers", type=click.IntRange(1, 64), default=3, show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--precision", default="fp32", show_default=True, help="One of fp32, bf16, fp16; --measure takes a list.")
+@click.option("--precision", default="fp32", show_default=True, help="Precision of rows and products: fp32, bf16 or "
+              "fp16; --measure takes a list.")
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
 @click.option("--norm", type=click.Choice(("none", "layer")), default="layer", show_default=True)
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
-@click.option("--balance", type=click.Choice(BALANCES), help="[default: as in hpcgnn preprocess]")
+@click.option("--balance", type=click.Choice(BALANCES),
+              help="What the parts share equally. [default: as in hpcgnn preprocess]")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
-              help="Seed of the partitioner, and of everything drawn.")
-@click.option("--symmetrize/--directed", default=False, help="As in hpcgnn preprocess.")
+              help="Seed of the partitioner, and of all random choices.")
+@click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
 @click.option("--root", type=PATH, help="Folder of OGB datasets. [default: dataset]")
-@click.option("--make-labels", type=click.IntRange(min=2), metavar="K", help="As in hpcgnn preprocess.")
+@click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
+              help="For a graph without labels: K classes made from the graph, as in hpcgnn preprocess.")
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
-              help="Cut only this share of the graph, and estimate the other rows. [default: 1 up to 2e8 edges]")
+              help="Cut only this share of the graph, and estimate the rest from it. [default: 1 up to 2e8 edges]")
 @click.option("--as", "larger", metavar="SIZES",
               help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
                    "and optionally train=N; edges count in both directions.")

@@ -1,4 +1,4 @@
-"""`hpcgnn predict`: writes the answers of a trained model for all nodes to one file."""
+"""`hpcgnn predict`: writes the predictions of a trained model for all nodes to one file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TIMEOUT_SECONDS = 1800.0
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="File to write; its ending selects the format: .parquet, .h5, .npz or .csv. Without it none is "
                    "written.")
-@click.option("--embeddings", is_flag=True, help="Also write the rows that the last layer reads.")
-@click.option("--other-graph", is_flag=True, help="Answer for a graph that the run was not trained on.")
+@click.option("--embeddings", is_flag=True, help="Also write the embeddings: the rows that the last layer reads.")
+@click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool) -> None:
-    """Answer for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
+    """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
@@ -31,7 +31,7 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
 
 def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
                         other_graph: bool) -> None:
-    """Collective: open the run, answer, write the file on rank 0, and print the scores."""
+    """Collective: open the run, predict, write the file on rank 0, and print the scores."""
     from hpcgnn.run.launch import together, watch
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info

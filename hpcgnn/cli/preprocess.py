@@ -91,7 +91,7 @@ class PartitionerChoice(click.Choice):
               help="What labels are: classes, several labels per node, or targets of a regression; auto takes numbers "
                    "with a fraction for targets.")
 @click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
-              help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
+              help="For a graph without labels: K classes of equal size by in-degree, to study speed and "
                    "stability. Scores on them are no benchmark.")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
 def command(source: str, out: Path, **flags: Any) -> None:

@@ -19,11 +19,11 @@ BITS = click.IntRange(2, 8)
 @click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than the run was trained "
                                                   "on.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
-              help="Where to calibrate and to answer.")
+              help="Device that calibrates and computes the scores.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
 def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | None, other_graph: bool,
             device: str, out: Path | None) -> None:
-    """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
+    """Quantize the best model of RUN_FOLDER to integers, and write it to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
     rank per part: each step minimizes the squared error. A run that was trained in clusters is calibrated, and scored

@@ -8,7 +8,7 @@ mark for unknown values; then the role decides what it may be.
 | integers | int64; decimal texts if one is beyond int64 | as they are | 0 and 1 | as they are |
 | True and False | refused | as they are | as they are | as they are |
 | floating-point numbers | int64 if all are whole and exact | as they are | 0.0 and 1.0 | as they are |
-| decimals | as integers, without a detour | float64 | 0 and 1 | float64 |
+| decimals | as integers, exactly | float64 | 0 and 1 | float64 |
 | texts, bytes that are UTF-8 | texts | "True" and "False" | "True" and "False", "0" and "1" | words |
 | texts and integers in one column of objects | texts | refused | refused | refused |
 | categories, dictionaries | as their values | as their values | as their values | as their values |
@@ -67,7 +67,10 @@ class Words:
 
 @dataclass(frozen=True)
 class _Column:
-    """Numbers of `shape`, or texts in its order; integers beyond 64 bits are objects. `is_mixed` texts held numbers."""
+    """A column as `numbers` of `shape`, or as `texts`, one per value in row order.
+
+    Integers beyond 64 bits are objects. With `is_mixed`, some of the texts were numbers in the column.
+    """
 
     shape: tuple[int, ...]
     numbers: np.ndarray | None = None

@@ -111,7 +111,7 @@ class GraphDataset:
         return np.diff(self.indptr)
 
     def check(self) -> GraphDataset:
-        """Check every invariant that later rooms rely on; returns self.
+        """Check every invariant that later stages rely on; returns self.
 
         Raises
         ------

@@ -128,7 +128,7 @@ class GivenGraph:
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
     labels_hint : str                how labels are given, for the sentence that asks for them
-    origins : Origins                where all this was, for the screen of what was read
+    origins : Origins                where the source held all this, for the report of what was read
     """
 
     name: str
@@ -187,7 +187,7 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 
 
 def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
-    # Labels of a graph without any: a trained model answers for it, and nothing is trained on it.
+    # Labels of a graph without any: a trained model can predict for it, and nothing is trained on it.
     return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
         f"{given.name} has no labels, so only a trained model can answer for it; to train on it, give labels by "
         f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))

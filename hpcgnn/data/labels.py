@@ -61,7 +61,7 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name: str) -> np.ndarray:
-    """Classes of equal size by rank of in-degree, (num_nodes,) int64, for graphs without labels.
+    """Classes of equal size by in-degree, (num_nodes,) int64, for graphs without labels.
 
     Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id. So the graph alone can
     teach the task.
@@ -232,9 +232,10 @@ def _code_of(words: Words, word: str) -> int:
 
 
 def place_beside(column: str, held: Mapping[str, Any]) -> str:
-    """The other coordinate, if a column of labels called y goes with x or a latitude; else nothing.
+    """Name of an attribute x or of a coordinate (latitude, ...), next to which labels called y may be a coordinate.
 
-    `held` maps names to the first node's value; an x that is a vector is no coordinate.
+    Empty if there is none, or labels have another name. `held` maps names to the first node's value; an x that is a
+    vector is no coordinate.
     """
     if column.lower() != "y":
         return ""

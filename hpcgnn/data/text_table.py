@@ -50,7 +50,7 @@ TRUTHS = ("true", "false", "yes", "no")
 
 
 class CellError(DatasetError):
-    """A cell that does not fit its column's type: `column` is its place in the file, `text` its content, if known."""
+    """A cell that does not fit its column's type: `column` is its index in the file, `text` its content, if known."""
 
     def __init__(self, column: int, message: str, text: str = "") -> None:
         super().__init__(message)
@@ -140,7 +140,7 @@ class TextTable:
             (place for place, name in enumerate(self.header) if name and not name.lower().startswith("unnamed:")), 0)
 
     def blocks(self, places: Sequence[int]) -> Iterator[list[pa.Array]]:
-        """Read the columns at some places, in ascending order, as texts, block by block; `keys` follow all columns."""
+        """Read the columns of some ascending indices as texts, block by block; `keys` follow all columns."""
         total = sum(file.stat().st_size for file in self._files)
         task = self._progress(f"reading {self.path.name}", total)
         own = [place for place in places if place < self.num_columns]

@@ -22,7 +22,7 @@ class Origins:
     skipped : tuple of str             lines or rows left out and why, as "3 lines of a.csv that start with #"
     unused : tuple of str              columns, attributes and arrays that were not used
     others : tuple of str              other columns or attributes of nodes; the intended labels may be among them
-    way : str                          how to name other labels
+    way : str                          how a user names other labels than those that were found
     place : str                        a column of coordinates next to labels called y, if the labels were not named
     dubious : tuple of str             warnings about guesses that may be wrong, with the option that changes them
     """

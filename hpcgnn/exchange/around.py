@@ -13,7 +13,7 @@ from hpcgnn.graph.hop import ExchangeSite
 
 
 class Around:
-    """An exchange that asks another one, `exchange`, for what it does not do itself."""
+    """Base of wrappers of another `exchange`: passes on to it everything that a subclass does not define."""
 
     def __init__(self, exchange: HaloExchange | Around):
         self.exchange = exchange

@@ -1,7 +1,7 @@
 """Arrival: the received messages of one exchange, read in the epoch that sent them or a later one.
 
 `finish(rows)` waits for the messages and decodes them into halo rows, or adds them to gradients. If rows are kept
-between epochs, a `ReceivedTable` stands between messages and rows: it learns each message, then gives the rows. `wait`
+between epochs, a `ReceivedTable` holds them: each message updates the table, and rows are read from it. `wait`
 checks that the rows are no older than the method allows.
 """
 
@@ -57,11 +57,11 @@ class ReceivedTable(Stateful):
 
     @abstractmethod
     def apply(self, arrival: Arrival) -> None:
-        """Learn what has arrived."""
+        """Update the table by the messages that have arrived."""
 
     @abstractmethod
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
-        """Write the table to its rows, or add it."""
+        """Write the table's rows to `rows`, or add them with `accumulate`."""
 
 
 @dataclass(eq=False)
@@ -75,13 +75,13 @@ class Arrival:
     key: CounterKey                                     # key with which this rank encoded what it sent
     traffic: Traffic
     streams: Streams  # rows are decoded on the message stream; the computing stream waits, not the host
-    table: ReceivedTable | None = None                  # learns what arrived and gives the rows
-    before: Arrival | None = None                       # messages that the table must learn first
+    table: ReceivedTable | None = None                  # holds the rows, if they are kept between epochs
+    before: Arrival | None = None                       # messages that must update the table first
     after: Callable[[torch.Tensor], None] | None = None  # called with the written rows
     # age of the rows in epochs, and the largest allowed age
     age: int = 0
     max_age: int = 0
-    is_applied: bool = False                            # whether the table has learned the messages
+    is_applied: bool = False                            # whether the messages have updated the table
     is_read_once: bool = False                          # whether nobody reads the receive buffer again
     # (num_peers,) int64, epoch in which each peer's message was encoded; None: the key's
     sent_epochs: np.ndarray | None = None

@@ -98,7 +98,7 @@ def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray
 class LeveledBits:
     """A width per level of importance; a row has the same width in all layers and both directions."""
 
-    levels: dict[tuple[int, int], np.ndarray]  # (owner, user) rank -> (num_rows,) uint8 levels of the shared rows
+    levels: dict[tuple[int, int], np.ndarray]  # (owner, receiver) ranks -> (num_rows,) uint8 levels of the shared rows
     width: np.ndarray                          # (num_levels,) uint8
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:

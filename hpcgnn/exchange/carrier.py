@@ -1,7 +1,7 @@
 """Carrier: moves the messages of asynchronous epochs in small pieces while the rank computes.
 
 Messages are cut into pieces of PIECE_BYTES. The receiver answers each piece with an empty message, and the sender keeps
-only a few pieces unanswered (more while answers come fast), so that an urgent message finds the line nearly free. A
+only a few pieces unanswered (more while answers come fast), so that an urgent message finds the network nearly free. A
 thread moves the pieces if MPI lets two threads call it; otherwise every `poll` does.
 """
 
@@ -304,7 +304,7 @@ def next_piece(message: Message, first: int) -> tuple[np.ndarray, bool]:
 
 
 def finished(requests: list[MPI.Request]) -> list[int]:
-    """Return the places of finished requests, the last one first, so that deleting them in order is safe."""
+    """Return the indices of finished requests, the last one first, so that deleting them in order is safe."""
     return sorted(MPI.Request.Testsome(requests) or (), reverse=True) if requests else []
 
 

@@ -104,7 +104,7 @@ class Messages:
 
     @cached_property
     def sent(self) -> list[Sent]:
-        """Each message to send that has rows: its place among the peers, its rows and their layout."""
+        """Each message to send that has rows: the index of its peer, its rows and their layout."""
         return _with_rows(self.send_rows, self.send_layouts)
 
     @cached_property

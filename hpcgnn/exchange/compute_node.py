@@ -262,7 +262,7 @@ class SharedExchange(Around):
         """Collective in the node: sum each row's gradients, (num_halo, dim), over the ranks, in rank order.
 
         Returns the sums for this rank's rows that other ranks of the node read, (num_own, dim), and the sums to be
-        sent home to other nodes, (plan.num_halo, dim).
+        sent to their owners on other nodes, (plan.num_halo, dim).
         """
         node = self._node
         with _counted(traffic):
@@ -297,7 +297,7 @@ class SharedFetch(PassedOn):
 
 @dataclass(frozen=True)
 class SharedGradients(SharedFetch):
-    """Gradients on their way home; `own` holds the gradients that the node's ranks add to inner rows."""
+    """Gradients on their way to their owners; `own` holds the gradients that the node's ranks add to inner rows."""
 
     def finish(self, rows: torch.Tensor) -> None:
         self.arrival.finish(rows)

@@ -1,4 +1,4 @@
-"""HaloExchange: brings halo rows to this rank and takes their gradients home.
+"""HaloExchange: brings halo rows to this rank and sends their gradients to the owners.
 
 Way of a row in `start_fetch(h, site)`, from its owner to its reader:
 1. The codec of the site (`codec.py`) lists for each peer the rows of `h` to send and their bits.
@@ -130,7 +130,7 @@ class HaloExchange:
         self.last_sent, self.last_costs = sent_by_peer, costs
 
     def plan_within(self, hops: int | None) -> ExchangePlan:
-        """Return the plan of the rows within `hops` hops of the loss through their receiver; None: all rows."""
+        """Return the plan of the rows within `hops` hops of the loss, see `Reach.plan_within`; None: all rows."""
         return self._plan if hops is None else self._reach.plan_within(self._plan, hops)
 
     def forget(self) -> None:

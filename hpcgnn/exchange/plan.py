@@ -28,7 +28,7 @@ class RowList:
 
     index: np.ndarray     # (n,) int32, inner or halo rows, each counted from 0
     node_id: np.ndarray   # (n,) int64, global ids, ascending
-    position: np.ndarray  # (n,) int32, places of these rows in the pair's whole list
+    position: np.ndarray  # (n,) int32, indices of these rows in the pair's whole list
 
     def __post_init__(self):
         make_resident(self, "index", "node_id")
@@ -50,7 +50,7 @@ class RowList:
 NO_ROWS = RowList(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
 
 
-Rounds = tuple[tuple[int, int], ...]     # (destination, source) of each, as places in a list of peers
+Rounds = tuple[tuple[int, int], ...]     # (destination, source) of each, as indices into a list of peers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ExchangePlan:
     # one per peer; this rank's own entry is empty
     boundary: tuple[RowList, ...]
     halo: tuple[RowList, ...]
-    rounds: Rounds          # (destination, source), places in `peers`, see `ring_rounds`
+    rounds: Rounds          # (destination, source), indices into `peers`, see `ring_rounds`
 
     @property
     def own_place(self) -> int:
@@ -111,7 +111,7 @@ class ExchangePlan:
 
 
 def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
-    """List the rounds of the ring in which a rank meets a peer, as (destination, source), places in ascending `peers`.
+    """List the rounds of the ring in which a rank meets a peer, as (destination, source): indices into `peers`.
 
     Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1. If one side is not a peer, the
     rank itself takes its place, with an empty message. Rank 1 of 4 with peers [0, 1, 3] sends to nobody in round 1 and

@@ -338,7 +338,7 @@ class SummedExchange(Around):
 
 @dataclass(frozen=True)
 class SummedGradients(PassedOn):
-    """Gradients of the table's rows on their way home."""
+    """Gradients of the table's rows on their way to the sender of these rows."""
 
     outgoing: OutgoingRows
     arrival: Arrival

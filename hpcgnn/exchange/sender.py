@@ -39,12 +39,12 @@ class Outgoing:
     rows: torch.Tensor                   # (n, dim); the messages hold some of these rows
     key: CounterKey                      # randomness of rounding and rotation
     traffic: Traffic
-    rounds: Rounds                       # (destination, source) of each round, as places in the messages' peers
+    rounds: Rounds                       # (destination, source) of each round, as indices into the messages' peers
     span: tuple[int, int] | None = None  # (start, stop), halo rows if the messages have one peer; None: all
 
     @property
     def is_gradient(self) -> bool:
-        """Whether gradients of halo rows go home, where they are added."""
+        """Whether these are gradients of halo rows, which their owners add."""
         return self.key.purpose == BACKWARD
 
     @property

@@ -1,4 +1,4 @@
-"""Swaps: occasional arrays between a rank and its peers, with lengths that both sides know."""
+"""Swaps arrays between a rank and its peers, such as degrees at the start; both ranks of a pair know the lengths."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Posting(Protocol):
     received_bytes: int
 
     def post(self, destination: int, source: int) -> None:
-        """Begin a round: send to the peer at place `destination`, receive from the one at place `source`."""
+        """Begin a round: send to the peer of index `destination`, receive from the peer of index `source`."""
 
     def poll(self) -> bool:
         """Make progress; whether all that was begun has arrived."""
@@ -95,7 +95,7 @@ class Transfer:
     Parameters
     ----------
     delivery : Posting
-    rounds : (destination, source) of each round, as places in the delivery's peers
+    rounds : (destination, source) of each round, as indices into the delivery's peers
     link : Link or None
     traffic : Traffic or None    counts the seconds
     is_open : bool               post all rounds at once, for messages that nobody polls
@@ -144,7 +144,7 @@ class Transfer:
                     break
                 self._post_round()
             early = self._due - time.perf_counter()
-            if early > 0:      # a sleep of nothing would give the core away
+            if early > 0:      # sleep(0) would yield the core to another process
                 time.sleep(early)
         del delivery
         self._arrive()

@@ -24,11 +24,11 @@ class Batch:
     # all others in the order of the edges
     far: np.ndarray
     num_fresh: int       # number of those halo rows
-    # (num_batch + 1,) int64, CSR; a column below num_batch is a place in `rows`, any other is num_batch plus a place
+    # (num_batch + 1,) int64, CSR; a column below num_batch is an index into `rows`, others are num_batch plus an index
     # in `far`
     indptr: np.ndarray
     indices: np.ndarray  # (num_arcs,) int32
-    arc: np.ndarray      # (num_arcs,) int64, place of each edge in the CSR of the part
+    arc: np.ndarray      # (num_arcs,) int64, index of each edge in the CSR of the part
     prefixes: Prefixes | None = None    # see `order_rows`; None where every row is computed
 
     def __post_init__(self):
@@ -55,7 +55,7 @@ class BatchCutter:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, num_within: list[int] | None = None,
                  is_shared: np.ndarray | None = None):
         self._indptr, self._indices, self._num_within, self._is_shared = indptr, indices, num_within, is_shared
-        self._place = np.full(num_rows, -1, np.int32)      # place of each row in the batch that is being cut
+        self._place = np.full(num_rows, -1, np.int32)      # index of each row in the batch that is being cut
 
     def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
         """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend."""
@@ -88,7 +88,7 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
     `hops`, (n,) int64, count to the loss in the whole graph; num_hops + 1 means farther. Edges inside the batch go from
     `source` to `target`. `is_shared` marks rows that other ranks may read in this batch.
 
-    Returns the old row at each new place, (n,) int64, and the prefixes. Prefix k of `num_within` has all rows within k
+    Returns the old index of each new row, (n,) int64, and the prefixes. Prefix k of `num_within` has all rows within k
     hops and all that prefix k - 1 reads; `num_back` has the same for rows that a gradient reaches from k hops away.
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch

@@ -43,7 +43,7 @@ class Exchange(Protocol):
 
     @property
     def num_returning(self) -> int | None:
-        """Number of first halo rows with gradients that go home; None: all."""
+        """Number of leading halo rows with gradients that are sent to the owners; None: all."""
 
     @property
     def reads_history(self) -> bool:
@@ -78,7 +78,7 @@ class PeerExchange(Exchange, Protocol):
 
 @dataclass(frozen=True)
 class ExchangeSite:
-    """Place of an exchange in training, equal on all ranks. It keys random draws and decides which rows travel."""
+    """Identifies an exchange within training, equally on all ranks. Keys random draws and decides which rows travel."""
 
     layer: int                    # number of exchanges before this one in the forward pass
     seed: int
@@ -187,7 +187,7 @@ class Matrices:
 
     forward: SparseRows    # (num_out, inner and halo columns)
     near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
-    far_back: SparseRows   # (num_halo, back_out), or only the halo rows with gradients that go home
+    far_back: SparseRows   # (num_halo, back_out), or only the halo rows with gradients to send
 
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,

@@ -263,7 +263,7 @@ class LocalGraph:
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which cross once."""
+        """Collective: return constant inner rows (num_inner, dim) float32, then halo rows, which are sent once."""
         return self.exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:

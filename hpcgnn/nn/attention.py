@@ -1,4 +1,4 @@
-"""Graph attention (GAT). Rows travel on the narrower side of the linear map; attention weights never travel."""
+"""Graph attention (GAT). Rows are sent before or after the linear map, whichever is narrower; attention is not sent."""
 
 from __future__ import annotations
 

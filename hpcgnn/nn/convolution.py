@@ -19,7 +19,7 @@ from hpcgnn.ops.pointwise import Activation
 
 
 class NarrowConvolution(nn.Module):
-    """A convolution with a linear map; rows travel on the narrower side of the map. Dropout is on the input."""
+    """A convolution that sends rows before or after its linear map, whichever is narrower. Dropout is on the input."""
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
         super().__init__()
@@ -51,7 +51,7 @@ class Convolution(NarrowConvolution):
                 activation: Activation | None = None) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim); both are num_inner unless the pass leaves rows out.
 
-        The result has h's type. `is_dropped`: dropout was applied to h and counted, or the activation applies it.
+        The result has h's type. `is_dropped`: h already has the dropout of this call, or the activation applies it.
         `activation` is applied to h first, in training, and overwrites h: now if the graph keeps codes of h, else in
         the backward pass.
         """

@@ -1,4 +1,4 @@
-"""What a program's own model is called inside the one that computes it on a graph in parts."""
+"""Distributed: the base of wrappers that compute a user's own model on a graph in parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from torch import nn
 
 
 class Distributed(nn.Module):
-    """A model that computes `module`, a program's own, on a graph in parts, with its weights under its names."""
+    """Computes a user's own `module` on a graph in parts, with the module's weights under their names."""
 
     module: nn.Module
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The program's own model, where `model` computes it on a graph in parts."""
+    """The user's own model inside a Distributed model; any other model unchanged."""
     return model.module if isinstance(model, Distributed) else model
 
 

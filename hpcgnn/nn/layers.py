@@ -25,8 +25,9 @@ class Step:
     """One operation over rows, the tensor that it makes, and the tensors that are no longer needed after it.
 
     `map` is a product with a weight, `weigh` the gradient of a weight. `aggregate` sends rows and sums them with halo
-    rows. `aggregate_back` sends the gradients of halo rows home and sums the gradients of inner rows; `arrive` adds
-    what came home. The first layer sends nothing. `hold` only makes a tensor, and `rename` gives one the name `makes`.
+    rows. `aggregate_back` sends the gradients of halo rows to their owners and sums the gradients of inner rows;
+    `arrive` adds the gradients that other ranks sent. The first layer sends nothing. `hold` only makes a tensor, and
+    `rename` gives one the name `makes`.
     """
 
     kind: str       # "map", "weigh", "mask", "activate", "activate_back", "aggregate", "aggregate_back", "arrive", ..

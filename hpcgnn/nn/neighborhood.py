@@ -7,7 +7,7 @@ Forward (`AggregateFirst`, rows travel as they are; `MapFirst` maps them before)
 1. `Neighborhood.aggregate` starts to send the boundary rows,
 2. sums central rows, which have no halo neighbor, while messages travel,
 3. waits, then sums the marginal rows from near and halo rows.
-Backward runs in reverse: gradients of halo rows start home first, and gradients of inner rows are computed meanwhile.
+Backward runs in reverse: gradients of halo rows are sent first, and gradients of inner rows are computed meanwhile.
 
 `keep` stores what backward needs, as rows or as codes of few bits; `KeptRows` reads it block by block.
 """
@@ -63,7 +63,7 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home."""
+        """Collective: gradients of halo rows are sent to their owners."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         kept, gradient, of_self, of_rows = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
         # Kept sums are read and freed before the rows of this pass are allocated.
@@ -81,7 +81,7 @@ class AggregateFirst(torch.autograd.Function):
                 of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-                # While messages travel, the gradient of the row's own weight is computed.
+                # While messages travel, the gradient of W_self is computed.
                 if is_self_late:
                     of_self, = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
@@ -131,7 +131,7 @@ class MapFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home."""
+        """Collective: gradients of halo rows are sent to their owners."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         kept, gradient, of_rows, of_norm = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, (None, None)
         own = [] if weight_self is None else [gradient]
@@ -140,7 +140,7 @@ class MapFirst(torch.autograd.Function):
             of_neighbor += _of_input_halo(ctx, kept, gradient)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
-            # Rows are recomputed once for both weights, unless one weight has its turn while messages travel.
+            # Rows are recomputed once for both weights, unless one weight's gradient is computed while messages travel.
             early, late = (own, []) if neighborhood.graph.exchange.overlaps else ([], own)
             of_self = _of_near(ctx, kept, *early)
             arrival.finish(of_mapped)
@@ -228,7 +228,7 @@ def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Te
 
 @dataclass
 class Neighborhood:
-    """One convolution's place in a pass: activates, masks, sends and sums its rows."""
+    """One convolution within a pass: activates, masks, sends and sums its rows."""
 
     graph: LocalGraph
     hop: Hop

@@ -94,7 +94,7 @@ class NodeEmbedding(nn.Module):
             self.weight[start:start + ROWS_AT_ONCE] = torch.special.ndtri(torch.from_numpy(uniform))
 
     def row_of(self, number: torch.Tensor) -> torch.Tensor:
-        """Return the places of nodes in `weight`, of the shape of `number`.
+        """Return the row indices of nodes in `weight`, of the shape of `number`.
 
         Parameters
         ----------

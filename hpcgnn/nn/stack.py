@@ -112,7 +112,7 @@ class GAT(ConvolutionStack):
 
 
 class GIN(ConvolutionStack):
-    """A stack of `GINConvolution`: it sums neighbors with has_wide_sums, which float16 rows must leave out."""
+    """A stack of `GINConvolution`. has_wide_sums sums neighbors, for float32 rows; else HalfGNN's mean is used."""
 
     reduction = "sum"
 

@@ -4,8 +4,8 @@ Each rank holds a full copy of the weights. The copies stay equal only if every 
 versions or instruction sets are refused.
 
 To compare settings cheaply, rank 0 broadcasts a checksum of its own. Only if some rank's checksum differs are all
-settings gathered, and the error names the settings, the values and the ranks. A model, loss or optimizer that a program
-passes in is compared by its class or name, its printed form and the floats in it (initial weights are floats). Integers
+settings gathered, and the error names the settings, the values and the ranks. A model, loss or optimizer from a user's
+program is compared by its class or name, its printed form and the floats in it (initial weights are floats). Integers
 outside the printed form are ignored, because a program may store its rank there.
 """
 

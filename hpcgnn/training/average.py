@@ -1,6 +1,6 @@
 """WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
-Steps of few rows leave weights that jump about the point where they would settle; their average does not. Training
+Steps of few rows make weights jump around the point where they would settle; their average does not. Training
 itself never reads it.
 """
 

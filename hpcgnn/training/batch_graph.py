@@ -52,7 +52,7 @@ class ClusterCut:
         return " ".join(words)
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:
-        """A sentence if the model that `source` names answers from other edges than it was trained on, else None."""
+        """A sentence if the model called `source` predicts from other edges than it was trained on, else None."""
         # Without edges between clusters, the batch size changes no edge.
         if answered is not None and answered.flags == self.flags:
             return None

@@ -1,4 +1,4 @@
-"""Callback: a program's actions at certain moments of a run, on every rank."""
+"""Callback: a user's actions at certain moments of a run, on every rank."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunUnderWay(Protocol):
 
 
 class Callback:
-    """Override the moments that you want.
+    """Override the methods of the moments that you need.
 
     All ranks call each method with the same values, so it may be collective. Write files only where `run.comm.rank` is
     0. An error ends the run.

@@ -3,7 +3,7 @@
 Attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the data's fingerprint and
 the token of this checkpoint. Groups `model` and `best_model` hold weights by name, `optimizer` Adam's moments by
 parameter number, `average` the averaged weights, if any. That is format 5. Format 6 adds groups `loss` and `best_loss`,
-the weights of a program's own loss, and `state` may list weights `frozen` during training; a run without these writes
+the weights of a user's own loss, and `state` may list weights `frozen` during training; a run without these writes
 format 5. Random state is not stored: all draws are functions of seed and epoch. Formats before 5 do not record their
 data, so such runs start anew. See docs/run-folder.md.
 
@@ -33,7 +33,7 @@ from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
 KIND, VERSION = "checkpoint", 5
-VERSION_OF_MORE = 6         # for weights of a loss, or weights that a program froze during training
+VERSION_OF_MORE = 6         # for weights of a loss, or weights that the user's program froze during training
 ADVICE = "start without --resume, or restore the file"
 # Absent if a run has none, or was written by an earlier version.
 BROUGHT = ("schedule", "own_optimizer", "answers_with", "by_node")
@@ -91,9 +91,9 @@ class Checkpoint:
     loss_scale: LossScale
     controller: dict[str, Any]
     schedule: dict[str, Any] | None = None      # state of the learning-rate schedule
-    own_optimizer: dict[str, Any] | None = None      # name and groups of a program's optimizer
+    own_optimizer: dict[str, Any] | None = None      # name and groups of a user's optimizer
     average: Averaged | None = None
-    loss: dict[str, torch.Tensor] = field(default_factory=dict)      # weights and buffers of a program's loss, by name
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)      # weights and buffers of a user's loss, by name
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: list[str] | None = None      # weights that require no gradient, if a program changed that during training
     # `task`, `num_classes`, `class_names` of the training graph; None in early versions

@@ -1,6 +1,6 @@
 """EpochTrace: results and costs of one training epoch of all ranks. `StepsTaken`: the same for an unfinished epoch.
 
-With a deterministic method, decisions must not depend on a clock, so `modeled_seconds` takes its place.
+With a deterministic method, decisions must not depend on a clock, so `modeled_seconds` replaces measured seconds.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ class EpochTrace:
 
         Parameters
         ----------
-        loss : this rank's share of the mean loss seconds : length of the epoch on this rank stop_signal : signal that
-        asked this rank to stop; 0 is none check : check of this rank's weights and gradients mates : ranks of this
-        rank's node
+        loss : this rank's share of the mean loss
+        seconds : length of the epoch on this rank
+        stop_signal : signal that asked this rank to stop; 0 is none
+        check : check of this rank's weights and gradients
+        mates : ranks of this rank's node
         """
         between = sum(sent for rank, sent in traffic.sent_by_peer.items() if rank not in mates)
         sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,

@@ -1,8 +1,8 @@
 """Evaluation: one forward pass with float32 messages and without dropout, and the scores of every split.
 
 A graph may have other classes than the model was trained with; they are matched by name. A model that knows bee, cat,
-dog answers for a graph with cat, dog, fox: label 0 (cat) becomes 1, 1 (dog) becomes 2, and 2 (fox) becomes -1, which
-no answer equals. Classes without names are matched by number.
+dog predicts for a graph with cat, dog, fox: label 0 (cat) becomes 1, 1 (dog) becomes 2, and 2 (fox) becomes -1, which
+no prediction equals. Classes without names are matched by number.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def evaluation_from(values: dict[str, Any]) -> Evaluation:
 
 @torch.no_grad()
 def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: Score) -> Evaluation:
-    """Collective: score the model on the whole graph. Raises CollectiveError: an answer is not finite."""
+    """Collective: score the model on the whole graph. Raises CollectiveError: an output is not finite."""
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     with alike_draws(model):

@@ -2,7 +2,7 @@
 
 A model that skips a whole layer, or masks columns, draws from a generator. The generator's state is a function of seed,
 epoch and step, like all other draws, so all ranks draw alike and a resumed run continues with the same draws. A
-program's own draws before and after a step are not disturbed.
+user's own draws before and after a step are not disturbed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ALIGNMENT = 16     # floats: every parameter begins on a cache line
 class FlatGradients:
     """One float32 buffer with the gradients of all weights that need one.
 
-    A built-in model uses all its weights, so their `.grad` are views of the buffer and autograd adds to it. A program's
+    A built-in model uses all its weights, so their `.grad` are views of the buffer and autograd adds to it. A user's
     model may skip some in a pass, or freeze them: its gradients are None before the pass, and `collect` copies the
     existing ones into the buffer. A weight that no rank has used keeps None, as in plain PyTorch, so no optimizer moves
     or decays it.
@@ -27,7 +27,7 @@ class FlatGradients:
     ----------
     model : nn.Module                on one device
     more : dict of nn.Parameter      weights of the loss, by name
-    finds_unused : bool              the model is a program's own
+    finds_unused : bool              the model is a user's own
     comm : MPI communicator          needed for a model with rows of own nodes
 
     Attributes

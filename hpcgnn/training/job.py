@@ -43,7 +43,7 @@ class Job:
     resume: bool = False
     overwrite: bool = False
     other_graph: bool = False
-    recipe: Recipe | None = None      # objects that a program passes in
+    recipe: Recipe | None = None      # objects that a user's program passes in
 
     def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
         return resolve_train_config(dataset, settings, file_settings, self.preset)

@@ -44,14 +44,14 @@ class Learner:
     average: WeightAverage
     schedule: RateSchedule | None = None
     clip_norm: float = 0.0      # largest norm of a step's gradient, or 0
-    # Weights and buffers of a program's loss, by name.
+    # Weights and buffers of a user's loss, by name.
     loss_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)      # their values at the best epoch so far
     first_frozen: frozenset[str] = frozenset()      # weights that required no gradient at the start
     # Parameters that the loss may read but no optimizer updates; empty after the first step.
     untrained: list[torch.nn.Parameter] = field(default_factory=list)
     tables: Tables | None = None      # tables with one row per node, held by the node's rank
-    has_stepped: bool = False      # a program's optimizer has moved the weights
+    has_stepped: bool = False      # a user's optimizer has moved the weights
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
@@ -106,7 +106,7 @@ class Learner:
         return learner
 
     def begin_step(self) -> None:
-        """Clear the gradients, and notice weights that a program has frozen or unfrozen."""
+        """Clear the gradients, and notice weights that the user's program has frozen or unfrozen."""
         if self.gradients.zero():
             self.optimizer.lay_out()
 
@@ -128,7 +128,7 @@ class Learner:
             self.begin_step()
 
     def frozen_since(self) -> list[str] | None:
-        """Weights that require no gradient, if a program has changed that since the start; else None."""
+        """Weights that require no gradient, if the user's program has changed that since the start; else None."""
         frozen = self.gradients.frozen()
         return None if frozen == self.first_frozen else sorted(frozen)
 
@@ -196,7 +196,7 @@ OF_OPTIMIZER = "optimizer."
 
 
 def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
-    """A program's optimizer. Further weights that it updates are trained, too."""
+    """A user's optimizer. Further weights that it updates are trained, too."""
     optimizer = OwnOptimizer(recipe.optimizer(list(gradients.weights.values())), gradients.weights)
     known = {id(parameter) for parameter in gradients.weights.values()}
     more = [parameter for parameter in optimizer.held() if id(parameter) not in known]

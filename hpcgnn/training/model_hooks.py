@@ -1,6 +1,6 @@
 """Hooks that training calls on a model, besides its forward pass.
 
-Most models need no hook, so `ModelHooks` itself answers for them. A model that is trained as integers (`--quantize`)
+Most models need no hook and use the defaults of `ModelHooks`. A model that is trained as integers (`--quantize`)
 adds a penalty on its size to the loss, keeps its widths in their range after every step, and reports its size. Its
 class is in `lowbit`, which the core does not import, so it is loaded by its import path, as the built-in models are.
 """

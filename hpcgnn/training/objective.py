@@ -36,7 +36,7 @@ class Objective:
     loss: Loss | OwnLoss      # sums the loss of some rows, from their outputs and labels
     comm: MPI.Comm
     node_id: torch.Tensor      # (num_inner,) int64, global ids
-    # Split -> nodes of all ranks by class id; for a program's own loss.
+    # Split -> nodes of all ranks by class id; for a user's own loss.
     class_counts: dict[str, dict[int, int]]
     # Split -> divisor of the sum over all ranks: the number of nodes; or, if some values are unknown, the number of
     # known values divided by the number of columns.
@@ -81,7 +81,7 @@ class Objective:
         return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
-        """Collective for a program's own loss: sum of the loss over this rank's nodes of a split.
+        """Collective for a user's own loss: sum of the loss over this rank's nodes of a split.
 
         Summed over the ranks and divided by `mean_rows`, it is the mean loss.
         """

@@ -1,4 +1,4 @@
-"""OwnOptimizer: a program's torch optimizer in the place of FlatAdam."""
+"""OwnOptimizer: a user's torch optimizer, used instead of FlatAdam."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Reading(Enum):
         return outputs - 0.5 if task == MULTI_LABEL and is_probability else outputs
 
     def of_score(self, score: Score, task: str, num_classes: int) -> Score:
-        """A score that reads outputs this way; a program's own score gets them unchanged."""
+        """A score that reads outputs this way; a user's own score gets them unchanged."""
         if not score.task or self is Reading.UNKNOWN:
             return score
 
@@ -140,7 +140,7 @@ class _Noting(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         known = (*TAKES_LOGITS, *TAKES_LOGS, *TAKES_PROBABILITIES)
         first: Any = args[0] if args else (kwargs or {}).get("input")
-        # Only calls on the model's answers, or on columns of them; not on results that the loss computed from them.
+        # Only calls on the model's outputs, or on columns of them; not on results that the loss computed from them.
         if name in known and isinstance(first, torch.Tensor) and first.numel() and first.data_ptr() == self._place:
             if name not in OF_CLASSES or first.shape[1] == self._columns:      # all columns are classes
                 self.names.add(name)
@@ -150,7 +150,7 @@ class _Noting(TorchFunctionMode):
 
 
 def _uses(objective: Objective, tried: Tried) -> set[str]:
-    """Names of torch's losses that a program's loss calls with the answers."""
+    """Names of torch's losses that a user's loss calls with the model's outputs."""
     if not isinstance(objective.loss, OwnLoss):
         return set()
     is_train = np.isin(tried.rows, objective.rows["train"].cpu().numpy())

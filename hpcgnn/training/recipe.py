@@ -1,4 +1,4 @@
-"""Recipe: the objects that a program passes to a run, in addition to settings."""
+"""Recipe: the objects that a user's program passes to a run, in addition to settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Objects that a program passes in; None leaves the choice to the settings."""
+    """Objects that a user's program passes in; None leaves the choice to the settings."""
 
     model: nn.Module | Callable[[], nn.Module] | None = None
     loss: OwnLoss | None = None

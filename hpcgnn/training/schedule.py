@@ -42,7 +42,7 @@ def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
 
 
 def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSchedule | None:
-    """The function that makes a run's schedule: the program's own, or one for the settings; None for a constant rate.
+    """The function that makes a run's schedule: the user's own, or one for the settings; None for a constant rate.
 
     Raises TrainingError: the program passes a schedule in and settings ask for another.
     """

@@ -105,7 +105,7 @@ ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
 
 @dataclass(frozen=True)
 class Score:
-    """A score and which values are good."""
+    """A score, and whether high or low values of it are better."""
 
     name: str
     # Collective: from (comm, outputs, labels) of this rank's rows to the same number on all ranks.
@@ -115,7 +115,7 @@ class Score:
     is_share: bool = True      # from 0 to 1, so shown in percent
 
     def show(self, value: float) -> str:
-        """The value as text, in percent if it is a share; "-" if no node has given one."""
+        """The value as text, in percent if it is a share; "-" if no node was scored."""
         if math.isnan(value):
             return "-"
         return f"{100 * value:.2f}" if self.is_share else f"{value:.4g}"

@@ -75,14 +75,14 @@ class Session:
     mates : tuple of int             ranks of this rank's node
     shares_rows : bool               whether it shares rows with its mates
     score : Score                    with `auto` resolved
-    recipe : Recipe                  objects that a program passes in
+    recipe : Recipe                  objects that a user's program passes in
     traits : ModelTraits             how the model sums its neighbors' rows
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty if all rows are computed
     steps : StepGraphs               for epochs of several steps; None if all epochs have one
     remarks : tuple of str           sentences for the user about how the model is trained
     tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
-    reading : Reading                meaning of the columns of the model's answers
-    part : Partition or None         this rank's part, without features; kept if a trained model is to answer
+    reading : Reading                meaning of the columns of the model's outputs
+    part : Partition or None         this rank's part, without features; kept if a trained model is to predict
     """
 
     comm: MPI.Comm
@@ -114,7 +114,7 @@ class Session:
 
         Parameters
         ----------
-        answers_with : dict or None      task and classes of a trained model that will answer for this graph; labels are
+        answers_with : dict or None      task and classes of a trained model that predicts for this graph; labels are
                                          numbered as the model's
         part : Partition or None         of this rank, from `read_part`; None reads it
         precision : str or None          of the rows; None takes the settings'
@@ -233,7 +233,7 @@ class Session:
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model with the same first weights on all ranks, quantized if the settings say so.
 
-        The weights depend on the seed only, or are rank 0's if a program passes the model in.
+        The weights depend on the seed only, or are rank 0's if a user's program passes the model in.
 
         Raises
         ------
@@ -383,7 +383,7 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
 
 
 def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks: int) -> Tried | None:
-    """Try a program's own model on a few rows, training rows first; see `try_model`."""
+    """Try a user's own model on a few rows, training rows first; see `try_model`."""
     if is_of_hpcgnn(model):
         return None
     from hpcgnn.training.trial import try_model
@@ -432,9 +432,9 @@ def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple
 
 
 def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
-    """The program's own loss or score, else the settings' name.
+    """The user's own loss or score, else the settings' name.
 
-    Raises TrainingError: the run was begun with the program's own, and now none is given.
+    Raises TrainingError: the run was begun with the user's own, and now none is given.
     """
     if given is None and name == OWN:
         raise TrainingError(f"this run's {what} came from a program, and only that program has it; go on with "

@@ -62,7 +62,7 @@ class Tables:
         return {"weights": sorted(self.names), "moments": sorted(self.moments)} if self else None
 
     def whole(self, rooms: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Collective: the given `rooms` (of ROOMS), with whole tables on rank 0; CollectiveError if the disk is full.
+        """Collective: the entries `rooms` of a checkpoint with whole tables on rank 0; CollectiveError for a full disk.
 
         Rank 0 may make files in `folder`.
         """
@@ -172,7 +172,7 @@ def found_by_rank_zero(comm: MPI.Comm, find: Callable[[], tuple[Checkpoint | Non
 
 
 def _changed(rooms: dict[str, Any], names: Collection[str], moments: Collection[int], change: Change) -> dict[str, Any]:
-    """Return rooms of a checkpoint with changed tables."""
+    """Return entries of a checkpoint with changed tables."""
     def by_name(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: change(tensor) if name in names or name.removeprefix(DISTRIBUTED) in names else tensor
                 for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""TrainedRun: the best model of a run folder, opened on a graph that it is to answer for."""
+"""TrainedRun: the best model of a run folder, opened on a graph for which it predicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcgnn.training.session import NOTHING, Session
 from hpcgnn.training.tables import with_own_rows
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
-# Settings from which a model is built and scored; the settings of the training do not affect the answers.
+# Settings from which a model is built and scored; the settings of the training do not affect predictions.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
@@ -41,14 +41,14 @@ class BestModel:
     shards: Path
     info: GraphInfo
     checkpoint: Checkpoint      # `best_model` has the weights
-    config: TrainConfig      # to answer with
+    config: TrainConfig      # for predictions
 
     @classmethod
     def find(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, config_of: ConfigOf,
              other_graph: bool = False, device: str = "cpu") -> BestModel:
         """Collective: read the checkpoint.
 
-        `config_of` turns the settings of the run, its folder and `device` into the settings to answer with.
+        `config_of` turns the settings of the run, its folder and `device` into the settings for predictions.
 
         Raises CollectiveError: no checkpoint, or a damaged one, or one of another graph; settings that `config_of`
         refuses; shards that are cut for another number of ranks.
@@ -113,7 +113,7 @@ def read_best(folder: Path) -> Checkpoint:
 
 
 def answering_config(settings: dict[str, Any], folder: Path, names: Iterable[str], **others: Any) -> TrainConfig:
-    """Settings to answer with: all rows, `names` of a run's, and `others`.
+    """Settings for predictions: all rows, `names` of a run's, and `others`.
 
     Raises CheckpointError if this version can't take them.
     """

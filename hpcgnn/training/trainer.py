@@ -95,7 +95,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
 
 
 def _checkpoints(model: nn.Module, graph: LocalGraph) -> AbstractContextManager:
-    """`checkpoints_on` for a program's own model."""
+    """`checkpoints_on` for a user's own model."""
     if type(model).__module__.startswith("hpcgnn."):
         return nullcontext()
     from hpcgnn.pyg.recomputation import checkpoints_on
@@ -167,7 +167,7 @@ class TrainingRun:
 
     @property
     def model(self) -> nn.Module:
-        """The model in training: a program's own module, even if it is distributed."""
+        """The model in training: a user's own module, even if it is distributed."""
         return plain(self.learner.model)
 
     @property
@@ -179,7 +179,7 @@ class TrainingRun:
         """Collective: train every seed, write checkpoint and summary, and return the summary.
 
         Raises Interrupted if a signal asked to stop: the checkpoint holds everything. Raises CollectiveError if loss,
-        gradients, weights or answers are not finite, ranks' weights differ, or a file can't be written.
+        gradients, weights or outputs are not finite, ranks' weights differ, or a file can't be written.
         """
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
             self._limit(stop)

@@ -1,8 +1,8 @@
-"""A trial of a program's model on a few rows, before the first epoch: the form of its answers, and mixed rows.
+"""A trial of a user's model on a few rows, before the first epoch: what its outputs are, and whether it mixes rows.
 
 A rank has only some of the rows, so nothing but convolutions may carry values from row to row. The trial makes two
-small graphs without an edge between them, of 11 and 13 of this rank's nodes, say. The model answers for both together,
-as one graph of 24 nodes, then for each alone. If the answers differ, it mixes rows (a mean of all nodes, attention),
+small graphs without an edge between them, of 11 and 13 of this rank's nodes, say. The model runs on both together,
+as one graph of 24 nodes, then on each alone. If the outputs differ, it mixes rows (a mean of all nodes, attention),
 reads a row's position (`torch.arange(len(x))`), or draws per row. The guilty function is found by comparing what each
 function returns in the three passes.
 
@@ -46,8 +46,8 @@ class Tried:
     """Results of a trial."""
 
     name: str      # name of the model's class
-    outputs: torch.Tensor      # (n, num_outputs) float32 answers in evaluation, without a gradient
-    rows: np.ndarray      # (n,) int64, inner rows of the answers
+    outputs: torch.Tensor      # (n, num_outputs) float32, in evaluation, without a gradient
+    rows: np.ndarray      # (n,) int64, inner rows of the outputs
     # Last function in training and in evaluation: "sigmoid", "softmax", "log_softmax" or "" for any other
     endings: tuple[str, str]
     remark: str = ""      # why rows were not compared; "" if compared
@@ -59,7 +59,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     On one rank a model on LocalGraph may mix rows, but not read their positions. Returns None if the model fails on a
     few rows, or this rank has too few.
 
-    Raises ConfigError: answers that are not floats, or not one row per node; a function, which it names, mixes rows.
+    Raises ConfigError: outputs that are not floats, or not one row per node; a function, which it names, mixes rows.
     """
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
@@ -183,7 +183,7 @@ def _check_form(out: Any, num_rows: int, name: str) -> None:
 
 def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
                 order: np.ndarray | None) -> None:
-    """Check that the answers for the parts equal the answers for the whole, also if the rows are in another order."""
+    """Check that outputs for the parts equal outputs for the whole, also if the rows are in another order."""
     logs = []
     for part in parts:
         with _Log(model) as log:
@@ -303,7 +303,7 @@ def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
 
 
 def _ending(out: torch.Tensor) -> str:
-    """The last function behind the answers, found by their autograd graph, else by their values."""
+    """The last function that made the outputs, found by their autograd graph, else by their values."""
     node = out.grad_fn
     while node is not None and node.name().startswith(TRANSPARENT) and node.next_functions:
         node = node.next_functions[0][0]
