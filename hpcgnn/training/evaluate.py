@@ -169,4 +169,4 @@ def strange_classes(info: GraphInfo, classes: dict[str, Any]) -> list[str]:
         return []
     names = [info.class_names[one] if info.class_names else str(one) for one in strange[:8]]
     return [f"the model does not know {len(strange)} of the classes of {info.name}: {', '.join(names)}"
-            f"{', ...' if len(strange) > 8 else ''}; their nodes count as answered wrong"]
+            f"{', ...' if len(strange) > 8 else ''}; their nodes count as wrong predictions"]
