@@ -61,7 +61,7 @@ def test_what_the_tiles_do_not_fit_is_refused():
     out = np.empty(codes.shape, np.int32)
     for arguments, words in (((codes[1:], 3, 0, 5, out), "codes of batches"), ((codes, 9, 0, 5, out), "1 to 8 bits"),
                              ((codes, 3, 0, 6, out), "batches that exist"), ((codes, 3, 0, 4, out), "sums of batches"),
-                             ((codes, 3, 0, 5, out[:, :3].copy()), "an out of 3"),
+                             ((codes, 3, 0, 5, out[:, :3].copy()), "`out` has 3"),
                              ((codes.astype(np.int16), 3, 0, 5, out), "int8")):
         with pytest.raises(KernelError, match=words):
             sum_batches(tiles, *arguments)

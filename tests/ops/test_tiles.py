@@ -96,7 +96,7 @@ def test_columns_past_one_chunk_do_not_count_tiles_twice():
 
 def test_a_list_can_not_multiply_the_zero_tiles_that_it_lacks():
     right = pack_codes(torch.ones(5, 2, dtype=torch.uint8), 1, True)
-    with pytest.raises(KernelError, match="make the tiles in the dense form to switch skipping off"):
+    with pytest.raises(KernelError, match="make the tiles by tiles_of_csr with is_dense=True"):
         multiply_tiles(tiles_of(np.ones((3, 5), np.uint8), False), right, jump=False)
 
 
