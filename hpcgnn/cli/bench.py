@@ -38,7 +38,7 @@ ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # ben
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 3 to 20]")
 @click.option("--threads", type=click.IntRange(min=1),
               help="[default: 1 for bits and packages, else as many as there are cores]")
-@click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are written anew "
+@click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are rewritten "
                                        "after every row.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help=f"cuda is for {', '.join(ON_DEVICE)}.")

@@ -98,7 +98,7 @@ def print_table(table: Table) -> None:
 
 
 def print_reading(source: str, cleaning: CleaningReport) -> None:
-    """Print the screen of what was read; for shards without one, what cleaning did."""
+    """Print the report of what was read; for shards without one, what cleaning did."""
     click.echo(f"what was read from {source}")
     click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(f"  {line}" for line in _lines_of(cleaning)))
 

@@ -52,7 +52,7 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
     if comm.rank == 0:
         for line in run.remarks:
             click.echo(line)
-        click.echo(f"{info.name}: {info.num_nodes:,} nodes, answers of {run_folder}")
+        click.echo(f"{info.name}: {info.num_nodes:,} nodes, predictions of {run_folder}")
         click.echo(scores_line(run.session.score, scores))
         if out is not None:
             click.echo(f"predictions: {out}")

@@ -189,7 +189,7 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
     # Labels of a graph without any: a trained model can predict for it, and nothing is trained on it.
     return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
-        f"{given.name} has no labels, so only a trained model can answer for it; to train on it, give labels by "
+        f"{given.name} has no labels, so only a trained model can predict for it; to train on it, give labels by "
         f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
 
 

@@ -1,4 +1,4 @@
-"""Ids of nodes, texts or integers with gaps, and the rows they stand for."""
+"""Ids of nodes, which are texts or integers with gaps, and the row of each id."""
 
 from __future__ import annotations
 

@@ -279,8 +279,8 @@ def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
     if not far.size:
         return ()
     first = far[0]
-    return (f"targets of column {first} have mean {mean[first]:.4g} and deviation {deviation[first]:.3g}, and answers "
-            "begin near 0: standardize them, or training takes long",)
+    return (f"targets of column {first} have mean {mean[first]:.4g} and deviation {deviation[first]:.3g}, and "
+            "predictions begin near 0: standardize them, or training takes long",)
 
 
 def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:

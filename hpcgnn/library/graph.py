@@ -51,7 +51,7 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """Columns that a model answers with: classes, or targets of a regression."""
+        """Columns of a model's outputs: classes, or targets of a regression."""
         return self.info.num_classes
 
     @cached_property

@@ -34,7 +34,7 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
     graph : Graph, or path                                from `hpcgnn.open`, or a folder of shards
     model : nn.Module, a function that makes one, None    as it was given to `hpcgnn.fit`; a model chosen by name is
                                                           made from the run's settings
-    other_graph : bool                                    answer for a graph that the run was not trained on
+    other_graph : bool                                    predict for a graph that the run was not trained on
 
     Raises
     ------
@@ -97,17 +97,17 @@ class Run:
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
-        """Collective: answer for every node, in one pass with exact messages and without dropout.
+        """Collective: predict for every node, in one pass with exact messages and without dropout.
 
         Parameters
         ----------
-        gather : bool          rank 0 gets the answers for all nodes, in the order of the source, and other ranks None;
-                               without it, each rank gets the answers for its own nodes
+        gather : bool          rank 0 gets the predictions for all nodes, in the order of the source, others None;
+                               without it, each rank gets the predictions for its own nodes
         embeddings : bool      include the rows that the last layer reads
 
         Raises
         ------
-        CollectiveError        an answer is not finite; embeddings of a model if its last layer can't be found
+        CollectiveError        an output is not finite; embeddings of a model if its last layer can't be found
 
         Examples
         --------

@@ -1,1 +1,1 @@
-"""Results of a trained run: answers for all nodes, and weights for other tools."""
+"""Results of a trained run: predictions for all nodes, and weights for other tools."""

@@ -42,7 +42,7 @@ def check_answer_file(path: Path) -> None:
     Raises ConfigError for an unknown ending, CheckpointError if the file's folder is missing or can't be written to.
     """
     if Path(path).suffix not in WRITERS:
-        raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
+        raise ConfigError(f"{path} names no format of predictions; end it with one of {', '.join(WRITERS)}")
     check_writable(path)
 
 
@@ -89,7 +89,7 @@ def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
                 arrays[name] = unpacked_texts(arrays.pop(f"{name}_bytes"), arrays.pop(f"{name}_offset"))
             return arrays
         except (OSError, ValueError, BadZipFile) as error:
-            raise CheckpointError(f"{path} is no file of answers: {error}; {ADVICE}") from error
+            raise CheckpointError(f"{path} is no file of predictions: {error}; {ADVICE}") from error
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         return {name: array.asstr()[()] if array.dtype.kind == "O" else array[()]
                 for name, array in file.items()}

@@ -89,7 +89,7 @@ class Answers:
 
     def _scored(self) -> np.ndarray:
         if self.reading is Reading.UNKNOWN:
-            raise TrainingError(f"the model answers with {self.logits.shape[1]} columns, and only the program that "
+            raise TrainingError(f"the model returns {self.logits.shape[1]} columns, and only the program that "
                                 "gave its loss and score knows what they mean; take them from answers.logits")
         num_classes = max(2, self.logits.shape[1]) if self.num_classes is None else self.num_classes
         return self.reading.scored(torch.from_numpy(self.logits), self.task, num_classes).numpy()
@@ -159,7 +159,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
         model.train(was_training)
     num_bad = comm.allreduce(int((~np.isfinite(logits)).any(axis=1).sum()))
     if num_bad:
-        raise CollectiveError(f"the model's answers for {num_bad} nodes are not finite; look for extreme values in the "
+        raise CollectiveError(f"the model's outputs for {num_bad} nodes are not finite; look for extreme values in the "
                               "features, or for a training that went astray")
     node_id = graph.node_id[:graph.num_inner].astype(np.int64)
     return Answers(info.task, info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),

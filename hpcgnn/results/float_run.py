@@ -1,4 +1,4 @@
-"""FloatRun: a run folder's best model, opened to answer in floats."""
+"""FloatRun: a run folder's best model, opened to predict in floats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCORE_TOLERANCE = 0.01     # by which the score of a run in 16 bits may differ i
 
 @dataclass(frozen=True)
 class FloatRun:
-    """A run folder's best model, and the graph that it answers for in float32 rows.
+    """A run folder's best model, and the graph that it predicts for in float32 rows.
 
     After training with --quantize, rows and weights are rounded as in training, in floats.
 
@@ -98,8 +98,8 @@ class FloatRun:
         return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings, session.reading)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
-        """Collective: answers for all nodes in the order of the source on rank 0, None on the others; with
-        gather=False, on each rank the answers for its own nodes.
+        """Collective: predictions for all nodes in the order of the source on rank 0, None on the others; with
+        gather=False, on each rank the predictions for its own nodes.
         """
         answers = self.answer(embeddings)
         return answers.gather(self.session.comm) if gather else answers
@@ -127,13 +127,13 @@ def read_names(shards: Path, rank: int, num_ranks: int, info: GraphInfo) -> Part
 
 
 def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Sentences for the user about answers in floats."""
+    """Sentences for the user about predictions in floats."""
     remarks = [] if trained.remark is None else [trained.remark]
     if trained.is_quantized:
-        remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its answers are rounded as "
-                       "in training; hpcgnn infer answers with its integers")
+        remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its predictions are rounded "
+                       "as in training; hpcgnn infer computes with its integers")
     if trained.cut is not None:
-        remarks.append(f"{folder} was trained in {trained.cut.clusters} clusters, and answers from the same edges as "
+        remarks.append(f"{folder} was trained in {trained.cut.clusters} clusters, and predicts from the same edges as "
                        f"hpcgnn infer {trained.cut.flags}")
     if settings.get("score") == OWN:
         remarks.append(f"{folder} was trained with its program's own score; scores here are "
@@ -149,7 +149,7 @@ def check_evaluated(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def float_config(settings: dict[str, Any], folder: Path, device: str = "cpu") -> TrainConfig:
-    """Settings to answer with, whatever the method; CheckpointError if this version can't take them.
+    """Settings for predictions, whatever the method; CheckpointError if this version can't take them.
 
     The precision of the training is kept, since a gin in 16 bits averages its neighbors.
     """

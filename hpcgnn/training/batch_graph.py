@@ -57,8 +57,8 @@ class ClusterCut:
         if answered is not None and answered.flags == self.flags:
             return None
         here = "the whole graph" if answered is None else f"other edges ({answered.flags})"
-        return (f"{source} was trained in {self.clusters} clusters and answers here from {here}; {self.flags} answers "
-                "as it was trained")
+        return (f"{source} was trained in {self.clusters} clusters and predicts here from {here}; with {self.flags} "
+                "it predicts as it was trained")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
 
 def _refuse_weights(part: Partition) -> None:
     if part.edge_weight is not None:
-        raise ConfigError("hpcgnn infer answers in batches without edge weights, and this graph has them; leave "
+        raise ConfigError("hpcgnn infer computes in batches without edge weights, and this graph has them; leave "
                           "clusters out, or preprocess the graph without weights")
 
 

@@ -88,7 +88,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:
-        raise CollectiveError(f"the model's answers for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
+        raise CollectiveError(f"the model's outputs for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
                               "extreme values in the features")
     scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
               for rows in (objective.rows[split] for split in SPLITS)]
@@ -135,11 +135,11 @@ def as_trained(labels: np.ndarray, info: GraphInfo, classes: dict[str, Any]) -> 
                 REGRESSION: ((num_classes,), np.nan, np.float32)}[task]
         return np.full((len(labels), *none[0]), *none[1:])
     if info.task != task:
-        raise TrainingError(f"the model answers with labels that are {KINDS[task]}, and the labels of {info.name} are "
+        raise TrainingError(f"the model predicts labels that are {KINDS[task]}, and the labels of {info.name} are "
                             f"{KINDS[info.task]}; give the graph without labels, or with labels of the model's kind")
     if task == REGRESSION:
         if info.num_classes != num_classes:
-            raise TrainingError(f"the model answers with {num_classes} targets, and {info.name} has "
+            raise TrainingError(f"the model predicts {num_classes} targets, and {info.name} has "
                                 f"{info.num_classes}; give the model's targets, NaN where they are unknown")
         return labels
     place = places_of(info, classes)

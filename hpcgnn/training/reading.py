@@ -88,7 +88,7 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
     what = {CLASSES: "classes", MULTI_LABEL: "labels", REGRESSION: "targets"}[task]
     what = what if num_classes != 1 else {CLASSES: "class"}.get(task, what[:-1])
     needed = f"{num_classes} output{'s' * (num_classes != 1)}"
-    found = f"{name} answers with {columns} column{'s' * (columns != 1)}, and the graph has {num_classes} {what}"
+    found = f"{name} returns {columns} column{'s' * (columns != 1)}, and the graph has {num_classes} {what}"
     _check_ending(tried, task, uses if is_own else {"cross_entropy" if task == CLASSES else
                                                     "binary_cross_entropy_with_logits"}, name)
     if columns == num_classes or (is_own and not score.task):
@@ -101,7 +101,7 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
         if ending == "sigmoid" or uses & {*TAKES_LOGITS} - {*OF_CLASSES}:
             return []
         raise TrainingError(f"{found}; the loss does not show whether this column is a logit, so give "
-                            "score=FUNCTION, use binary_cross_entropy_with_logits, or answer with 2 columns")
+                            "score=FUNCTION, use binary_cross_entropy_with_logits, or return 2 columns")
     advice = f"make it with {needed}"
     if task == CLASSES and (columns, num_classes) == (1, 2):
         advice += ", or give a loss for one logit, such as binary_cross_entropy_with_logits of outputs[:, 0]"

@@ -153,7 +153,7 @@ class Session:
             raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
         if objective.num_global["train"] == 0 and config.epochs and answers_with is None:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
-                                  "to train; a trained model answers for it by hpcgnn predict")
+                                  "to train; a trained model predicts for it by hpcgnn predict")
         # How rows are stored decides how messages are packed, so it comes before the exchange.
         if precision is None:
             with recipe.kept_as_it_is(config.precision == "auto"):
@@ -311,7 +311,7 @@ class Exchanges:
         def shared(exchange: HaloExchange, node: ComputeNode | None) -> HaloExchange | Around:
             return exchange if node is None else SharedExchange(exchange, node)
 
-        # The plain exchange, and around it what the settings ask for, from the messages outwards.
+        # The plain exchange, then the wrappers that the settings ask for, the innermost first.
         outgoing = inputs = sums = None
         if config.pre_aggregation == "on" and comm.size > 1:
             node = node_of(plan)
@@ -450,7 +450,7 @@ def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -
 def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
     """Raise TrainingError, with advice, for integers in a regression."""
     if task == REGRESSION:
-        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; {advice}")
+        raise TrainingError(f"{dataset} is a regression, and models of integers predict classes; {advice}")
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:

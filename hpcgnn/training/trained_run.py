@@ -25,7 +25,7 @@ from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import NOTHING, Session
 from hpcgnn.training.tables import with_own_rows
 
-PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
+PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to predict for another one"
 # Settings from which a model is built and scored; the settings of the training do not affect predictions.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)

@@ -89,7 +89,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             _check_form(out, len(rows), name)
         trains = any(parameter.requires_grad for parameter in model.parameters())
         if trains and not answers[0].requires_grad:
-            raise ConfigError(f"{name}'s answers depend on none of its weights that are trained, so nothing can be "
+            raise ConfigError(f"{name}'s outputs depend on none of its weights that are trained, so nothing can be "
                               "learned; look for detach(), no_grad() or argmax in its forward")
         remark = ""
         if not getattr(model, "mixes_rows", False):
@@ -168,14 +168,14 @@ def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
 
 def _check_form(out: Any, num_rows: int, name: str) -> None:
     if not isinstance(out, torch.Tensor):
-        raise ConfigError(f"{name} answers with a {type(out).__name__}; its forward must return the tensor of answers "
-                          "alone, (nodes, outputs)")
+        raise ConfigError(f"{name} returns a {type(out).__name__}; its forward must return one tensor alone, (nodes, "
+                          "outputs)")
     if out.dim() != 2 or len(out) != num_rows:
-        raise ConfigError(f"{name} answers for {num_rows} nodes with a tensor of shape {tuple(out.shape)}; it must "
+        raise ConfigError(f"{name} returns a tensor of shape {tuple(out.shape)} for {num_rows} nodes; it must "
                           f"have one row per node, ({num_rows}, outputs)" + (
                               ", also for one output: leave the squeeze out" if out.shape == (num_rows,) else ""))
     if not out.is_floating_point():
-        raise ConfigError(f"{name} answers with numbers of type {str(out.dtype).removeprefix('torch.')}, and "
+        raise ConfigError(f"{name} returns numbers of type {str(out.dtype).removeprefix('torch.')}, and "
                           "no gradient passes through them; return logits")
 
 
@@ -193,15 +193,15 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
     if order is not None:
         if _is_close(whole[torch.from_numpy(order).to(whole.device)], others[0]):
             return
-        raise ConfigError(f"{name}'s answer for a node depends on where its row lies in the graph, and that is not its "
-                          "place in the source; look up what belongs to a node by graph.node_index")
+        raise ConfigError(f"{name}'s output for a node depends on its row's position in the graph, which is not its "
+                          "position in the source; look up what belongs to a node by graph.node_index")
     if _agree(whole, *others):
         return
     culprit = _culprit(*logs)
     where = "" if culprit is None else f", by {culprit}"
     advice = "" if isinstance(model, DistributedModel) else (
         "; if its forward itself sums over ranks, set mixes_rows = True in its class")
-    raise ConfigError(f"{name}'s answer for a node depends on other rows of its rank, or on where its row lies{where}; "
+    raise ConfigError(f"{name}'s output for a node depends on other rows of its rank, or on its row's position{where}; "
                       "that would differ with the number of ranks; let rows meet in convolutions or BatchNorm1d, and "
                       f"look up what belongs to a node by node_index{advice}")
 

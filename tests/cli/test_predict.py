@@ -58,7 +58,7 @@ def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settin
 def test_a_run_of_fewer_bits_answers_as_it_was_trained_and_says_so(hpcgnn, shards, shared_path):
     summary, _, _ = train(MPI.COMM_SELF, shards, shared_path / "run", quantize="uniform")
     status, printed, _ = hpcgnn("predict", shared_path / "run", shards)
-    assert status == 0 and "hpcgnn infer answers with its integers" in printed
+    assert status == 0 and "hpcgnn infer computes with its integers" in printed
     assert f"test {100 * summary['test_score']:.2f} %" in printed
 
 
@@ -66,9 +66,9 @@ def test_what_can_not_answer_is_refused_in_one_sentence(hpcgnn, shards, shared_p
     run = shared_path / "run"
     train(MPI.COMM_SELF, shards, run)
     other = write_once(MPI.COMM_SELF, replace(easy_graph(1), name="other"), shared_path / "other")
-    cases = [((run, shards, "--out", shared_path / "p.txt"), "names no format of answers"),
+    cases = [((run, shards, "--out", shared_path / "p.txt"), "names no format of predictions"),
              ((shards, shards), "has no checkpoint.h5, so there is no trained model"),
-             ((run, other), "pass --other-graph if it is meant to answer for another one")]
+             ((run, other), "pass --other-graph if it is meant to predict for another one")]
     for arguments, words in cases:
         status, _, complaints = hpcgnn("predict", *arguments)
         assert status == 1 and words in complaints and len(complaints.splitlines()) == 1

@@ -148,7 +148,7 @@ def test_topology_gets_labels_on_request_and_says_so_everywhere(hpcgnn, tmp_path
 
 def test_topology_without_the_flag_is_for_answers_alone_and_says_so(hpcgnn, tmp_path):
     code, out, _ = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2)
-    assert code == 0 and "has no labels, so only a trained model can answer" in joined(out) and "--make-labels K" in out
+    assert code == 0 and "so only a trained model can predict for it" in joined(out) and "--make-labels K" in out
     info = verify_shards(tmp_path / "g")
     assert (info.num_train, info.num_classes) == (0, 1)
 

@@ -62,8 +62,8 @@ def test_infer_has_the_scores_that_training_reported(hpcgnn, shards, shared_path
     assert "was trained in" not in printed
     whole, printed = answered(hpcgnn, run, shards)
     assert whole != scores        # other arcs, else this test could not fail
-    assert printed.startswith(f"the model of {run} was trained in 24 clusters and answers here from the whole graph; ")
-    assert f"; {' '.join(map(str, cut))} answers as it was trained\n" in printed
+    assert printed.startswith(f"the model of {run} was trained in 24 clusters and predicts here from the whole graph; ")
+    assert f"; with {' '.join(map(str, cut))} it predicts as it was trained\n" in printed
 
 
 @pytest.mark.parallel([1, 2])
@@ -77,8 +77,9 @@ def test_quantize_keeps_the_scores_and_says_in_the_file_what_they_are_of(hpcgnn,
     assert answered(hpcgnn, file, shards, *cut)[0] == reported(run)
     other = next(flags for flags in (CUT, JOINED) if flags != cut)
     _, printed = answered(hpcgnn, file, shards, *other)
-    assert printed.startswith(f"{file} was trained in 24 clusters and answers here from other edges ("
-                              f"{' '.join(map(str, other))}); {' '.join(map(str, cut))} answers as it was trained\n")
+    assert printed.startswith(f"{file} was trained in 24 clusters and predicts here from other edges ("
+                              f"{' '.join(map(str, other))}); with {' '.join(map(str, cut))} it predicts as it was "
+                              "trained\n")
 
 
 @pytest.mark.parallel([1, 2])
@@ -90,7 +91,8 @@ def test_a_float_run_is_calibrated_on_the_arcs_that_it_was_trained_on(hpcgnn, sh
     assert max(abs(one - other) for one, other in zip(before, after, strict=True)) <= 3
     status, printed, _ = hpcgnn("predict", run, shards)
     assert status == 0 and re.findall(r"([\d.]+) %", printed.splitlines()[-1]) == reported(run)
-    assert f"{run} was trained in 24 clusters, and answers from the same edges as hpcgnn infer --clusters 24" in printed
+    assert f"{run} was trained in 24 clusters, and predicts from the same edges as hpcgnn infer --clusters 24" in (
+        printed)
 
 
 @pytest.mark.parallel([1, 2])

@@ -120,7 +120,7 @@ def test_no_training_node_in_the_whole_graph(capsys, shared_path):
     dataset = replace(dataset, train_mask=np.zeros_like(dataset.train_mask))
     shards = write_once(COMM, dataset, shared_path / "shards")
     assert_refused(capsys, shared_path, f"{shards} has no training node in the whole graph; at least one is needed "
-                   "to train; a trained model answers for it by hpcgnn predict",
+                   "to train; a trained model predicts for it by hpcgnn predict",
                    shards, "--out", shared_path / "run")
 
 
@@ -312,7 +312,7 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(capsys, sha
                                      "--checkpoint-every", 1)
         assert set(statuses) == {1}
         # A later step of the same rate may stay below the largest number, and then no answer does.
-        assert re.match("hpcgnn: the model's answers for 240 nodes are not finite; " if resume else
+        assert re.match("hpcgnn: the model's outputs for 240 nodes are not finite; " if resume else
                         "hpcgnn: the weights or Adam's moments are not finite after epoch 1, with a largest "
                         "gradient of ", complaints[0])
     assert on_rank_zero(COMM, lambda: (out / "checkpoint.h5").read_bytes()) == good

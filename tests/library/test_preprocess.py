@@ -434,7 +434,7 @@ def test_a_graph_without_labels_is_kept_for_answers_and_says_so(made, plain):
     info = read_graph_info(folder)
     assert (info.num_train, info.num_val, info.num_test, info.num_classes) == (0, 0, 0, 1)
     (sentence,) = [line for line in info.cleaning.read.dubious if "no labels" in line]
-    assert "only a trained model can answer for it" in sentence and "data.y, labels=KEY or labels=ARRAY" in sentence
+    assert "only a trained model can predict for it" in sentence and "data.y, labels=KEY or labels=ARRAY" in sentence
 
 
 @pytest.mark.parametrize("options, complaint", [({}, "no folder"), ({"out": "x", "parts": 0}, "parts is 0"),

@@ -129,7 +129,7 @@ def test_a_failure_leaves_what_was_there(tmp_path, suffix, monkeypatch):
 
 
 def test_a_file_that_can_not_be_written_is_refused_before_work_is_done(tmp_path):
-    with pytest.raises(ConfigError, match=r"names no format of answers; end it with one of \.parquet, \.h5, "):
+    with pytest.raises(ConfigError, match=r"names no format of predictions; end it with one of \.parquet, \.h5, "):
         check_answer_file(tmp_path / "answers.xlsx")
     with pytest.raises(CheckpointError, match="its folder does not exist"):
         check_answer_file(tmp_path / "none" / "answers.npz")

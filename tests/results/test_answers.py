@@ -179,7 +179,7 @@ def test_an_answer_that_is_not_finite_is_counted(open_part):
     model = Plain()
     with torch.no_grad():
         model.norm.bias[0] = float("nan")
-    with pytest.raises(CollectiveError, match="answers for 240 nodes are not finite"):
+    with pytest.raises(CollectiveError, match="outputs for 240 nodes are not finite"):
         answer(comm, model, opened.graph, opened.part, info_of(dataset))
 
 

@@ -103,7 +103,7 @@ def test_labels_of_several_columns_are_brought_into_the_models_order():
     known = {"task": "multi-label", "num_classes": 3, "class_names": ["art", "law", "war"]}
     found = as_trained(np.array([[1, 0], [0, 1]], np.uint8), Info("multi-label", 2, ("war", "zoo"), 2), known)
     np.testing.assert_array_equal(found, [[255, 255, 1], [255, 255, 0]])
-    with pytest.raises(hpcgnn.HpcgnnError, match="answers with 2 targets, and new has 3"):
+    with pytest.raises(hpcgnn.HpcgnnError, match="predicts 2 targets, and new has 3"):
         as_trained(np.zeros((1, 3), np.float32), Info("regression", 3, (), 1),
                    {"task": "regression", "num_classes": 2, "class_names": []})
     with pytest.raises(hpcgnn.HpcgnnError, match="with labels that are a regression, and the labels of new are"):

@@ -59,7 +59,7 @@ def test_probabilities_are_taken_as_they_are():
     logits = made(CLASSES, WIDE, Reading.LOGITS, 3)
     assert np.array_equal(shares.prediction, logits.prediction)
     assert np.allclose(shares.probability, logits.probability, atol=1e-6)
-    with pytest.raises(TrainingError, match=r"answers with 3 columns, and only the program.* from answers\.logits"):
+    with pytest.raises(TrainingError, match=r"returns 3 columns, and only the program.* from answers\.logits"):
         made(CLASSES, WIDE, Reading.UNKNOWN, 5).prediction.sum()
     assert set(made(CLASSES, WIDE, Reading.LOGITS, 2, ("a", "b")).class_name) == {"a", "b", "2"}
 
@@ -106,7 +106,7 @@ def test_answers_that_fit_are_taken(arguments, reading):
 
 def test_columns_of_classes_that_no_node_has_are_remarked():
     remark, = case(WIDE, TWO, CLASSES)[0]
-    assert remark == "Net answers with 3 columns, and the graph has 2 classes; column 2 is a class that no node has"
+    assert remark == "Net returns 3 columns, and the graph has 2 classes; column 2 is a class that no node has"
     assert case(WIDE, TWO, CLASSES, torch.nn.CrossEntropyLoss(label_smoothing=0.1))[0] == [remark]
 
 
@@ -166,5 +166,5 @@ def test_fit_tells_the_score_of_one_logit_and_refuses_a_sigmoid_before_a_sigmoid
         assert np.array_equal(again.prediction, answers.prediction)
     with pytest.raises(CollectiveError, match="OneLogit ends with a sigmoid, and the loss binary_cross_entropy_with_"):
         hpcgnn.fit(OneLogit(end=torch.sigmoid), graph, out=shared_path / "other", epochs=1, loss=loss)
-    with pytest.raises(CollectiveError, match="OneLogit answers with 1 column, and the graph has 2 classes; make it"):
+    with pytest.raises(CollectiveError, match="OneLogit returns 1 column, and the graph has 2 classes; make it"):
         hpcgnn.fit(OneLogit(), graph, out=shared_path / "other", epochs=1)

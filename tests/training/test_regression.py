@@ -92,7 +92,7 @@ def test_a_loss_or_a_score_of_another_task_is_refused():
 
 
 def test_integers_are_of_classes(graph, shared_path):
-    with pytest.raises(CollectiveError, match="planted is a regression, and models of integers answer with classes"):
+    with pytest.raises(CollectiveError, match="planted is a regression, and models of integers predict classes"):
         hpcgnn.fit("sage", graph, out=shared_path / "run", quantize="uniform", layers=2, hidden=8)
     with pytest.raises(CollectiveError, match=r"planted is a regression, .*; use float rows on the whole graph"):
         hpcgnn.fit("sage", graph, out=shared_path / "run", clusters=4, layers=2, hidden=8)

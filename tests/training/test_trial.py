@@ -86,7 +86,7 @@ MIXING = {
 
 @pytest.mark.parametrize("what", MIXING)
 def test_what_mixes_rows_is_refused(graph, what):
-    with pytest.raises(ConfigError, match="Around's answer for a node depends on other rows of its rank") as refused:
+    with pytest.raises(ConfigError, match="Around's output for a node depends on other rows of its rank") as refused:
         try_model(hpcgnn.distribute(MIXING[what]()), graph, np.arange(40), 1)
     if " " not in what:      # it is the name of a function of torch's
         assert f"by {what}" in str(refused.value)
@@ -185,7 +185,7 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
     mixing.mixes_rows = True
     assert try_model(mixing, graph, np.arange(40), 2).remark == ""
     placed = OnGraph(lambda self, graph, h: h + self.table(torch.arange(len(h))))
-    with pytest.raises(ConfigError, match=r"depends on where its row lies in the graph.* by graph.node_index"):
+    with pytest.raises(ConfigError, match=r"depends on its row's position in the graph.* by graph.node_index"):
         try_model(placed, graph, np.arange(40), 1)
     with pytest.raises(ConfigError, match=r"by embedding in Embedding at model.table"):
         try_model(placed, graph, np.arange(40), 2)
@@ -194,13 +194,13 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
 
 
 @pytest.mark.parametrize("change, complaint", [
-    (lambda out: (out, out), "answers with a tuple; its forward must return the tensor of answers alone"),
-    (lambda out: {"out": out}, "answers with a dict"),
+    (lambda out: (out, out), "returns a tuple; its forward must return one tensor alone"),
+    (lambda out: {"out": out}, "returns a dict"),
     (lambda out: out[:, 0], r"tensor of shape \(24,\); it must have one row per node, \(24, outputs\), also for one"),
     (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
     (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
     (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, and no gradient passes through them"),
-    (lambda out: out.detach(), "answers depend on none of its weights that are trained"),
+    (lambda out: out.detach(), "outputs depend on none of its weights that are trained"),
 ])
 def test_answers_that_are_no_row_a_node_are_refused(graph, change, complaint):
     model = OnGraph(lambda self, graph, h: h)
