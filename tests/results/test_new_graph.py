@@ -106,7 +106,7 @@ def test_labels_of_several_columns_are_brought_into_the_models_order():
     with pytest.raises(hpcgnn.HpcgnnError, match="predicts 2 targets, and new has 3"):
         as_trained(np.zeros((1, 3), np.float32), Info("regression", 3, (), 1),
                    {"task": "regression", "num_classes": 2, "class_names": []})
-    with pytest.raises(hpcgnn.HpcgnnError, match="with labels that are a regression, and the labels of new are"):
+    with pytest.raises(hpcgnn.HpcgnnError, match="predicts labels that are a regression, and the labels of new are"):
         as_trained(np.zeros(1, np.int64), Info("classes", 3, (), 1),
                    {"task": "regression", "num_classes": 2, "class_names": []})
     assert np.isnan(as_trained(np.full(4, -1), Info("classes", 1, (), 0),

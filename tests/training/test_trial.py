@@ -196,7 +196,7 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
 @pytest.mark.parametrize("change, complaint", [
     (lambda out: (out, out), "returns a tuple; its forward must return one tensor alone"),
     (lambda out: {"out": out}, "returns a dict"),
-    (lambda out: out[:, 0], r"tensor of shape \(24,\) for 24 nodes; it must have one row per node, \(24, outputs\), also for one"),
+    (lambda out: out[:, 0], r"\(24,\) for 24 nodes; it must have one row per node, \(24, outputs\), also for one"),
     (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
     (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
     (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, and no gradient passes through them"),
