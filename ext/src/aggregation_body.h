@@ -145,58 +145,64 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
                      out_row);
 }
 
-#define SUM_ROWS_OF(n) \
-    case n: \
+/* Rows of one task, one block of n vectors. Functions of their own: one that held the loops of all would compile for
+ * twice as long. */
+#define SUM_ROWS_OF(name, n, storage, weighting, kind) \
+    static __attribute__((noinline)) void LEVEL(name##_##n)(const sparse_rows *a, const dense_rows *h, int64_t t, \
+                                                            column_block block, int accumulate, char *out) { \
+        const block_tables tables = LEVEL(tables_of)(h, block); \
         for (int64_t v = a->task[t]; v < a->task[t + 1]; v++) \
             LEVEL(sum_block)(a, h, &tables, v, block, accumulate, out + v * tables.row_bytes, n, storage, weighting, \
                              kind); \
-        break
-
-/* Rows of one task, one block of at most MAX_VECTORS vectors. */
-INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, int accumulate,
-                            char *out, int num_vectors, int storage, int weighting, int kind) {
-    const block_tables tables = LEVEL(tables_of)(h, block);
-    switch (num_vectors) {
-        SUM_ROWS_OF(2);
-        SUM_ROWS_OF(4);
-        SUM_ROWS_OF(8);
-#if HAS_WHOLE
-        SUM_ROWS_OF(1);
-        SUM_ROWS_OF(3);
-        SUM_ROWS_OF(6);
-#endif
     }
-}
-#undef SUM_ROWS_OF
-
-#define SUM_ROWS_AS(storage, weighting, kind) \
-    case 3 * storage + weighting: \
-        LEVEL(sum_rows)(a, h, t, block, accumulate, out, num_vectors, storage, weighting, kind); \
-        break
-
-/* One function a kind: each holds the loops of all its storages and weightings. */
+#define CASE_OF(name, n, storage, weighting, kind) \
+    case 8 * (3 * storage + weighting) + n - 1: LEVEL(name##_##n)(a, h, t, block, accumulate, out); break;
+/* The sizes that pass_vectors chooses. */
+#define EVEN_SIZES(CALL, name, storage, weighting, kind) \
+    CALL(name, 2, storage, weighting, kind) \
+    CALL(name, 4, storage, weighting, kind) \
+    CALL(name, 8, storage, weighting, kind)
+#if HAS_WHOLE
+#define PAIRED_SIZES(CALL, name, storage, weighting, kind) \
+    EVEN_SIZES(CALL, name, storage, weighting, kind) \
+    CALL(name, 6, storage, weighting, kind)
+#define SIZES(CALL, name, storage, weighting, kind) \
+    PAIRED_SIZES(CALL, name, storage, weighting, kind) \
+    CALL(name, 1, storage, weighting, kind) \
+    CALL(name, 3, storage, weighting, kind)
+#else
+#define PAIRED_SIZES EVEN_SIZES
+#define SIZES EVEN_SIZES
+#endif
+#define EACH_LOOP(CALL, name, kind) \
+    SIZES(CALL, name##_f32, STORAGE_F32, UNWEIGHTED, kind) \
+    SIZES(CALL, name##_f32_by_column, STORAGE_F32, BY_COLUMN, kind) \
+    SIZES(CALL, name##_f32_by_entry, STORAGE_F32, BY_ENTRY, kind) \
+    PAIRED_SIZES(CALL, name##_bf16, STORAGE_BF16, UNWEIGHTED, kind) \
+    PAIRED_SIZES(CALL, name##_bf16_by_column, STORAGE_BF16, BY_COLUMN, kind) \
+    PAIRED_SIZES(CALL, name##_bf16_by_entry, STORAGE_BF16, BY_ENTRY, kind) \
+    SIZES(CALL, name##_f16, STORAGE_F16, UNWEIGHTED, kind) \
+    SIZES(CALL, name##_f16_by_column, STORAGE_F16, BY_COLUMN, kind) \
+    SIZES(CALL, name##_f16_by_entry, STORAGE_F16, BY_ENTRY, kind)
 #define SUM_TASK(name, kind) \
+    EACH_LOOP(SUM_ROWS_OF, name, kind) \
     static void LEVEL(name)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, \
                             int num_vectors, int accumulate, char *out) { \
-        switch (3 * h->storage + (a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED)) { \
-            SUM_ROWS_AS(STORAGE_F32, UNWEIGHTED, kind); \
-            SUM_ROWS_AS(STORAGE_F32, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_BF16, UNWEIGHTED, kind); \
-            SUM_ROWS_AS(STORAGE_BF16, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_F16, UNWEIGHTED, kind); \
-            SUM_ROWS_AS(STORAGE_F16, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
-            SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
-            SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind); \
-        } \
+        const int weighting = a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED; \
+        switch (8 * (3 * h->storage + weighting) + num_vectors - 1) { EACH_LOOP(CASE_OF, name, kind) } \
     }
 #if HAS_WHOLE
 SUM_TASK(sum_whole, WHOLE)
 #endif
 SUM_TASK(sum_partial, PARTIAL)
 SUM_TASK(sum_packed, PACKED)
+#undef SUM_ROWS_OF
+#undef CASE_OF
+#undef EVEN_SIZES
+#undef PAIRED_SIZES
+#undef SIZES
+#undef EACH_LOOP
 #undef SUM_TASK
-#undef SUM_ROWS_AS
 
 /* Vectors of the next pass over a row's entries: as many as are needed and the registers hold. bfloat16 takes pairs. */
 static int LEVEL(pass_vectors)(int64_t needed, int storage) {

@@ -104,7 +104,7 @@ INLINE int64_t LEVEL(block_width)(int64_t needed) {
     return needed >= 4 ? 4 : needed;
 }
 
-/* Splits the columns into blocks. CALL(n) takes a block of n vectors from `first` on. */
+/* Splits the columns of each row of a task into blocks. CALL(n) takes a block of n vectors from `first` on. */
 #define FOR_BLOCKS(v, CALL) \
     for (int64_t v = a->task[t]; v < a->task[t + 1]; v++) \
         for (int64_t first = 0, width; first < dim; first += width * LANES) { \
@@ -118,37 +118,48 @@ INLINE int64_t LEVEL(block_width)(int64_t needed) {
             } \
         }
 
-#define FOR_STORAGES(v, CALL) \
-    switch (storage) { \
-        case STORAGE_F32: FOR_BLOCKS(v, CALL##_F32) break; \
-        case STORAGE_BF16: FOR_BLOCKS(v, CALL##_BF16) break; \
-        case STORAGE_F16: FOR_BLOCKS(v, CALL##_F16) break; \
+/* A function for each storage: one that held all of them would compile for longer. */
+#define FORWARD_BLOCK(n) LEVEL(maximum_columns)(a, v, rows, num_rows, dim, first, out, argmax, n, storage)
+#define FORWARD_AS(name, storage_of_rows) \
+    static __attribute__((noinline)) void LEVEL(name)(const maximum_rows *a, int64_t t, const void *rows, \
+                                                      int64_t num_rows, int64_t dim, void *out, int32_t *argmax) { \
+        enum { storage = storage_of_rows }; \
+        FOR_BLOCKS(v, FORWARD_BLOCK) \
     }
+#define BACKWARD_BLOCK(n) LEVEL(gather_columns)(a, u, gradient, argmax, num_rows, dim, first, out, n, storage)
+#define BACKWARD_AS(name, storage_of_rows) \
+    static __attribute__((noinline)) void LEVEL(name)(const maximum_rows *a, int64_t t, const void *gradient, \
+                                                      const int32_t *argmax, int64_t num_rows, int64_t dim, \
+                                                      void *out) { \
+        enum { storage = storage_of_rows }; \
+        FOR_BLOCKS(u, BACKWARD_BLOCK) \
+    }
+FORWARD_AS(maximum_f32, STORAGE_F32)
+FORWARD_AS(maximum_bf16, STORAGE_BF16)
+FORWARD_AS(maximum_f16, STORAGE_F16)
+BACKWARD_AS(maximum_backward_f32, STORAGE_F32)
+BACKWARD_AS(maximum_backward_bf16, STORAGE_BF16)
+BACKWARD_AS(maximum_backward_f16, STORAGE_F16)
+#undef FOR_BLOCKS
+#undef FORWARD_BLOCK
+#undef FORWARD_AS
+#undef BACKWARD_BLOCK
+#undef BACKWARD_AS
 
 static void LEVEL(maximum_task)(const maximum_rows *a, int64_t t, const void *rows, int64_t num_rows, int64_t dim,
                                 int storage, void *out, int32_t *argmax) {
-#define FORWARD_BLOCK(n, s) LEVEL(maximum_columns)(a, v, rows, num_rows, dim, first, out, argmax, n, s)
-#define FORWARD_F32(n) FORWARD_BLOCK(n, STORAGE_F32)
-#define FORWARD_BF16(n) FORWARD_BLOCK(n, STORAGE_BF16)
-#define FORWARD_F16(n) FORWARD_BLOCK(n, STORAGE_F16)
-    FOR_STORAGES(v, FORWARD)
-#undef FORWARD_F32
-#undef FORWARD_BF16
-#undef FORWARD_F16
-#undef FORWARD_BLOCK
+    switch (storage) {
+    case STORAGE_F32: LEVEL(maximum_f32)(a, t, rows, num_rows, dim, out, argmax); break;
+    case STORAGE_BF16: LEVEL(maximum_bf16)(a, t, rows, num_rows, dim, out, argmax); break;
+    case STORAGE_F16: LEVEL(maximum_f16)(a, t, rows, num_rows, dim, out, argmax); break;
+    }
 }
 
 static void LEVEL(maximum_backward_task)(const maximum_rows *a, int64_t t, const void *gradient, const int32_t *argmax,
                                          int64_t num_rows, int64_t dim, int storage, void *out) {
-#define BACKWARD_BLOCK(n, s) LEVEL(gather_columns)(a, u, gradient, argmax, num_rows, dim, first, out, n, s)
-#define BACKWARD_F32(n) BACKWARD_BLOCK(n, STORAGE_F32)
-#define BACKWARD_BF16(n) BACKWARD_BLOCK(n, STORAGE_BF16)
-#define BACKWARD_F16(n) BACKWARD_BLOCK(n, STORAGE_F16)
-    FOR_STORAGES(u, BACKWARD)
-#undef BACKWARD_F32
-#undef BACKWARD_BF16
-#undef BACKWARD_F16
-#undef BACKWARD_BLOCK
+    switch (storage) {
+    case STORAGE_F32: LEVEL(maximum_backward_f32)(a, t, gradient, argmax, num_rows, dim, out); break;
+    case STORAGE_BF16: LEVEL(maximum_backward_bf16)(a, t, gradient, argmax, num_rows, dim, out); break;
+    case STORAGE_F16: LEVEL(maximum_backward_f16)(a, t, gradient, argmax, num_rows, dim, out); break;
+    }
 }
-#undef FOR_BLOCKS
-#undef FOR_STORAGES

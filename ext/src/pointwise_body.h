@@ -259,40 +259,58 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
                                            is_whole));
 }
 
-#define FORWARD_CASE(storage, steps) \
-    case NUM_STORAGES * (steps) + storage: \
+/* A function for each storage and steps: one that held all of them would compile for longer. */
+#define FORWARD_OF(name, storage, steps) \
+    static __attribute__((noinline)) void LEVEL(name)(const activation *a, int64_t first, int64_t stop, void *out) { \
         LEVEL(activate_all)(a, first, stop, out, storage, steps); \
-        break
-#define BACKWARD_CASE(storage, steps) \
-    case NUM_STORAGES * (steps) + storage: \
+    }
+#define BACKWARD_OF(name, storage, steps) \
+    static __attribute__((noinline)) void LEVEL(name)(const activation *a, int64_t first, int64_t stop, \
+                                                      const void *gradient, float *sums, void *rows_gradient) { \
         for (int64_t i = first; i < stop; i++) \
             LEVEL(backward_row)(a, gradient, i, sums, rows_gradient, storage, steps); \
-        break
-#define EACH_STORAGE(CASE, steps) \
-    CASE(STORAGE_F32, steps); \
-    CASE(STORAGE_BF16, steps); \
-    CASE(STORAGE_F16, steps)
-
-static void LEVEL(activate_range)(const activation *a, int64_t first, int64_t stop, void *out) {
-    switch (NUM_STORAGES * a->steps + a->storage) {
-        EACH_STORAGE(FORWARD_CASE, DROP);
-        EACH_STORAGE(FORWARD_CASE, RECTIFY);
-        EACH_STORAGE(FORWARD_CASE, RECTIFY | DROP);
-        EACH_STORAGE(FORWARD_CASE, NORMALIZE | RECTIFY);
-        EACH_STORAGE(FORWARD_CASE, NORMALIZE | RECTIFY | DROP);
     }
+#define EACH_STORAGE(FUNCTION, name, steps) \
+    FUNCTION(name##_f32, STORAGE_F32, steps) \
+    FUNCTION(name##_bf16, STORAGE_BF16, steps) \
+    FUNCTION(name##_f16, STORAGE_F16, steps)
+EACH_STORAGE(FORWARD_OF, drop, DROP)
+EACH_STORAGE(FORWARD_OF, rectify, RECTIFY)
+EACH_STORAGE(FORWARD_OF, rectify_drop, RECTIFY | DROP)
+EACH_STORAGE(FORWARD_OF, normalize_rectify, NORMALIZE | RECTIFY)
+EACH_STORAGE(FORWARD_OF, normalize_rectify_drop, NORMALIZE | RECTIFY | DROP)
+EACH_STORAGE(BACKWARD_OF, rectify_backward, RECTIFY)
+EACH_STORAGE(BACKWARD_OF, rectify_drop_backward, RECTIFY | DROP)
+EACH_STORAGE(BACKWARD_OF, normalize_rectify_backward, NORMALIZE | RECTIFY)
+EACH_STORAGE(BACKWARD_OF, normalize_rectify_drop_backward, NORMALIZE | RECTIFY | DROP)
+#undef FORWARD_OF
+#undef BACKWARD_OF
+
+#define CASE_OF(name, storage, steps) \
+    case NUM_STORAGES * (steps) + storage: LEVEL(name)(a, first, stop, ARGUMENTS); break;
+static void LEVEL(activate_range)(const activation *a, int64_t first, int64_t stop, void *out) {
+#define ARGUMENTS out
+    switch (NUM_STORAGES * a->steps + a->storage) {
+        EACH_STORAGE(CASE_OF, drop, DROP)
+        EACH_STORAGE(CASE_OF, rectify, RECTIFY)
+        EACH_STORAGE(CASE_OF, rectify_drop, RECTIFY | DROP)
+        EACH_STORAGE(CASE_OF, normalize_rectify, NORMALIZE | RECTIFY)
+        EACH_STORAGE(CASE_OF, normalize_rectify_drop, NORMALIZE | RECTIFY | DROP)
+    }
+#undef ARGUMENTS
 }
 
 static void LEVEL(backward_range)(const activation *a, const void *gradient, int64_t first, int64_t stop, float *sums,
                                   void *rows_gradient) {
+#define ARGUMENTS gradient, sums, rows_gradient
     if (a->steps & NORMALIZE) memset(sums, 0, (size_t)a->dim * 2 * sizeof(float));
     switch (NUM_STORAGES * a->steps + a->storage) {
-        EACH_STORAGE(BACKWARD_CASE, RECTIFY);
-        EACH_STORAGE(BACKWARD_CASE, RECTIFY | DROP);
-        EACH_STORAGE(BACKWARD_CASE, NORMALIZE | RECTIFY);
-        EACH_STORAGE(BACKWARD_CASE, NORMALIZE | RECTIFY | DROP);
+        EACH_STORAGE(CASE_OF, rectify_backward, RECTIFY)
+        EACH_STORAGE(CASE_OF, rectify_drop_backward, RECTIFY | DROP)
+        EACH_STORAGE(CASE_OF, normalize_rectify_backward, NORMALIZE | RECTIFY)
+        EACH_STORAGE(CASE_OF, normalize_rectify_drop_backward, NORMALIZE | RECTIFY | DROP)
     }
+#undef ARGUMENTS
 }
-#undef FORWARD_CASE
-#undef BACKWARD_CASE
+#undef CASE_OF
 #undef EACH_STORAGE

@@ -123,21 +123,34 @@ INLINE int64_t LEVEL(quantize_stored)(const void *rows, const message_rows *m, i
     return end;
 }
 
-/* quantize_stored, with the rounding a constant, and the storage. */
-INLINE int64_t LEVEL(quantize_rounded)(const void *rows, const message_rows *m, int64_t first, int64_t end,
-                                       const philox_schedule *schedule, int rounding, uint8_t *message) {
-    switch (m->storage) {
-    case STORAGE_BF16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_BF16, schedule, rounding, message);
-    case STORAGE_F16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F16, schedule, rounding, message);
-    default: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F32, schedule, rounding, message);
+/* A function for each storage and rounding: one that held all of them would compile for longer. */
+#define QUANTIZE_AS(name, storage, rounding) \
+    static __attribute__((noinline)) int64_t LEVEL(name)(const void *rows, const message_rows *m, int64_t first, \
+                                                         int64_t end, const philox_schedule *schedule, \
+                                                         uint8_t *message) { \
+        return LEVEL(quantize_stored)(rows, m, first, end, storage, schedule, rounding, message); \
     }
-}
+QUANTIZE_AS(quantize_f32_nearest, STORAGE_F32, ROUND_NEAREST)
+QUANTIZE_AS(quantize_bf16_nearest, STORAGE_BF16, ROUND_NEAREST)
+QUANTIZE_AS(quantize_f16_nearest, STORAGE_F16, ROUND_NEAREST)
+QUANTIZE_AS(quantize_f32_stochastic, STORAGE_F32, ROUND_STOCHASTIC)
+QUANTIZE_AS(quantize_bf16_stochastic, STORAGE_BF16, ROUND_STOCHASTIC)
+QUANTIZE_AS(quantize_f16_stochastic, STORAGE_F16, ROUND_STOCHASTIC)
+#undef QUANTIZE_AS
 
 static int64_t LEVEL(quantize_affine)(const void *rows, const message_rows *m, int64_t first, int64_t end,
                                       const message_draws *draws, int rounding, uint8_t *message) {
-    if (rounding == ROUND_NEAREST)
-        return LEVEL(quantize_rounded)(rows, m, first, end, &draws->rounding, ROUND_NEAREST, message);
-    return LEVEL(quantize_rounded)(rows, m, first, end, &draws->rounding, ROUND_STOCHASTIC, message);
+    const philox_schedule *schedule = &draws->rounding;
+    if (rounding == ROUND_NEAREST) switch (m->storage) {
+        case STORAGE_BF16: return LEVEL(quantize_bf16_nearest)(rows, m, first, end, schedule, message);
+        case STORAGE_F16: return LEVEL(quantize_f16_nearest)(rows, m, first, end, schedule, message);
+        default: return LEVEL(quantize_f32_nearest)(rows, m, first, end, schedule, message);
+        }
+    switch (m->storage) {
+    case STORAGE_BF16: return LEVEL(quantize_bf16_stochastic)(rows, m, first, end, schedule, message);
+    case STORAGE_F16: return LEVEL(quantize_f16_stochastic)(rows, m, first, end, schedule, message);
+    default: return LEVEL(quantize_f32_stochastic)(rows, m, first, end, schedule, message);
+    }
 }
 
 /* A row of 16 or 32 bits. */
