@@ -9,8 +9,10 @@ this machine's best one); all if unset. `HPCGNN_KERNELS_IN_PLACE=1` builds none,
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -36,7 +38,16 @@ SHELL_ARGS = ["-O0" if SANITIZE else "-O1"]
 LEVEL_BITS = {"portable": 1, "avx2": 2, "avx512": 4}    # of HPCGNN_BUILT in ext/src/simd.h
 SHARED = "hpcgnn._ext._shared"      # what all shells need of Cython, compiled once
 # Those that compile for the longest begin first, so that no core waits for one of them in the end.
-LONGEST = ("aggregation", "pointwise", "quantization", "code_aggregation", "maximum", "ceilings", "attention")
+LONGEST = ("aggregation", "quantization", "pointwise", "maximum", "timeline", "integer_layers", "dram_timing",
+           "_shared", "code_aggregation", "attention", "ceilings")
+# They take GCC longer to read than most kernels to compile.
+INTRINSICS = """
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+"""
 
 
 class BuildExtensions(build_ext):
@@ -55,14 +66,39 @@ class BuildExtensions(build_ext):
         compile_one = self.compiler._compile
         version = subprocess.run([*self.compiler.compiler, "--version"], capture_output=True, text=True).stdout
         of_compiler = [] if "clang" in version else GCC_ARGS
+        lock, precompiled = threading.Lock(), []
 
         def compile_source(obj, source, extension, cc_args, extra_postargs, pp_opts):
-            is_shell = Path(CYTHON_FOLDER) in Path(source).parents
-            compile_one(obj, source, extension, cc_args,
-                        [*of_compiler, *extra_postargs, *(SHELL_ARGS if is_shell else [])], pp_opts)
+            arguments = [*of_compiler, *extra_postargs]
+            if Path(CYTHON_FOLDER) in Path(source).parents:
+                arguments += SHELL_ARGS
+            elif Path(source).stem not in UNROLLED:     # GCC takes over -O too from what was compiled before
+                with lock:
+                    if not precompiled:
+                        precompiled.append(self.precompile(arguments) if of_compiler else [])
+                arguments += precompiled[0]
+            compile_one(obj, source, extension, cc_args, arguments, pp_opts)
 
         self.compiler._compile = compile_source
         super().build_extensions()
+        shutil.rmtree(self.intrinsics, ignore_errors=True)      # 24 MB
+
+    @property
+    def intrinsics(self) -> Path:
+        return Path(self.build_temp) / "intrinsics"
+
+    def precompile(self, arguments: list[str]) -> list[str]:
+        """Arguments with which the kernels that are compiled with these take the intrinsics as GCC has read them once;
+        none where that fails, or a cache like ccache, which passes such sources by, stands before the compiler.
+        """
+        if "gcc" not in Path(shutil.which(self.compiler.compiler_so[0]) or "").resolve().name:
+            return []
+        header = self.intrinsics / "intrinsics.h"
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(INTRINSICS)
+        made = subprocess.run([*self.compiler.compiler_so, *arguments, str(header), "-o", f"{header}.gch"],
+                              capture_output=True)
+        return [] if made.returncode else ["-include", str(header)]
 
 
 def level_args() -> list[str]:
@@ -125,7 +161,7 @@ def translate(extensions: list[Extension]) -> None:
         nthreads=os.cpu_count(),
         shared_utility_qualified_name=SHARED,
         compiler_directives={"language_level": 3, "boundscheck": BOUNDS_CHECK, "wraparound": False,
-                             "initializedcheck": False, "cdivision": True},
+                             "initializedcheck": False, "cdivision": True, "binding": False},
     )
     sources = {extension.name: extension.sources for extension in translated}
     for extension in extensions:

@@ -2,6 +2,11 @@
  * this file. LEVEL_LANES float32 values fill a register: 4 (SSE2, NEON), 8 (AVX2) or 16 (AVX-512). */
 #include "simd.h"
 #include "storage.h"
+#if HPCGNN_X86
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)

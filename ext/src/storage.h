@@ -3,11 +3,6 @@
 #define HPCGNN_STORAGE_H
 #include <stdint.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 enum { STORAGE_F32 = 0, STORAGE_BF16 = 1, STORAGE_F16 = 2, NUM_STORAGES = 3 };
 
