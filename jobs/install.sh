@@ -228,14 +228,14 @@ hpcgnn_get_packages() {
 }
 
 # hpcgnn_write_byte_code EXTRAS...: Python writes byte code of what it imports first. Where the user has forbidden that,
-# each rank would compile all in memory, so what is used is imported here once. The first torch.autograd.grad imports
-# symbolic_shapes, and with it all of sympy.
+# each rank would compile all in memory, so what is used is imported here once. A gradient of a given gradient, which
+# tests take, imports symbolic_shapes, and with it all of sympy.
 hpcgnn_write_byte_code() {
     [[ -n ${PYTHONDONTWRITEBYTECODE:-} ]] || return 0
-    local modules="click, h5py, kaminpar, mpi4py, pymetis, rich.progress, scipy.optimize"
-    modules+=", torch.fx.experimental.symbolic_shapes"
+    local modules="click, h5py, kaminpar, mpi4py, pymetis, rich.progress, scipy.optimize, torch"
     [[ " $* " != *" report "* ]] || modules+=", jinja2, matplotlib.pyplot"
-    [[ " $* " != *" test "* ]] || modules+=", hypothesis, pytest, sklearn.metrics, torch_geometric.nn"
+    [[ " $* " != *" test "* ]] ||
+        modules+=", hypothesis, pytest, sklearn.metrics, torch.fx.experimental.symbolic_shapes, torch_geometric.nn"
     hpcgnn_log env -u PYTHONDONTWRITEBYTECODE "$HPCGNN_VENV/bin/python" -c "import $modules" ||
         hpcgnn_fail "what was installed can't be imported; the whole log is in $HPCGNN_VENV/install.log"
 }
