@@ -22,6 +22,8 @@ MODELS = tuple(MODEL_PATHS)
 # Schemes of quantization-aware training: in LEARNED ones steps are parameters, in SIZED ones widths too.
 SCHEMES = ("none", "degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
 QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
+AS_DROPOUT = -1.0      # of input_dropout
+RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin")
 STORING_MODELS = ("gcn", "sage")       # their layers can keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
@@ -78,6 +80,14 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
         Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
         *(Clash("quantize", scheme, "its layers quantize rows one by one; choose one") for scheme in QUANTIZED)),
+    ("residual", True): (
+        *(Clash("store_activations", bits, "added rows are kept as they are; choose one") for bits in (2, 4, 8)),
+        *(Clash("quantize", scheme, "integers have no residual sums; leave residual out") for scheme in QUANTIZED)),
+    ("norm", "batch"): (
+        Clash("model", "sgc", "it has no hidden layers; leave norm out"),
+        Clash("pre_aggregation", "on", "statistics are over all rows, and these sums leave rows out; choose one"),
+        *(Clash("store_activations", bits, "its rows are kept as they are; choose one") for bits in (2, 4, 8)),
+        *(Clash("quantize", scheme, "integers have no batch norm; use norm=layer or none") for scheme in QUANTIZED)),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -124,6 +134,9 @@ class TrainConfig:
     average: float = setting(DEFAULT_AVERAGE, "Share of an epoch's steps over which weights are averaged, for scores "
                              "and predictions; if that is one step or less, the weights themselves are used. 0 never "
                              "averages.", low=0.0, high=1000.0, group=TRAINING, flag="none")
+    ema: float = setting(0.0, "Decay per step of an exponential average of the weights over all epochs, such as 0.99, "
+                         "for scores and predictions; 0 averages as `average` says.", low=0.0, high=0.9999,
+                         group=TRAINING, flag="none")
     clusters: int = setting(0, "Cut the graph into this many METIS clusters, and train and score without the edges "
                             "between clusters, as hpcgnn infer --clusters. 0 is the whole graph.",
                             low=0, group=TRAINING, flag="none")
@@ -131,6 +144,9 @@ class TrainConfig:
                                      "does.", group=TRAINING, flag="none")
     batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters per batch of infer, if edges between them are kept.", low=1,
                               group=TRAINING, flag="none")
+    optimizer: str = setting("adam", "Adam with weight decay in the gradients (adam), or with weights that shrink by "
+                             "lr times weight_decay in each step (adamw).", ("adam", "adamw"), group=TRAINING,
+                             flag="none")
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, flag="common")
     clip_norm: float = setting(0.0, "Largest norm of a step's gradient of all weights; a longer one is scaled to it. "
                                "0 clips nothing.", low=0.0, group=TRAINING, flag="none")
@@ -141,10 +157,17 @@ class TrainConfig:
                           group=TRAINING, flag="none")
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, flag="common")
-    weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
+    input_dropout: float = setting(AS_DROPOUT, "Dropout probability on the input rows: 0 for PyTorch Geometric's "
+                                   "models, which have none there; -1 is the same as dropout.", low=AS_DROPOUT,
+                                   high=0.999, models=MODELS, group=TRAINING, flag="none")
+    weight_decay: float = setting(0.0, "L2 penalty added to the gradients, or AdamW's decay.", low=0.0, group=TRAINING)
     weight_decay_layers: str = setting("all", "Layers with weight decay.", ("all", "first"), group=TRAINING,
                                        flag="none")
-    norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
+    norm: str = setting("layer", "Normalization after every hidden layer: of each row over its columns (layer), or of "
+                        "each column over the rows of all ranks, with running statistics for evaluation (batch).",
+                        ("none", "layer", "batch"), group=MODEL)
+    residual: bool = setting(False, "Add each hidden layer's input to its output, from the second layer on, after "
+                             "normalization and ReLU.", models=RESIDUAL_MODELS, group=MODEL, flag="none")
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate rows that need no halo row while messages travel.", group=MESSAGES,
                             flag="none")
@@ -252,12 +275,24 @@ class TrainConfig:
         if self.model_args and ":" not in self.model:
             raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
                               "leave it out, or change --model")
+        if self.norm == "batch" and ":" in self.model:
+            raise ConfigError(f"norm batch has no effect on model {self.model}, only on built-in ones; leave it out, "
+                              "or change --model")
         for own in fields(self):
             self._check_use(own)
         self._check_clashes(others)
+        if self.residual and self.layers < 3:
+            raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
+                              "change --layers")
+        if self.optimizer == "adamw" and not self.weight_decay:
+            raise ConfigError("optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01")
+        if self.ema and self.average != DEFAULT_AVERAGE:
+            raise ConfigError(f"average {self.average} has no effect with ema; leave one out")
         if self.warmup and self.warmup >= self.epochs > 0:
             raise ConfigError(f"warmup must be less than the {self.epochs} epochs, found {self.warmup}; change one of "
                               "them")
+        if AS_DROPOUT < self.input_dropout < 0:
+            raise ConfigError(f"input_dropout must be -1 or a probability, found {self.input_dropout}")
         if 0 < self.link_mbps < SLOWEST_LINK:
             raise ConfigError(f"link_mbps must be 0 or at least {SLOWEST_LINK}, found {self.link_mbps}; an epoch would "
                               "take years")

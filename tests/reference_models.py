@@ -14,14 +14,16 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 class Masks:
     """The dropouts of one pass in the order in which a model calls them, from the oracle's draws."""
 
-    def __init__(self, probability, seed, epoch):
-        self.threshold, self.seed, self.epoch, self.num_calls = round(probability * 2**16), seed, epoch, 0
+    def __init__(self, probability, seed, epoch, of_input=None):
+        self.probability, self.seed, self.epoch, self.num_calls = probability, seed, epoch, 0
+        self.of_input = probability if of_input is None else of_input
 
     def __call__(self, h):
+        threshold = round((self.probability if self.num_calls else self.of_input) * 2**16)
         stream = stream_of(DROPOUT, self.num_calls)
         self.num_calls += 1
         draws = draws_of(np.arange(len(h)), h.shape[1], self.seed, self.epoch, stream)
-        return h * torch.from_numpy(draws >= self.threshold) * (2**16 / (2**16 - self.threshold))
+        return h * torch.from_numpy(draws >= threshold) * (2**16 / (2**16 - threshold))
 
 
 def edge_index_of(dataset):
@@ -90,9 +92,11 @@ CONVOLUTIONS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gat": gat, "gin
 def stack(model, shape, x, edges, drop):
     h = x
     for i, layer in enumerate(model.convolutions):
-        h = CONVOLUTIONS[shape.model](layer, drop(h), edges)
-        h = torch.relu(model.norms[i](h)) if i < len(model.norms) else h
-    return h
+        z = CONVOLUTIONS[shape.model](layer, drop(h), edges)
+        if i == len(model.norms):
+            return z
+        out = torch.relu(model.norms[i](z))
+        h = out + h if shape.residual and i else out
 
 
 def gcnii(model, shape, x, edges, drop):

@@ -33,7 +33,10 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--precision", default="fp32", show_default=True, help="Precision of rows and products: fp32, bf16 or "
               "fp16; --measure takes a list.")
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
-@click.option("--norm", type=click.Choice(("none", "layer")), default="layer", show_default=True)
+@click.option("--input-dropout", type=click.FloatRange(0, 0.999), help="[default: as --dropout]")
+@click.option("--norm", type=click.Choice(("none", "layer", "batch")), default="layer", show_default=True)
+@click.option("--ema", type=click.FloatRange(0, 0.9999), default=0.0, show_default=True,
+              help="Moving average of the weights, as in hpcgnn train --set ema=.")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
 @click.option("--balance", type=click.Choice(BALANCES),
               help="What the parts share equally. [default: as in hpcgnn preprocess]")
@@ -134,7 +137,9 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
                       **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm",
                                                         "partitioner", "balance", "seed", "symmetrize", "root",
                                                         "make_labels", "sample", "larger")},
-                      has_dropout=flags["dropout"] > 0)
+                      has_dropout=flags["dropout"] > 0,
+                      has_input_dropout=None if flags["input_dropout"] is None else flags["input_dropout"] > 0,
+                      has_average=flags["ema"] > 0)
     out = flags["out"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

@@ -26,14 +26,15 @@ from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import own_score
 
 # Settings that a finished model fixes.
-OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "norm", "model", "model_args")
+OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "input_dropout", "norm", "residual",
+                "model", "model_args")
 Rows = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: str | Path | None = None,
         resume: bool = False, overwrite: bool = False, other_graph: bool = False, preset: str | None = None,
         loss: Rows | str | None = None, score: Rows | str | None = None, prefers_low: bool = False,
-        optimizer: MakeOptimizer | None = None, schedule: MakeSchedule | str | None = None,
+        optimizer: MakeOptimizer | str | None = None, schedule: MakeSchedule | str | None = None,
         callbacks: Sequence[Callback] = (), **settings: Any) -> Run:
     """Collective: train a model on the whole graph, one part per rank, and return the finished run.
 
@@ -57,8 +58,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
     score : function or str          takes (outputs, labels) of a split's rows on all ranks, gives a number; or a name
     prefers_low : bool               a lower value of your own score is better
-    optimizer : function             makes a torch optimizer from parameters, such as torch.optim.AdamW; by default Adam
-                                     with `lr` and `weight_decay`
+    optimizer : function or str      makes a torch optimizer from parameters, such as torch.optim.AdamW; or the name of
+                                     a built-in one, by default adam, with `lr` and `weight_decay`
     schedule : function or str       makes a torch schedule of the learning rate from an optimizer; it steps after every
                                      epoch. Or the name of a schedule, see `--set schedule`
     callbacks : sequence of Callback
@@ -122,6 +123,8 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
     named = dict(settings)
     if isinstance(schedule, str):
         named["schedule"], schedule = schedule, None
+    if isinstance(optimizer, str):
+        named["optimizer"], optimizer = optimizer, None
     for name, given in (("optimizer", optimizer), ("schedule", schedule)):
         if given is not None and not callable(given):
             raise ConfigError(f"{name} must be a function that makes one, such as lambda it: ..; found a "

@@ -39,6 +39,11 @@ class Step:
     by_block: bool = False  # the tensor has a block of the rows at a time
 
 
+def of_input(input_dropout: float, dropout: float) -> float:
+    """Dropout probability of the input rows: `dropout` if `input_dropout` is negative."""
+    return dropout if input_dropout < 0 else input_dropout
+
+
 def maps_first(in_dim: int, out_dim: int) -> bool:
     """Whether A(xW) is computed instead of (Ax)W, to send and sum fewer columns."""
     return out_dim < in_dim

@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
 
-NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm}
+NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm, "batch": BatchNorm}
 
 
 def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:

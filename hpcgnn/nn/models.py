@@ -37,13 +37,15 @@ class ModelShape:
     out_dim: int
     num_layers: int                                          # convolutions; propagation steps of dagnn, sgc and appnp
     dropout: float                                           # on the input of every layer
-    norm: str = "none"                                       # {"none", "layer"}, after every hidden layer
+    norm: str = "none"                                       # {"none", "layer", "batch"}, after every hidden layer
     # see the models that take them
     heads: int = 4
     has_wide_sums: bool = True
     alpha: float = 0.1
     theta: float = 0.5
     jump: str = "concat"
+    residual: bool = False
+    input_dropout: float = -1.0                              # on the input of the first layer; negative: `dropout`
     arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name
 
 

@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.batch_norm import BatchNorm, normalized
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
-from hpcgnn.nn.layers import LINEAR
+from hpcgnn.nn.layers import LINEAR, of_input
 from hpcgnn.nn.linear import NORMS, layer_norm_of
 
 
 class ConvolutionStack(nn.Module):
     """dropout → convolution → norm → ReLU, `num_layers` times; the last convolution returns the logits.
 
-    A subclass makes its layers in `convolution`, which gets `options`.
+    A subclass makes its layers in `convolution`, which gets `options`. With `residual`, each hidden layer from the
+    second on adds its input, before dropout, to what the ReLU returns (Kipf and Welling, ICLR 2017, appendix B).
     """
 
     # {"gcn", "mean", "sum"}: how neighbors' rows are summed; attention and a maximum count as means
@@ -26,11 +28,14 @@ class ConvolutionStack(nn.Module):
     takes_edge_weights = True  # uses edge weights; else refuses them
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 **options):
+                 input_dropout: float = -1.0, residual: bool = False, **options):
         super().__init__()
+        self.residual = residual
         dims = [in_dim] + [hidden_dim] * (num_layers - 1) + [out_dim]
+        dropouts = [of_input(input_dropout, dropout)] + [dropout] * (num_layers - 1)
         self.convolutions = nn.ModuleList(
-            self.convolution(dims[i], dims[i + 1], dropout, i == num_layers - 1, **options) for i in range(num_layers))
+            self.convolution(dims[i], dims[i + 1], dropouts[i], i == num_layers - 1, **options)
+            for i in range(num_layers))
         self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers - 1))
 
     @staticmethod
@@ -39,8 +44,12 @@ class ConvolutionStack(nn.Module):
 
     @property
     def num_hops(self) -> int | None:
-        """Number of aggregations from input to logits; None if a layer can't leave out rows far from the loss."""
-        can_leave_out = all(isinstance(convolution, Convolution) for convolution in self.convolutions)
+        """Number of aggregations from input to logits; None if a layer can't leave out rows far from the loss.
+
+        A batch norm is over all rows.
+        """
+        can_leave_out = (all(isinstance(convolution, Convolution) for convolution in self.convolutions)
+                         and not any(isinstance(norm, BatchNorm) for norm in self.norms))
         return len(self.convolutions) if can_leave_out else None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
@@ -48,16 +57,26 @@ class ConvolutionStack(nn.Module):
 
         A training pass may leave rows out: then only the rows of the loss come out, which are the first ones.
         """
+        if self.residual:
+            return self._with_residuals(graph, x)
         h = x
         before: dict[str, Any] = {"is_dropped": False}
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
-            h = convolution(graph, h, **before)
+            h = normalized(graph, norm, convolution(graph, h, **before))
             before = {"is_dropped": following.takes_dropped(graph)}
             if isinstance(following, Convolution) and torch.is_grad_enabled():
                 before["activation"] = graph.activation(h, layer_norm_of(norm), following.dropout, **before)
             else:
                 h = graph.activate(h, layer_norm_of(norm), following.dropout, **before)
         return self.convolutions[-1](graph, h, **before)
+
+    def _with_residuals(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        h = x
+        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=False)):
+            z = normalized(graph, norm, convolution(graph, h))
+            out = graph.activate(z, layer_norm_of(norm), 0.0, is_dropped=False)
+            h = out + h[:len(out)] if number else out
+        return self.convolutions[-1](graph, h)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Return the first convolution's parameters, the only ones that Kipf and Welling (2017) decay."""
@@ -101,8 +120,8 @@ class GAT(ConvolutionStack):
     attends = True
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 heads: int = 4):
-        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, heads=heads)
+                 input_dropout: float = -1.0, residual: bool = False, heads: int = 4):
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, input_dropout, residual, heads=heads)
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, heads: int = 4) -> nn.Module:
@@ -117,8 +136,9 @@ class GIN(ConvolutionStack):
     reduction = "sum"
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 has_wide_sums: bool = True):
-        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, has_wide_sums=has_wide_sums)
+                 input_dropout: float = -1.0, residual: bool = False, has_wide_sums: bool = True):
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, input_dropout, residual,
+                         has_wide_sums=has_wide_sums)
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, has_wide_sums: bool = True) -> nn.Module:

@@ -51,6 +51,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
     halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
     arena = arenas_of(size, loads, messages, sent, own)
+    of_norms, around_norms = _of_batch_norms(size, layers, loads)
     rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
     reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
     return {
@@ -59,9 +60,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "features": known * size.in_dim * size.item_bytes,
         "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
                       + layout_bytes(exchanges, messages, sent, loads)),
-        "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
-        "activations": kept,
-        "gradients": rest,
+        "weights": none + FLOAT * (ARRAYS_OF_WEIGHTS + ARRAYS_OF_AVERAGE * size.has_average) * size.num_weights,
+        "activations": kept + of_norms,
+        "gradients": rest + around_norms,
         "halo_rows": halo_rows,
         "messages": sent_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
@@ -102,21 +103,23 @@ class _Run:
             self._take(rank.num_inner, size.in_dim)
 
     def train(self) -> None:
-        held = [self._walk(layer, layer.linear.forward(self._size.has_dropout), {}) for layer in self._rank.layers]
+        held = [self._walk(layer, layer.linear.forward(self._size.drops(layer.linear)), {})
+                for layer in self._rank.layers]
         last = self._rank.layers[-1]
         logits, gradient = held[-1].pop("rows"), self._take(last.rows_out, last.linear.out_dim)
         for layer in reversed(self._rank.layers):
             names = held.pop() | {"gradient": gradient}
             if held:
                 names["below"] = held[-1].pop("rows")
-            gradient = self._walk(layer, layer.linear.backward(self._size.has_dropout), names).pop("gradient", None)
+            steps = layer.linear.backward(self._size.drops(layer.linear))
+            gradient = self._walk(layer, steps, names).pop("gradient", None)
         self._free(logits)
 
     def evaluate(self) -> None:
         inner = self._rank.num_inner
         names: dict[str, Piece | None] = {}
         for layer in self._rank.layers:
-            steps = layer.linear.forward(self._size.has_dropout, is_training=False)
+            steps = layer.linear.forward(self._size.drops(layer.linear), is_training=False)
             names = self._walk(replace(layer, rows_in=inner, rows_out=inner), steps, names, is_training=False)
             names = {"below": names.pop("rows")}
         self._free(*names.values())
@@ -205,6 +208,7 @@ class _Run:
 KINDS = ("process", "reading", "features", "structure", "weights", "activations", "gradients", "halo_rows", "messages",
          "shared_rows", "method_state")
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay per weight
+ARRAYS_OF_AVERAGE = 2      # the average, and the weights while it takes their place in an evaluation
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list
@@ -304,11 +308,18 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
     kept = _moments(layers) + size.has_constant_sums * size.item_bytes * size.in_dim * loads.num_inner
     for layer in layers:
         held: dict[str, np.ndarray] = {}
-        for step in layer.linear.forward(size.has_dropout):
+        for step in layer.linear.forward(size.drops(layer.linear)):
             held |= {step.makes: layer.rows_of(step) * step.dim} if step.makes else {}
             held = {name: values for name, values in held.items() if name not in step.frees}
         kept = kept + size.item_bytes * sum(held.values())
     return kept
+
+
+def _of_batch_norms(size: ModelSize, layers: list[Layer[np.ndarray]],
+                    loads: PartLoads) -> tuple[np.ndarray, np.ndarray]:
+    # Outside of the arena, each keeps a table of rows; two float32 tables exist while one of them computes.
+    tables = loads.num_inner * size.hidden_dim * float(size.norm == "batch")
+    return size.item_bytes * tables * (len(layers) - 1), 2.0 * FLOAT * tables * (len(layers) > 1)
 
 
 def _moments(layers: list[Layer[np.ndarray]]) -> np.ndarray:

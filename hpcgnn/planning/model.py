@@ -48,7 +48,9 @@ class ModelSize:
     num_layers: int
     precision: str = "fp32"    # key of ITEM_BYTES
     has_dropout: bool = True
-    has_norm: bool = True      # LayerNorm after every hidden layer
+    norm: str = "layer"        # after every hidden layer, as in a training's settings
+    has_input_dropout: bool | None = None      # None: as has_dropout
+    has_average: bool = False  # a moving average of the weights
 
     def __post_init__(self) -> None:
         if self.model not in LINEAR:
@@ -65,14 +67,18 @@ class ModelSize:
         return [LinearLayer(*sides, *LINEAR[self.model], is_input=number == 0)
                 for number, sides in enumerate(pairwise(dims))]
 
+    def drops(self, linear: LinearLayer) -> bool:
+        """Whether dropout is on the input of a layer."""
+        return self.has_dropout if not linear.is_input or self.has_input_dropout is None else self.has_input_dropout
+
     @property
     def has_constant_sums(self) -> bool:
         """Whether the first layer's sums are the same in every epoch."""
-        return not (self.has_dropout or self.linear_layers[0].maps_first)
+        return not (self.drops(self.linear_layers[0]) or self.linear_layers[0].maps_first)
 
     @property
     def num_weights(self) -> int:
-        norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.has_norm else 0
+        norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.norm != "none" else 0
         return norms + sum(linear.num_weights for linear in self.linear_layers)
 
     def layers(self, loads: PartLoads) -> list[Layer[np.ndarray]]:
@@ -136,6 +142,6 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
     """Count what a training pass of every part computes."""
     work = Work(loads.num_parts)
     for layer in size.layers(loads):
-        for step in (*layer.linear.forward(size.has_dropout), *layer.linear.backward(size.has_dropout)):
+        for step in (*layer.linear.forward(size.drops(layer.linear)), *layer.linear.backward(size.drops(layer.linear))):
             work.add(step, layer)
     return work

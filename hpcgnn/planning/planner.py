@@ -58,11 +58,14 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
     size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
-                     choices.has_dropout, choices.norm == "layer")
+                     choices.has_dropout, choices.norm, choices.has_input_dropout,
+                     choices.has_average)
     methods = [parse_method(name, size) for name in choices.methods]
     for number in parts:
         cluster.check_network(number)
-    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers),
+    # A batch norm is over all rows, so a pass computes them all, as if the loss were on every node.
+    of_loss = np.ones(graph.num_nodes, bool) if choices.norm == "batch" else graph.train_mask
+    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, of_loss, choices.layers),
                     cluster.network.ranks_per_node)
     predictions, seconds = [], {}
     for number in parts:
@@ -133,6 +136,8 @@ class Choices:
     sample: float | None = None    # share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
     larger: str | None = None      # sizes of a larger graph, see `parse_sizes`
     has_dropout: bool = True
+    has_input_dropout: bool | None = None      # None: as has_dropout
+    has_average: bool = False      # a moving average of the weights
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.nn.batch_norm import batch_norm
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.pyg.batch_norm import batch_norm
 from hpcgnn.pyg.passing import ForwardPassing
 
 REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,

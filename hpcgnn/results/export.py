@@ -88,7 +88,8 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 
     def shape(in_dim: int, out_dim: int) -> ModelShape:
         return ModelShape(config.model, in_dim, config.hidden, out_dim, config.layers, config.dropout, config.norm,
-                          config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
+                          config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
+                          config.residual, config.input_dropout)
 
     sizes = find_sizes(lambda *sizes: build_model(shape(*sizes)), weights)
     if sizes is None:

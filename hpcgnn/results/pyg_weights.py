@@ -1,6 +1,6 @@
 """Weights of built-in models under PyTorch Geometric's names, for its models that compute the same.
 
-Only dropout in training differs: PyTorch Geometric has none on the input features.
+Only dropout in training differs: PyTorch Geometric has none on the input features, as with `input_dropout` 0.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def pyg_weights(model: str, arguments: dict[str, Any], weights: Weights) -> tupl
     if model == "sgc":
         sizes = {"in_channels": arguments["in_dim"], "out_channels": arguments["out_dim"], "K": arguments["num_layers"]}
         return "SGConv", sizes, {f"lin.{name.removeprefix('linear.')}": tensor for name, tensor in weights.items()}
+    if arguments.get("residual"):
+        raise CheckpointError(f"PyTorch Geometric can't load this {model}: its models have no residual sums; export it "
+                              "without --format pyg, and read it with hpcgnn.load_model")
     _check_sums(model, arguments)
     renamed: Weights = {}
     for name, tensor in weights.items():
@@ -62,6 +65,8 @@ def _arguments(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
            "dropout": arguments["dropout"]}
     if arguments["norm"] == "layer" and model != "gin":
         own |= {"norm": "LayerNorm", "norm_kwargs": {"mode": "node"}}     # normalize each row, not the whole graph
+    if arguments["norm"] == "batch" and model != "gin":
+        own |= {"norm": "BatchNorm"}
     of_model: dict[str, dict[str, Any]] = {"sage-max": {"aggr": "max"}, "gin": {"train_eps": True}}
     more = of_model.get(model, {})
     if model == "gat":
@@ -77,6 +82,9 @@ def _renamed(model: str, arguments: dict[str, Any], name: str, tensor: torch.Ten
     place, _, rest = name.partition(".")
     if place == "last":
         return {f"lin.{rest}": tensor}
+    if place == "norms" and arguments["norm"] == "batch":
+        number, _, own = rest.partition(".")
+        return {f"norms.{number}.module.{own}": tensor}      # it wraps torch's
     if place == "norms":
         return {name: tensor}
     number, _, own = rest.partition(".")

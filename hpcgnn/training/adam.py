@@ -30,12 +30,15 @@ class WeightGroup:
 class FlatAdam:
     """Adam with L2 weight decay, as torch.optim.Adam computes it; the weights become views of one buffer.
 
+    With `decouples`, the decay is that of torch.optim.AdamW: a step first scales the weights by 1 - lr decay, and their
+    gradients stay as they are. Reference: Loshchilov and Hutter, ICLR 2019, algorithm 2.
+
     A weight without a gradient keeps its value, its moments and its step count, as in torch. Each weight, even a frozen
     one, is in exactly one of `groups`.
     """
 
-    def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
-        self._gradients, self._groups, self._factor = gradients, groups, 1.0
+    def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup], decouples: bool = False):
+        self._gradients, self._groups, self._factor, self._decouples = gradients, groups, 1.0, decouples
         self._numbers = {parameter: 0 for group in groups for parameter in group.parameters}      # steps so far
         self._place: dict[nn.Parameter, slice] = {}
         self._kept: dict[nn.Parameter, tuple[torch.Tensor, torch.Tensor]] = {}     # moments of frozen weights
@@ -55,7 +58,8 @@ class FlatAdam:
                 place = self._place.get(parameter)
                 if place is None:
                     continue
-                self._lr[place], self._decay[place] = self._factor * group.lr, group.weight_decay
+                self._lr[place] = self._factor * group.lr
+                self._decay[place] = 0.0 if self._decouples else group.weight_decay
                 self._weights[place] = parameter.detach().flatten()
                 parameter.data = self._weights[place].view_as(parameter)
                 if parameter in self._kept:
@@ -73,6 +77,8 @@ class FlatAdam:
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
             self._numbers[parameter] += 1
+        if self._decouples:
+            self._decay_weights(set(used))
         numbers = {self._numbers[parameter] for parameter in used}
         if len(used) == len(self._place) and len(numbers) == 1:
             number = numbers.pop()
@@ -84,6 +90,12 @@ class FlatAdam:
         self.last_check = worst_of([check_of(*(buffer[part] for buffer in buffers))
                                     for part in reversed(self._gradients.parts)])
         return self.last_check
+
+    def _decay_weights(self, used: set[nn.Parameter]) -> None:
+        for group in self._groups:
+            for parameter in group.parameters:
+                if group.weight_decay and parameter in used:
+                    self._weights[self._place[parameter]].mul_(1 - self._factor * group.lr * group.weight_decay)
 
     def _step_of(self, place: slice, number: int) -> StepCheck:
         return adam_step(self._weights[place], self._gradients.flat[place], self._lr[place], self._decay[place],

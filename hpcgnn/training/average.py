@@ -1,7 +1,8 @@
 """WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
 Steps of few rows make weights jump around the point where they would settle; their average does not. Training
-itself never reads it.
+itself never reads it. The average is over a share of an epoch's steps, or, with a decay, over the steps of all epochs:
+with a decay of 0.9 the last step counts 0.1, the step before 0.09, and so on.
 """
 
 from __future__ import annotations
@@ -26,29 +27,31 @@ class Averaged(NamedTuple):
 
 
 class WeightAverage:
-    """Exponential average of a model's trained weights, without its buffers, over a share of an epoch's steps.
+    """Exponential average of a model's trained weights, without its buffers.
 
-    The average reaches back `share` of an epoch's steps; one step or less means no averaging. Until `share` is filled,
-    it is the plain mean of all steps. Reference: Polyak and Juditsky, 1992.
+    With `decay` above 0, each step leaves decay * average + (1 - decay) * weights, beginning with the weights after the
+    first step, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay). Else the average reaches back
+    `share` of an epoch's steps; one step or less means no averaging. Until `share` is filled, it is the plain mean of
+    all steps. Reference: Polyak and Juditsky, 1992.
     """
 
-    def __init__(self, model: nn.Module, share: float):
+    def __init__(self, model: nn.Module, share: float, decay: float = 0.0):
         self._weights = dict(model.named_parameters())
-        self._share, self._num_steps = share, 0
+        self._share, self._decay, self._num_steps = share, decay, 0
         self._average: Weights = {}
 
     @torch.no_grad()
     def note(self, num_steps: int) -> None:
         """Take in the weights after one of the epoch's `num_steps` steps."""
         span = self._share * num_steps
-        if span <= 1:
+        if span <= 1 and not self._decay:
             self._average, self._num_steps = {}, 0
             return
         self._num_steps += 1
         for name, weights in self._weights.items():
             if weights.requires_grad and name not in self._average:
                 self._average[name] = weights.detach().clone()
-        newest = max(1 / span, 1 / self._num_steps)
+        newest = 1 - self._decay if self._decay else max(1 / span, 1 / self._num_steps)
         for name, average in self._average.items():
             average.lerp_(self._weights[name], newest)
 

@@ -177,6 +177,9 @@ def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
     # Weights, gradients and best weights; FlatAdam also has one rate and one decay per weight.
     arrays = 5 if isinstance(learner.optimizer, FlatAdam) else 3
     weights = 4 * num_weights * arrays + sum(tensor.nbytes for tensor in kept)
+    averaged = learner.average.state()
+    if averaged is not None:      # and the weights whose place it takes in an evaluation
+        weights += 2 * sum(tensor.nbytes for tensor in averaged.weights.values())
     return Memory(
         features=graph.x_all.nbytes, structure=graph.structure_bytes, weights=weights, activations=sample.activations,
         halo_rows=graph.num_halo * exchange.widest_row * graph.x_all.element_size(), messages=exchange.message_bytes,

@@ -66,7 +66,7 @@ class Learner:
         gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own, session.comm))
         if recipe.optimizer is None:
             groups = weight_groups(config, model, list(of_loss.values()))
-            optimizer: FlatAdam | OwnOptimizer = FlatAdam(gradients, groups)
+            optimizer: FlatAdam | OwnOptimizer = FlatAdam(gradients, groups, config.optimizer == "adamw")
         else:
             optimizer = together(session.comm, lambda: _own_optimizer(recipe, gradients))
             loss_tensors |= {name: own for name, own in gradients.weights.items() if name.startswith(OF_OPTIMIZER)}
@@ -75,9 +75,9 @@ class Learner:
         make = together(session.comm, lambda: choose_schedule(recipe.schedule, config))
         schedule = None if make is None else together(session.comm, lambda: RateSchedule(make, optimizer, config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule, config.clip_norm,
-                   loss_tensors, copies_of(loss_tensors), gradients.frozen(), [] if recipe.loss is None else
-                   recipe.loss.forgotten(list(gradients.weights.values())),
+                   LossScale.of(config.precision), WeightAverage(model, config.average, config.ema), schedule,
+                   config.clip_norm, loss_tensors, copies_of(loss_tensors), gradients.frozen(),
+                   [] if recipe.loss is None else recipe.loss.forgotten(list(gradients.weights.values())),
                    Tables(session.comm, model, optimizer.held()))
 
     @classmethod

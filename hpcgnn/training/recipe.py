@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_arguments
 from hpcgnn.errors import ConfigError
+from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.shards.schema import GraphInfo
@@ -81,7 +82,7 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
     if num_ranks == 1 or isinstance(model, Distributed):
         return
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm):
             raise ConfigError(f"{name} is a {type(module).__name__}, and its statistics would cover one rank's rows "
                               "only; use LayerNorm, or a model of PyTorch Geometric's kind, in which hpcgnn sums them "
                               "over ranks")
@@ -90,4 +91,4 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
     return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
-                      parse_arguments(config.model_args))
+                      config.residual, config.input_dropout, parse_arguments(config.model_args))

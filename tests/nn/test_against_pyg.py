@@ -9,7 +9,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.config import MODELS as CONFIGURABLE
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import RESIDUAL_MODELS, TrainConfig
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 
 pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
@@ -24,7 +24,7 @@ JUMPS = {"jknet": ("concat", "max")}
 def shapes_of(name):
     """Rows that narrow and widen, with and without normalization, and every way to join depths."""
     for jump in JUMPS.get(name, ("concat",)):
-        for norm in ("none", "layer"):
+        for norm in ("none", "layer", "batch")[:2 if name == "sgc" else 3]:
             for shape in (NARROWING, WIDENING):
                 yield replace(shape, model=name, norm=norm, jump=jump)
 
@@ -64,9 +64,89 @@ def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_
     assert_equal_to(logits, expected.detach())
     largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
     for name, parameter in reference.named_parameters():
-        # Scores of attention may have a gradient of 0 but for rounding.
-        scale = largest if shape.model == "gat" else parameter.grad.abs().max()
+        # Scores of attention may have a gradient of 0 but for rounding, and so has a bias before a batch norm.
+        scale = largest if shape.model == "gat" or shape.norm == "batch" else parameter.grad.abs().max()
         assert (gradients[name] - parameter.grad).abs().max() <= 1e-5 * scale, name
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("probability", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [replace(shape, model=name, alpha=0.2) for name in MODELS
+                                   for shape in (NARROWING, WIDENING)], ids=label)
+def test_input_rows_have_a_dropout_of_their_own(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to,
+                                                shape, probability):
+    comm, shape = MPI.COMM_WORLD, replace(shape, dropout=0.5, input_dropout=probability)
+    dataset, owner = graph_with(shape.in_dim, directed=True)
+    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
+    inner_id = graph.node_id[:graph.num_inner]
+    graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
+    out = model(graph, graph.x)
+    out.square().sum().backward()
+    logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
+    reference = new_model(shape).double()
+    expected = peer_logits(reference, shape, dataset, Masks(0.5, SEED, EPOCH, of_input=probability))
+    expected.square().sum().backward()
+    assert_equal_to(logits, expected.detach())
+    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
+    for name, parameter in reference.named_parameters():
+        assert (gradients[name] - parameter.grad).abs().max() <= 1e-5 * largest, name
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "sgc"])
+def test_batch_norms_answer_with_the_running_statistics_of_torch(open_part, graph_with, gather_rows, assert_equal_to,
+                                                                 name):
+    comm, shape = MPI.COMM_WORLD, replace(NARROWING, model=name, norm="batch")
+    dataset, owner = graph_with(shape.in_dim, directed=True)
+    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
+    reference = new_model(shape).double()
+    for epoch in range(3):
+        graph.begin_forward(SEED, epoch, is_training=True, num_hops=model.num_hops)
+        model(graph, graph.x)
+        peer_logits(reference, shape, dataset)
+    found, buffers = dict(model.named_buffers()), dict(reference.named_buffers())
+    assert found.keys() == buffers.keys() and any("running_var" in place for place in found)
+    for place, values in buffers.items():
+        assert_equal_to(found[place], values)
+    graph.begin_forward(SEED, 0, is_training=False)
+    out = gather_rows(comm, model.eval()(graph, graph.x), graph.node_id[:graph.num_inner])
+    assert_equal_to(out, peer_logits(reference.eval(), shape, dataset).detach())
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+@pytest.mark.parametrize("name", RESIDUAL_MODELS)
+def test_hidden_layers_add_their_input(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to, name, norm):
+    comm, shape = MPI.COMM_WORLD, replace(NARROWING, model=name, num_layers=4, dropout=0.5, norm=norm, residual=True)
+    dataset, owner = graph_with(shape.in_dim, directed=True)
+    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
+    inner_id = graph.node_id[:graph.num_inner]
+    graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
+    out = model(graph, graph.x)
+    out.square().sum().backward()
+    logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
+    reference = new_model(shape).double()
+    expected = peer_logits(reference, shape, dataset, Masks(0.5, SEED, EPOCH))
+    expected.square().sum().backward()
+    assert_equal_to(logits, expected.detach())
+    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
+    for place, parameter in reference.named_parameters():
+        assert (gradients[place] - parameter.grad).abs().max() <= 1e-5 * largest, place
+
+
+def test_the_sums_of_an_input_without_dropout_are_made_once(open_part, graph_with):
+    dataset, owner = graph_with(5)
+    shape = replace(WIDENING, model="sage", dropout=0.5, input_dropout=0.0)
+    graph, model = open_part(MPI.COMM_SELF, dataset, owner(1)).graph, new_model(shape)
+    sums = []
+    for epoch in range(2):
+        graph.begin_forward(SEED, epoch, is_training=True, num_hops=model.num_hops)
+        model(graph, graph.x)
+        sums.append(graph.input_aggregate("mean"))
+    assert sums[0] is sums[1] and torch.equal(sums[0], graph.aggregate(graph.x_all, "mean"))
 
 
 def test_every_model_of_the_configuration_can_be_built():

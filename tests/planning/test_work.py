@@ -21,10 +21,11 @@ from hpcgnn.training.job import Job
 SHAPES = [("sage", 3, 20), ("gcn", 3, 20), ("sage", 2, 8), ("gcn", 2, 8), ("sage", 1, 20)]    # features are 12
 
 
-def opened(shards, model, layers, hidden):
+def opened(shards, model, layers, hidden, **more):
     graph = graph_of_shards(shards)
-    loads = count_loads(graph.indptr, graph.indices, graph.train_mask, graph.owner, graph.own_parts, layers)
-    return loads, ModelSize(model, graph.num_features, hidden, graph.num_classes, layers)
+    of_loss = np.ones(graph.num_nodes, bool) if more.get("norm") == "batch" else graph.train_mask
+    loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, graph.own_parts, layers)
+    return loads, ModelSize(model, graph.num_features, hidden, graph.num_classes, layers, **more)
 
 
 @pytest.mark.parametrize("model, layers, hidden", SHAPES)
@@ -34,11 +35,17 @@ def test_a_model_has_so_many_weights(model, layers, hidden):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("model, layers, hidden", SHAPES)
-def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model, layers, hidden):  # noqa: F811
+@pytest.mark.parametrize("model, layers, hidden, recipe, more", [
+    *((*shape, {}, {}) for shape in SHAPES),
+    ("sage", 3, 20, {"norm": "batch"}, {"norm": "batch"}), ("gcn", 3, 8, {"norm": "batch"}, {"norm": "batch"}),
+    ("sage", 3, 20, {"input_dropout": 0.0}, {"has_input_dropout": False}),
+    ("gcn", 2, 8, {"input_dropout": 0.5, "dropout": 0.0}, {"has_input_dropout": True, "has_dropout": False}),
+    ("sage", 2, 8, {"ema": 0.9}, {"has_average": True})])
+def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model, layers, hidden,  # noqa: F811
+                                                 recipe, more):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    loads, size = opened(shards, model, layers, hidden)
+    loads, size = opened(shards, model, layers, hidden, **more)
     maps, gradients = [], []
 
     def watch(name, counts, flops_of):
@@ -55,7 +62,7 @@ def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model
         watch(name, maps, lambda rows, weight: len(rows) * weight.numel())
     watch("weight_gradient", gradients, lambda gradient, rows: len(rows) * gradient.shape[1] * rows.shape[1])
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
-    settings = {"model": model, "layers": layers, "hidden": hidden, "epochs": 1}
+    settings = {"model": model, "layers": layers, "hidden": hidden, "epochs": 1, **recipe}
     found = forecast(comm, Job(shards=shards, settings=settings))
     work, epochs = work_of(size, loads), found.sampled_epochs
     assert sum(maps) == epochs * work.maps[comm.rank] > 0

@@ -37,6 +37,8 @@ def random_model(name, norm="layer"):
     with torch.no_grad():
         for own in made.parameters():
             own.add_(0.1 * torch.randn_like(own))
+        for place, own in made.named_buffers():
+            own.copy_(torch.rand_like(own) + 0.5 if place.endswith("var") else own)
     arguments = {own: getattr(shape, own) for own in settings_of(MODELS[model])}
     return made, shape, ModelRecord(BUILT_IN, model, arguments, "easy", {})
 
@@ -47,9 +49,11 @@ def answers_of(model, dataset, *weight):
         return model(torch.from_numpy(dataset.features), edge_index_of(dataset), *weight).numpy()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_plain_model_answers_as_pyg_does(tmp_path, name):
-    model, shape, record = random_model(name)
+@pytest.mark.parametrize("name, norm", [*((name, "layer") for name in NAMES),
+                                        *((name, "batch") for name in NAMES if name != "sgc")])
+def test_a_plain_model_answers_as_pyg_does(tmp_path, name, norm):
+    model, shape, record = random_model(name, norm)
+    model.eval()
     dataset, path = easy_graph(), tmp_path / "m.safetensors"
     write_exported(path, record, model.state_dict())
     plain, exact = hpcgnn.load_model(path), model.double()
@@ -60,9 +64,11 @@ def test_a_plain_model_answers_as_pyg_does(tmp_path, name):
         np.testing.assert_allclose(answers_of(plain, dataset, own), expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.split()[0] not in LACKING])
-def test_pygs_own_model_loads_the_weights_and_answers_alike(tmp_path, name):
-    model, _, record = random_model(name, norm="none" if name == "gin" else "layer")
+@pytest.mark.parametrize("name, norm", [(name, norm) for name in NAMES if name.split()[0] not in LACKING
+                                        for norm in (("none",) if name == "gin" else ("layer", "batch"))
+                                        if (name, norm) != ("sgc", "batch")])
+def test_pygs_own_model_loads_the_weights_and_answers_alike(tmp_path, name, norm):
+    model, _, record = random_model(name, norm)
     dataset, path = easy_graph(), tmp_path / "m.safetensors"
     expected = answers_of(hpcgnn.results.plain.PlainModel(model).eval(), dataset)
     kind, arguments, weights = pyg_weights(record.model, record.arguments, model.state_dict())
@@ -81,6 +87,12 @@ def test_a_model_that_pyg_does_not_have_is_refused_with_the_reason(name):
     reason = LACKING.get(name, "normalizes between the two maps")
     with pytest.raises(CheckpointError, match=f"PyTorch Geometric can't load .*{reason[:20]}"):
         pyg_weights(name, record.arguments, model.state_dict())
+
+
+def test_residual_sums_are_refused_for_pyg():
+    model, _, record = random_model("sage")
+    with pytest.raises(CheckpointError, match="can't load this sage: its models have no residual sums"):
+        pyg_weights("sage", {**record.arguments, "residual": True}, model.state_dict())
 
 
 def test_gradients_and_loops_and_repeated_arcs_are_those_of_the_cleaned_graph():
@@ -147,7 +159,7 @@ def test_a_runs_record_says_what_was_trained(run, tmp_path):
     record, weights = exported(run)
     assert (record.model, record.dataset, record.seed, record.kind) == ("gcn", "synthetic", 0, BUILT_IN)
     assert record.arguments == {"in_dim": 12, "hidden_dim": 8, "out_dim": 4, "num_layers": 2, "dropout": 0.5,
-                                "norm": "layer"}
+                                "norm": "layer", "input_dropout": -1.0, "residual": False}
     assert record.score["val_score"] > 0.5 and record.settings["epochs"] == 12
     path = tmp_path / "m.safetensors"
     write_exported(path, record, weights)

@@ -30,9 +30,9 @@ def groups_of(model):
             WeightGroup([*first.parameters()], 0.02, 0.1)]
 
 
-def started(model):
+def started(model, decouples=False):
     gradients = FlatGradients(model)
-    return gradients, FlatAdam(gradients, groups_of(model))
+    return gradients, FlatAdam(gradients, groups_of(model), decouples)
 
 
 def take_steps(model, step, zero, first, count):
@@ -43,16 +43,23 @@ def take_steps(model, step, zero, first, count):
         step()
 
 
-def test_steps_are_those_of_torch():
+@pytest.mark.parametrize("decouples", [False, True])
+def test_steps_are_those_of_torch(decouples):
     model, expected = network(), network()
-    optimizer = torch.optim.Adam([{"params": [*group.parameters], "lr": group.lr, "weight_decay": group.weight_decay}
-                                  for group in groups_of(expected)])
-    take_steps(expected, optimizer.step, optimizer.zero_grad, 0, 30)
-    gradients, flat = started(model)
-    take_steps(model, flat.step, gradients.zero, 0, 30)
+    kind = torch.optim.AdamW if decouples else torch.optim.Adam
+    optimizer = kind([{"params": [*group.parameters], "lr": group.lr, "weight_decay": group.weight_decay}
+                      for group in groups_of(expected)])
+    take_steps(expected, optimizer.step, optimizer.zero_grad, 0, 20)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+    take_steps(expected, optimizer.step, optimizer.zero_grad, 20, 10)
+    gradients, flat = started(model, decouples)
+    take_steps(model, flat.step, gradients.zero, 0, 20)
+    flat.scale_rate(0.5)
+    take_steps(model, flat.step, gradients.zero, 20, 10)
     for found, wanted, first in zip(model.parameters(), expected.parameters(), network().parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-        assert (found - first).abs().max() > 0.02
+        assert (found - first).abs().max() > 0.01
     moments = optimizer.state_dict()["state"]
     assert flat.state().keys() == moments.keys()
     for number, tensors in flat.state().items():

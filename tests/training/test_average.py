@@ -42,6 +42,20 @@ def test_the_average_is_the_mean_of_all_steps_and_then_exponential(share, num_st
                                atol=1e-6)
 
 
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_an_average_with_a_decay_is_torchs_over_all_epochs(num_steps):
+    model, rng = nn.Linear(3, 2, bias=False), np.random.default_rng(0)
+    average, sequence = WeightAverage(model, 0.25, 0.9), rng.normal(size=(30, 6)).astype(np.float32)
+    expected = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    for values in sequence:
+        moved(model, average, [values], num_steps)
+        expected.update_parameters(model)
+    torch.testing.assert_close(average.state().weights["weight"], expected.module.weight.detach(), rtol=1e-6, atol=1e-7)
+    with average.in_model():
+        torch.testing.assert_close(model.weight, expected.module.weight, rtol=1e-6, atol=1e-7)
+
+
 def test_a_model_has_its_own_weights_again_to_the_last_bit():
     model = nn.Linear(3, 2)
     average = WeightAverage(model, 0.5)

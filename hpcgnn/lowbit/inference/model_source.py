@@ -90,6 +90,12 @@ def integer_config(settings: dict[str, Any], folder: Path, device: str, names: I
     if config.model not in QUANTIZED_MODELS:
         raise CheckpointError(f"{folder} holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} become "
                               "integers; train one of them")
+    if settings.get("residual", False):
+        raise CheckpointError(f"{folder} was trained with residual sums, which integers do not have; train without "
+                              "residual")
+    if config.norm == "batch":
+        raise CheckpointError(f"{folder} was trained with --norm batch, which integers do not have; train with --norm "
+                              "layer or none")
     if config.model == "gin" and precision != "fp32":
         raise CheckpointError(f"{folder} holds a gin trained in {precision}, which averages its neighbors, and "
                               "integers sum them; train it with --precision fp32")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.propagation import Perceptron, propagate, take_hops
+from hpcgnn.nn.deep.propagation import Perceptron, known_hops, propagate, take_hops
 
 
 class APPNP(nn.Module):
@@ -23,14 +23,14 @@ class APPNP(nn.Module):
     last_call = "activate"      # of the graph; it returns the rows that the last linear map reads
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 alpha: float):
+                 alpha: float, input_dropout: float = -1.0):
         super().__init__()
-        self.num_hops, self.alpha = num_layers, alpha
-        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
+        self.num_steps, self.num_hops, self.alpha = num_layers, known_hops(num_layers, norm), alpha
+        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm, input_dropout)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
-        hops = take_hops(graph, self.num_hops)
+        hops = take_hops(graph, self.num_steps)
         z = first = self.perceptron(graph, x[:hops[0].num_in])
         for hop in hops:
             z = propagate(graph, z, hop, first=first, alpha=self.alpha)

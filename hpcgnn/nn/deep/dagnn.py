@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.propagation import Perceptron, propagate, take_hops
+from hpcgnn.nn.deep.propagation import Perceptron, known_hops, propagate, take_hops
 
 
 class DAGNN(nn.Module):
@@ -21,15 +21,16 @@ class DAGNN(nn.Module):
     attends = False
     last_call = "activate"      # of the graph; it returns the rows that the last linear map reads
 
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str):
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 input_dropout: float = -1.0):
         super().__init__()
-        self.num_hops = num_layers
-        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
+        self.num_steps, self.num_hops = num_layers, known_hops(num_layers, norm)
+        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm, input_dropout)
         self.gate = nn.Linear(out_dim, 1)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
-        hops = take_hops(graph, self.num_hops)
+        hops = take_hops(graph, self.num_steps)
         h, num_out = self.perceptron(graph, x[:hops[0].num_in]), hops[-1].num_out
         logits = self._gated(h[:num_out])
         for hop in hops:

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.propagation import propagate, take_hops
+from hpcgnn.nn.batch_norm import normalized
+from hpcgnn.nn.deep.propagation import known_hops, propagate, take_hops
+from hpcgnn.nn.layers import of_input
 from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 
 
@@ -27,9 +29,11 @@ class GCNII(nn.Module):
     last_call = "activate"      # of the graph; it returns the rows that the last linear map reads
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 alpha: float, theta: float):
+                 alpha: float, theta: float, input_dropout: float = -1.0):
         super().__init__()
-        self.num_hops, self.dropout, self.alpha = num_layers, dropout, alpha
+        self.num_steps, self.dropout, self.alpha = num_layers, dropout, alpha
+        self.num_hops = known_hops(num_layers, norm)
+        self.input_dropout = of_input(input_dropout, dropout)
         self.beta = [math.log(theta / layer + 1) for layer in range(1, num_layers + 1)]
         self.first, self.last = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
         self.weights = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(hidden_dim, hidden_dim))
@@ -38,15 +42,16 @@ class GCNII(nn.Module):
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
-        hops = take_hops(graph, self.num_hops)
-        z = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.first.weight, self.first.bias)
+        hops = take_hops(graph, self.num_steps)
+        z = linear(graph.dropout(x[:hops[0].num_in], self.input_dropout), self.first.weight, self.first.bias)
         h = first = graph.activate(z, None, 0.0, is_dropped=False)
         is_dropped = False
         for layer, hop in enumerate(hops):
             mixed = propagate(graph, h, hop, self.dropout, is_dropped, first, self.alpha)
             z = linear(mixed, self._map(layer))
             # Rows sent unmapped are masked by their receivers. After the last layer nothing is sent.
-            is_dropped = graph.drops_first or layer == self.num_hops - 1
+            is_dropped = graph.drops_first or layer == self.num_steps - 1
+            z = normalized(graph, self.norms[layer], z)
             h = graph.activate(z, layer_norm_of(self.norms[layer]), self.dropout, is_dropped)
         return linear(h, self.last.weight, self.last.bias)
 

@@ -7,7 +7,10 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.batch_norm import normalized
 from hpcgnn.nn.convolution import GCNConvolution
+from hpcgnn.nn.deep.propagation import known_hops
+from hpcgnn.nn.layers import of_input
 from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 
 JUMPS = {"concat": lambda rows: torch.cat(rows, dim=1), "max": lambda rows: torch.stack(rows).amax(dim=0)}
@@ -30,13 +33,15 @@ class JKNet(nn.Module):
     last_call = "dropout"      # of the graph; it returns the rows that the last linear map reads
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 jump: str):
+                 jump: str, input_dropout: float = -1.0):
         super().__init__()
         if jump not in JUMPS:
             raise ConfigError(f"JKNet joins its layers by one of {', '.join(JUMPS)}, found {jump!r}; change jump")
-        self.num_hops, self.dropout, self.jump = num_layers, dropout, jump
+        self.num_hops, self.dropout, self.jump = known_hops(num_layers, norm), dropout, jump
         dims = [in_dim] + [hidden_dim] * num_layers
-        self.convolutions = nn.ModuleList(GCNConvolution(dims[i], dims[i + 1], dropout) for i in range(num_layers))
+        self.convolutions = nn.ModuleList(
+            GCNConvolution(dims[i], dims[i + 1], dropout if i else of_input(input_dropout, dropout))
+            for i in range(num_layers))
         self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers))
         self.last = nn.Linear(num_layers * hidden_dim if jump == "concat" else hidden_dim, out_dim)
 
@@ -44,7 +49,8 @@ class JKNet(nn.Module):
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         h, depths = x, []
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            h = graph.activate(convolution(graph, h), layer_norm_of(norm), 0.0, is_dropped=False)
+            h = normalized(graph, norm, convolution(graph, h))
+            h = graph.activate(h, layer_norm_of(norm), 0.0, is_dropped=False)
             depths.append(h)
         # A pass that leaves rows out has the fewest rows at the last depth.
         joined = JUMPS[self.jump]([rows[:len(h)] for rows in depths])

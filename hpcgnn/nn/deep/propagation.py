@@ -12,11 +12,18 @@ from torch import nn
 
 from hpcgnn.graph.hop import Hop
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.batch_norm import normalized
+from hpcgnn.nn.layers import of_input
 from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.ops.arena import empty
 
 REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
+
+
+def known_hops(num_steps: int, norm: str) -> int | None:
+    """A model's `num_hops`: None if a norm is over all rows, so that a pass can't leave any out."""
+    return None if norm == "batch" else num_steps
 
 
 def take_hops(graph: LocalGraph, num_hops: int, begins_at_input: bool = False) -> list[Hop]:
@@ -94,13 +101,13 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
 class Perceptron(nn.Module):
     """dropout → linear → norm → ReLU → dropout → linear, row by row."""
 
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str):
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str, input_dropout: float):
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.input_dropout = dropout, of_input(input_dropout, dropout)
         self.first, self.second = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
         self.norm = NORMS[norm](hidden_dim)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        h = linear(graph.dropout(x, self.dropout), self.first.weight, self.first.bias)
-        h = graph.activate(h, layer_norm_of(self.norm), self.dropout)
+        h = linear(graph.dropout(x, self.input_dropout), self.first.weight, self.first.bias)
+        h = graph.activate(normalized(graph, self.norm, h), layer_norm_of(self.norm), self.dropout)
         return linear(h, self.second.weight, self.second.bias)

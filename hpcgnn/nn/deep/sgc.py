@@ -7,7 +7,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.deep.propagation import propagate, propagate_input, take_hops
-from hpcgnn.nn.layers import maps_first
+from hpcgnn.nn.layers import maps_first, of_input
 from hpcgnn.nn.linear import add_bias, linear
 
 
@@ -25,9 +25,9 @@ class SGC(nn.Module):
     attends = False
     is_one_map = True      # so there are no hidden rows
 
-    def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float):
+    def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float, input_dropout: float = -1.0):
         super().__init__()
-        self.num_hops, self.dropout = num_layers, dropout
+        self.num_hops, self.dropout = num_layers, of_input(input_dropout, dropout)
         self.linear = nn.Linear(in_dim, out_dim)
         self._graph: LocalGraph | None = None
         self._constant: torch.Tensor | None = None
