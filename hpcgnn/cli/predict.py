@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import click
 
 TIMEOUT_SECONDS = 1800.0
+MOST_LAYERS = 10_000
 
 
 @click.command()
@@ -17,28 +19,49 @@ TIMEOUT_SECONDS = 1800.0
               help="File to write; its ending selects the format: .parquet, .h5, .npz or .csv. Without it none is "
                    "written.")
 @click.option("--embeddings", is_flag=True, help="Also write the embeddings: the rows that the last layer reads.")
+@click.option("--correct-and-smooth", is_flag=True,
+              help="Move the predictions by the training labels along the edges (Huang et al., ICLR 2021); needs "
+                   "training labels in SHARDS.")
+@click.option("--correction-alpha", type=click.FloatRange(0, 1), metavar="SHARE",
+              help="Of the errors of training nodes, what neighbors give at each of the layers.  [default: 1.0]")
+@click.option("--correction-layers", type=click.IntRange(0, MOST_LAYERS), help="[default: 50]")
+@click.option("--correction-scale", type=click.FloatRange(min=0), metavar="FACTOR",
+              help="Multiplies the errors that have spread.  [default: scale each node's to the training nodes' mean]")
+@click.option("--smoothing-alpha", type=click.FloatRange(0, 1), metavar="SHARE",
+              help="Of the predictions, what neighbors give at each of the layers.  [default: 0.8]")
+@click.option("--smoothing-layers", type=click.IntRange(0, MOST_LAYERS), help="[default: 50]")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
-def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool) -> None:
+def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool,
+            correct_and_smooth: bool, **chosen: float | None) -> None:
     """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
+    given = {name.replace("correction_scale", "scale"): value for name, value in chosen.items() if value is not None}
+    if given and not correct_and_smooth:
+        name = next(name for name, value in chosen.items() if value is not None)
+        raise click.UsageError(f"--{name.replace('_', '-')} has no effect without --correct-and-smooth; add it, or "
+                               "leave this out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
-    run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph))
+    run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph,
+                                                  given if correct_and_smooth else None))
 
 
 def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
-                        other_graph: bool) -> None:
-    """Collective: open the run, predict, write the file on rank 0, and print the scores."""
+                        other_graph: bool, corrected: dict[str, Any] | None = None) -> None:
+    """Collective: open the run, predict, write the file on rank 0, and print the scores.
+
+    `corrected` are settings of `CorrectAndSmooth`; None leaves the predictions as they are.
+    """
     from hpcgnn.run.launch import together, watch
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)
-    check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph})
+    check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph, "corrected": corrected})
     # These import torch, which takes seconds, so checks without torch come before.
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun
@@ -46,6 +69,10 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
     together(comm, lambda: check_answer_file(out) if out is not None and comm.rank == 0 else None)
     run = FloatRun.open(comm, run_folder, shards, info, other_graph)
     answers = run.answer(embeddings)
+    if corrected is not None:
+        from hpcgnn.results.correct_and_smooth import CorrectAndSmooth
+
+        answers = CorrectAndSmooth(**corrected).answers(run.session, answers)
     scores = run.scores(answers)
     if out is not None:
         write_answers(comm, out, info.name, answers)
@@ -53,6 +80,8 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
         for line in run.remarks:
             click.echo(line)
         click.echo(f"{info.name}: {info.num_nodes:,} nodes, predictions of {run_folder}")
+        if corrected is not None:
+            click.echo("predictions are corrected and smoothed by the training labels, so the train score counts them")
         click.echo(scores_line(run.session.score, scores))
         if out is not None:
             click.echo(f"predictions: {out}")

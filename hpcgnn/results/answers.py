@@ -81,11 +81,15 @@ class Answers:
             return None
         if self.task == MULTI_LABEL and self.reading is Reading.PROBABILITIES:
             return self.logits
-        logits = torch.from_numpy(np.ascontiguousarray(self._scored()))
         if self.task == MULTI_LABEL:
-            return torch.sigmoid(logits).numpy()
-        shares = logits if self.reading is Reading.PROBABILITIES else torch.softmax(logits, dim=1)
-        return shares.amax(dim=1).numpy() if logits.numel() else np.zeros(len(self), np.float32)
+            return torch.sigmoid(torch.from_numpy(np.ascontiguousarray(self._scored()))).numpy()
+        shares = self.shares()
+        return shares.max(axis=1) if shares.size else np.zeros(len(self), np.float32)
+
+    def shares(self) -> np.ndarray:
+        """Probability of every class, (n, num_classes) float32, for one label per node; raises as `prediction`."""
+        logits = torch.from_numpy(np.ascontiguousarray(self._scored()))
+        return (logits if self.reading is Reading.PROBABILITIES else torch.softmax(logits, dim=1)).numpy()
 
     def _scored(self) -> np.ndarray:
         if self.reading is Reading.UNKNOWN:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.special
 import torch
+import torch_geometric.nn as pyg
 from mpi4py import MPI
-from reference_models import peer_logits
-from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
+from reference_models import edge_index_of, peer_logits
+from training_setup import arcs_where, easy_graph, on_rank_zero, snapshot, train, write_once
 
 from hpcgnn.results.answer_file import read_answer_arrays
 from hpcgnn.training.checkpoint import read_checkpoint, write_checkpoint
@@ -53,6 +55,49 @@ def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settin
     assert found["node"].tolist() == list(range(240))
     assert found["embeddings"].shape == (240, {"gcn": 8, "jknet": 16}[settings["model"]])
     assert on_rank_zero(MPI.COMM_WORLD, lambda: snapshot(run)) == before
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("flags, peer", [
+    ([], pyg.CorrectAndSmooth(50, 1.0, 50, 0.8)),
+    (["--correction-layers", "20", "--correction-alpha", "0.7", "--smoothing-layers", "10", "--smoothing-alpha", "0.9",
+      "--correction-scale", "1.5"], pyg.CorrectAndSmooth(20, 0.7, 10, 0.9, autoscale=False, scale=1.5))],
+    ids=["as in the example", "with a scale"])
+def test_corrected_and_smoothed_answers_are_those_of_pyg(hpcgnn, shared_path, flags, peer):
+    dataset = arcs_where(easy_graph(seed=5), lambda source, target: (source < target) | (target % 3 > 0))
+    shards = write_once(MPI.COMM_WORLD, dataset, shared_path / "shards")
+    run = shared_path / "run"
+    train(MPI.COMM_WORLD, shards, run, epochs=3)
+    assert hpcgnn("predict", run, shards, "--out", shared_path / "plain.npz")[0] == 0
+    status, printed, complaints = hpcgnn("predict", run, shards, "--out", shared_path / "p.npz", "--correct-and-smooth",
+                                         *flags)
+    assert (status, complaints) == (0, "") and "corrected and smoothed by the training labels" in printed
+    plain, found = on_rank_zero(MPI.COMM_WORLD, lambda: [read_answer_arrays(shared_path / f"{name}.npz")
+                                                         for name in ("plain", "p")])
+    mask, edges = torch.from_numpy(dataset.train_mask), edge_index_of(dataset)
+    labels = torch.from_numpy(dataset.labels.astype(np.int64))[mask]
+    expected = peer(torch.from_numpy(plain["logits"]).softmax(dim=1), labels, mask, edges).numpy()
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found["probability"], expected.max(axis=1), atol=1e-5)
+    assert np.abs(expected - scipy.special.softmax(plain["logits"], axis=1)).max() > 0.1
+    hits = (found["logits"].argmax(axis=1) == dataset.labels)[dataset.test_mask]
+    assert f"test {100 * hits.mean():.2f} %" in printed
+
+
+def test_answers_that_can_not_be_corrected_are_refused(hpcgnn, shards, shared_path):
+    spec = "synthetic:nodes=120,mean_degree=6,classes=5,features=8,multi_label=true"
+    several = write_once(MPI.COMM_SELF, easy_graph(spec=spec), shared_path / "several")
+    train(MPI.COMM_SELF, several, shared_path / "run", epochs=1)
+    _, _, complaint = hpcgnn("predict", shared_path / "run", several, "--correct-and-smooth")
+    assert "needs answers with one class per node, and this model's are multi-label; leave it out" in complaint
+    train(MPI.COMM_SELF, shards, shared_path / "one", epochs=1)
+    dataset = easy_graph()
+    none = np.zeros(dataset.num_nodes, bool)
+    bare = write_once(MPI.COMM_SELF, replace(dataset, train_mask=none), shared_path / "bare")
+    _, _, complaint = hpcgnn("predict", shared_path / "one", bare, "--correct-and-smooth", "--other-graph")
+    assert "needs the labels of training nodes, and this graph has none; give shards with" in complaint
+    _, _, complaint = hpcgnn("predict", shared_path / "one", shards, "--smoothing-layers", "3")
+    assert "--smoothing-layers has no effect without --correct-and-smooth; add it, or leave this out" in complaint
 
 
 def test_a_run_of_fewer_bits_answers_as_it_was_trained_and_says_so(hpcgnn, shards, shared_path):
