@@ -23,6 +23,8 @@ MODELS = tuple(MODEL_PATHS)
 SCHEMES = ("none", "degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
 QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
 AS_DROPOUT = -1.0      # of input_dropout
+LABEL_MODELS = tuple(model for model in MODELS if model != "sgc")      # sgc keeps its propagated input
+SKIPPING = ("sancus",)      # methods that leave rows out which have hardly moved
 RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin")
 STORING_MODELS = ("gcn", "sage")       # their layers can keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
@@ -168,6 +170,10 @@ class TrainConfig:
                         ("none", "layer", "batch"), group=MODEL)
     residual: bool = setting(False, "Add each hidden layer's input to its output, from the second layer on, after "
                              "normalization and ReLU.", models=RESIDUAL_MODELS, group=MODEL, flag="none")
+    label_inputs: float = setting(0.0, "Share of the training labels that an epoch takes as input, in a column per "
+                                  "class behind the features; the loss is over the other training nodes, and "
+                                  "evaluation and predictions take all training labels. 0 takes none.", low=0.0,
+                                  high=0.99, models=LABEL_MODELS, group=MODEL, flag="none")
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate rows that need no halo row while messages travel.", group=MESSAGES,
                             flag="none")
@@ -281,6 +287,8 @@ class TrainConfig:
         for own in fields(self):
             self._check_use(own)
         self._check_clashes(others)
+        if self.label_inputs:
+            self._check_label_inputs()
         if self.residual and self.layers < 3:
             raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
                               "change --layers")
@@ -310,6 +318,16 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
+
+    def _check_label_inputs(self) -> None:
+        if self.quantize != "none":
+            raise ConfigError(f"label_inputs can't be used with quantize {self.quantize}: integers are fitted to "
+                              "features that stay as they are; choose one")
+        keeps = f"steps {self.steps}" if self.steps != "1" else f"method {self.method.name}"
+        if self.steps != "1" or self.method.rule() != "never" or self.method.name in SKIPPING:
+            raise ConfigError(f"label_inputs can't be used with {keeps}: it reads rows of earlier epochs, which have "
+                              "seen labels that the loss is over now; choose "
+                              + ("one" if self.steps != "1" else "vanilla, uniform, random, bns or adaqp"))
 
     def _check_steps(self, others: dict[str, Any]) -> None:
         number = self.steps.removeprefix(BY_ROW)

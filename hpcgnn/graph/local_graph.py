@@ -399,6 +399,10 @@ class LocalGraph:
                 self._input_aggregates[reduction] = aggregate
         return aggregate
 
+    def forget_input_sums(self) -> None:
+        """Have the aggregates of the input made again, after its values have changed."""
+        self._input_aggregates.clear()
+
     def matrix(self, reduction: str) -> SparseRows:
         return self._reductions.matrices(reduction)[0]
 

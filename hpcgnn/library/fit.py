@@ -27,7 +27,7 @@ from hpcgnn.training.scores import own_score
 
 # Settings that a finished model fixes.
 OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "input_dropout", "norm", "residual",
-                "model", "model_args")
+                "label_inputs",                 "model", "model_args")
 Rows = Callable[[torch.Tensor, torch.Tensor], Any]
 
 

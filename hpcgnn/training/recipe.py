@@ -89,6 +89,7 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
-    return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
+    in_dim = info.num_features + (info.num_classes if config.label_inputs else 0)
+    return ModelShape(config.model, in_dim, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
                       config.residual, config.input_dropout, parse_arguments(config.model_args))

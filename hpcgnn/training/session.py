@@ -45,6 +45,7 @@ from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, re
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.evaluate import as_trained, with_classes
+from hpcgnn.training.label_inputs import LabelInputs, with_label_columns
 from hpcgnn.training.model_hooks import ModelHooks, quantized
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
@@ -82,6 +83,7 @@ class Session:
     remarks : tuple of str           sentences for the user about how the model is trained
     tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
     reading : Reading                meaning of the columns of the model's outputs
+    labels : LabelInputs or None     training labels among the input columns, if the settings say so
     part : Partition or None         this rank's part, without features; kept if a trained model is to predict
     """
 
@@ -104,6 +106,7 @@ class Session:
     remarks: tuple[str, ...] = ()
     tried: Tried | None = None
     reading: Reading = Reading.LOGITS
+    labels: LabelInputs | None = None
     part: Partition | None = None
 
     @classmethod
@@ -154,6 +157,9 @@ class Session:
         if objective.num_global["train"] == 0 and config.epochs and answers_with is None:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
                                   "to train; a trained model predicts for it by hpcgnn predict")
+        if config.label_inputs:
+            num_classes, labeled = info.num_classes, objective
+            part = together(comm, lambda: with_label_columns(part, num_classes, labeled))
         # How rows are stored decides how messages are packed, so it comes before the exchange.
         if precision is None:
             with recipe.kept_as_it_is(config.precision == "auto"):
@@ -189,6 +195,7 @@ class Session:
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
                    rows_within, steps, _remarks(model, tried, has_weights), tried, reading,
+                   LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
                    None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)))
 
     def method_context(self) -> MethodContext:
@@ -201,6 +208,14 @@ class Session:
                              storage_bits(config.precision), traits.num_layers, traits.reduction, traits.attends,
                              FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
                              self._step_rule())
+
+    def begin_labels(self, seed: int, epoch: int) -> Objective:
+        """Collective: the objective of an epoch; its labels are hidden, if others are inputs, until `end_labels`."""
+        return self.objective if self.labels is None else self.labels.hide(seed, epoch, self.objective)
+
+    def end_labels(self) -> None:
+        if self.labels is not None:
+            self.labels.give_all()
 
     @property
     def state_bytes(self) -> int:

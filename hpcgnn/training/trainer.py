@@ -69,14 +69,14 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     """
     comm, started = session.comm, time.perf_counter()
     learner.model.train()
-    steps, taken = session.steps, StepsTaken()
+    steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
-        loss, check = train_step(session, learner, session.graph, session.objective, Moment(seed, epoch))
+        loss, check = train_step(session, learner, session.graph, objective, Moment(seed, epoch))
         learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
         for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row):
-            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows, num_steps),
+            loss, check = train_step(session, learner, step.graph, objective.of_rows(step.rows, num_steps),
                                      Moment(seed, epoch, len(taken.losses), num_steps))
             learner.average.note(num_steps)
             taken.losses.append(loss / num_steps)
@@ -86,6 +86,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
                                           session.exchange.training.take())
                 return None
         loss, check = sum(taken.losses), taken.check
+    session.end_labels()
     seconds = taken.seconds + time.perf_counter() - started
     traffic = session.exchange.training.take().plus(taken.traffic)
     session.exchange.end_epoch(traffic.sent_by_peer, costs_of(seconds, traffic))

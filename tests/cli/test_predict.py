@@ -100,6 +100,14 @@ def test_answers_that_can_not_be_corrected_are_refused(hpcgnn, shards, shared_pa
     assert "--smoothing-layers has no effect without --correct-and-smooth; add it, or leave this out" in complaint
 
 
+def test_a_run_with_labels_as_inputs_answers_with_all_training_labels(hpcgnn, shards, shared_path):
+    summary, _, _ = train(MPI.COMM_SELF, shards, shared_path / "run", label_inputs=0.5, epochs=20)
+    status, printed, complaints = hpcgnn("predict", shared_path / "run", shards)
+    assert (status, complaints) == (0, "") and f"test {100 * summary['test_score']:.2f} %" in printed
+    _, _, complaint = hpcgnn("infer", shared_path / "run", shards)
+    assert "was trained with label_inputs, and integers read features only; train without them" in complaint
+
+
 def test_a_run_of_fewer_bits_answers_as_it_was_trained_and_says_so(hpcgnn, shards, shared_path):
     summary, _, _ = train(MPI.COMM_SELF, shards, shared_path / "run", quantize="uniform")
     status, printed, _ = hpcgnn("predict", shared_path / "run", shards)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from made_steps import share_clusters
 from mpi4py import MPI
+from reference import draws_of, stream_of
+from reference_models import mean_loss, peer_logits
 from training.test_equals_serial import assert_trains_as_one, cut_by_metis
-from training_setup import easy_graph, losses, on_rank_zero, random_owner, train, write
+from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.errors import ConfigError
+from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
+from hpcgnn.nn.models import ModelShape
+from hpcgnn.ops.counter import LABELS
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.learner import Learner
+from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch
 
 COMM = MPI.COMM_WORLD
 RECIPES = {
@@ -21,6 +32,8 @@ RECIPES = {
     "residual": {"model": "sage", "residual": True, "layers": 4},
     "adamw": {"model": "gcn", "optimizer": "adamw", "weight_decay": 0.05},
     "ema": {"model": "sage", "ema": 0.9},
+    "labels as inputs": {"model": "sage", "label_inputs": 0.5, "input_dropout": 0.0},
+    "labels as inputs of a gat": {"model": "gat", "label_inputs": 0.6, "norm": "batch"},
     "all": {"model": "sage", "input_dropout": 0.0, "norm": "batch", "residual": True, "optimizer": "adamw",
             "weight_decay": 0.05, "ema": 0.8, "layers": 4},
 }
@@ -67,6 +80,49 @@ def test_scores_and_best_weights_are_those_of_the_moving_average(shared_path):
         assert np.array_equal(checkpoint.model[name].numpy(), runs[0.0][1].model[name].numpy())
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_loss_is_over_training_nodes_whose_labels_are_no_input(shared_path, precision):
+    dataset, share, seed = easy_graph(), 0.4, 3
+    shards = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "shards")
+    config = TrainConfig.of(**{**SMALL, "dropout": 0.0, "label_inputs": share, "model": "sage", "precision": precision})
+    session = Session.open(MPI.COMM_SELF, shards, config)
+    graph, node_id = session.graph, session.graph.node_id
+    one_hot = np.eye(4, dtype=np.float32)[dataset.labels] * dataset.train_mask[:, None]
+    assert np.array_equal(graph.x[:, 12:].float().numpy(), one_hot[node_id])
+    learner, given = Learner.start(session, 0, None), []
+    for epoch in range(3):
+        objective = session.begin_labels(seed, epoch)
+        draws = draws_of(np.arange(dataset.num_nodes), 2, seed, epoch, stream_of(LABELS, 0)).astype(np.int64)
+        is_given = dataset.train_mask & (draws[:, 0] + (draws[:, 1] << 16) < share * 2 ** 32)
+        features = np.concatenate([dataset.features, one_hot * is_given[:, None]], axis=1)
+        np.testing.assert_allclose(graph.x.float().numpy(), features[node_id], rtol=1e-2 if precision == "bf16" else 0)
+        rows = np.zeros(dataset.num_nodes, bool)
+        rows[node_id[objective.rows["train"].numpy()]] = True
+        assert np.array_equal(rows, dataset.train_mask & ~is_given) and 0 < rows.sum() < dataset.train_mask.sum()
+        given.append(is_given)
+        session.end_labels()
+        assert np.array_equal(graph.x[:, 12:].float().numpy(), one_hot[node_id])
+        if precision == "fp32":
+            shape = ModelShape("sage", 16, 8, 4, 2, 0.0, "layer")
+            logits = peer_logits(copy.deepcopy(learner.model).double(), shape, replace(dataset, features=features))
+            labels, mask = torch.from_numpy(dataset.labels.astype(np.int64)), torch.from_numpy(rows)
+            expected = mean_loss(logits, labels, mask, mask.sum()).item()
+            assert train_epoch(session, learner, seed, epoch).loss == pytest.approx(expected, rel=1e-5)
+    assert not np.array_equal(given[0], given[1])
+
+
+@pytest.mark.parametrize("spec, complaint", [
+    ("synthetic:nodes=120,mean_degree=6,classes=5,features=8,multi_label=true", "these labels are multi-label; leave"),
+    ("synthetic:nodes=60,mean_degree=6,classes=3,features=6,signal=2", "none is left for the loss; give a smaller")])
+def test_labels_that_can_not_be_inputs_are_refused(shared_path, spec, complaint):
+    dataset = easy_graph(spec=spec)
+    first = np.arange(dataset.num_nodes) == np.flatnonzero(dataset.train_mask)[0]
+    one = replace(dataset, train_mask=first)
+    shards = write(one, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "shards")
+    with pytest.raises((CollectiveError, TrainingError), match=complaint):
+        train(MPI.COMM_SELF, shards, shared_path / "run", label_inputs=0.99, epochs=50)
+
+
 @pytest.mark.parametrize("settings, complaint", [
     ({"input_dropout": -0.5}, "input_dropout must be -1 or a probability, found -0.5"),
     ({"input_dropout": 0.1, "model": "mine:Net"}, "input_dropout = 0.1 has no effect on model mine:Net, only on gcn, "),
@@ -79,6 +135,11 @@ def test_scores_and_best_weights_are_those_of_the_moving_average(shared_path):
     ({"residual": True, "model": "appnp"}, "residual = True has no effect on model appnp, only on gcn, sage, sage-max"),
     ({"residual": True, "quantize": "uniform"}, "residual can't be used with quantize uniform: integers have no resid"),
     ({"optimizer": "adamw"}, "optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01"),
+    ({"label_inputs": 0.5, "steps": "4"}, "label_inputs can't be used with steps 4: it reads rows of earlier epochs, "),
+    ({"label_inputs": 0.5, "method": "pipegcn"}, "label_inputs can't be used with method pipegcn: it reads rows of e"),
+    ({"label_inputs": 0.5, "method": "sancus"}, "label_inputs can't be used with method sancus: it reads rows of ear"),
+    ({"label_inputs": 0.5, "quantize": "uniform"}, "label_inputs can't be used with quantize uniform: integers are "),
+    ({"label_inputs": 0.5, "model": "sgc"}, "label_inputs = 0.5 has no effect on model sgc, only on gcn, sage, sage-m"),
     ({"ema": 0.9, "average": 0.5, "steps": "4"}, "average 0.5 has no effect with ema; leave one out"),
 ])
 def test_settings_without_effect_are_refused(settings, complaint):

@@ -93,6 +93,9 @@ def integer_config(settings: dict[str, Any], folder: Path, device: str, names: I
     if settings.get("residual", False):
         raise CheckpointError(f"{folder} was trained with residual sums, which integers do not have; train without "
                               "residual")
+    if settings.get("label_inputs", 0.0):
+        raise CheckpointError(f"{folder} was trained with label_inputs, and integers read features only; train without "
+                              "them")
     if config.norm == "batch":
         raise CheckpointError(f"{folder} was trained with --norm batch, which integers do not have; train with --norm "
                               "layer or none")
