@@ -44,6 +44,7 @@ from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
+from hpcgnn.training.edge_dropout import EdgeDropout
 from hpcgnn.training.evaluate import as_trained, with_classes
 from hpcgnn.training.label_inputs import LabelInputs, with_label_columns
 from hpcgnn.training.model_hooks import ModelHooks, quantized
@@ -84,6 +85,7 @@ class Session:
     tried : Tried or None            result of a trial of the model on a few rows; None for a built-in model
     reading : Reading                meaning of the columns of the model's outputs
     labels : LabelInputs or None     training labels among the input columns, if the settings say so
+    edges : EdgeDropout or None      leaves out edges in each epoch, if the settings say so
     part : Partition or None         this rank's part, without features; kept if a trained model is to predict
     """
 
@@ -107,6 +109,7 @@ class Session:
     tried: Tried | None = None
     reading: Reading = Reading.LOGITS
     labels: LabelInputs | None = None
+    edges: EdgeDropout | None = None
     part: Partition | None = None
 
     @classmethod
@@ -196,6 +199,8 @@ class Session:
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
                    rows_within, steps, _remarks(model, tried, has_weights), tried, reading,
                    LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
+                   EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
+                   if config.edge_dropout else None,
                    None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)))
 
     def method_context(self) -> MethodContext:
@@ -212,6 +217,10 @@ class Session:
     def begin_labels(self, seed: int, epoch: int) -> Objective:
         """Collective: the objective of an epoch; its labels are hidden, if others are inputs, until `end_labels`."""
         return self.objective if self.labels is None else self.labels.hide(seed, epoch, self.objective)
+
+    def graph_of(self, seed: int, epoch: int) -> LocalGraph:
+        """Collective: the graph that an epoch of one step is trained on."""
+        return self.graph if self.edges is None else self.edges.thinned(seed, epoch)
 
     def end_labels(self) -> None:
         if self.labels is not None:

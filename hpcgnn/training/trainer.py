@@ -71,7 +71,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     learner.model.train()
     steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
-        loss, check = train_step(session, learner, session.graph, objective, Moment(seed, epoch))
+        loss, check = train_step(session, learner, session.graph_of(seed, epoch), objective, Moment(seed, epoch))
         learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))

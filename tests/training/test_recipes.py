@@ -13,12 +13,12 @@ from mpi4py import MPI
 from reference import draws_of, stream_of
 from reference_models import mean_loss, peer_logits
 from training.test_equals_serial import assert_trains_as_one, cut_by_metis
-from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write
+from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
-from hpcgnn.nn.models import ModelShape
-from hpcgnn.ops.counter import LABELS
+from hpcgnn.nn.models import MODELS, ModelShape
+from hpcgnn.ops.counter import EDGES, LABELS
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
@@ -32,6 +32,9 @@ RECIPES = {
     "residual": {"model": "sage", "residual": True, "layers": 4},
     "adamw": {"model": "gcn", "optimizer": "adamw", "weight_decay": 0.05},
     "ema": {"model": "sage", "ema": 0.9},
+    "edge dropout": {"model": "gcn", "edge_dropout": 0.4},
+    "edge dropout of a sage": {"model": "sage", "edge_dropout": 0.3, "input_dropout": 0.0},
+    "edge dropout of a gat": {"model": "gat", "edge_dropout": 0.3},
     "labels as inputs": {"model": "sage", "label_inputs": 0.5, "input_dropout": 0.0},
     "labels as inputs of a gat": {"model": "gat", "label_inputs": 0.6, "norm": "batch"},
     "all": {"model": "sage", "input_dropout": 0.0, "norm": "batch", "residual": True, "optimizer": "adamw",
@@ -78,6 +81,40 @@ def test_scores_and_best_weights_are_those_of_the_moving_average(shared_path):
     for name, weights in checkpoint.average.weights.items():
         assert np.array_equal(checkpoint.best_model[name].numpy(), weights.numpy())
         assert np.array_equal(checkpoint.model[name].numpy(), runs[0.0][1].model[name].numpy())
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_epoch_has_the_sums_of_pyg_on_its_thinned_graph(shared_path, monkeypatch, name, weighted):
+    monkeypatch.setattr("hpcgnn.training.edge_dropout.EDGES_AT_ONCE", 97)
+    weighted, dataset = weighted and name not in ("sage-max", "gat"), easy_graph(seed=5)
+    if weighted:
+        weight = np.random.default_rng(0).uniform(0.5, 2, dataset.num_edges).astype(np.float32)
+        dataset = replace(dataset, edge_weight=weight)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    settings = {**SMALL, "model": name, "dropout": 0.0, "edge_dropout": 0.3, "layers": 3}
+    session = Session.open(COMM, shards, TrainConfig.of(**settings))
+    graph, model = session.graph_of(7, 5), session.float_model(0)
+    reference = copy.deepcopy(model).double()
+    graph.begin_forward(7, 5, is_training=True)
+    out = model(graph, graph.x)
+    out.square().sum().backward()
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    pair = target.astype(np.int64) * dataset.num_nodes + dataset.indices
+    kept = draws_of(pair, 1, 7, 5, stream_of(EDGES, 0))[:, 0] >= round(0.3 * 2**16)
+    assert abs(kept.mean() - 0.7) < 0.05
+    thin = replace(dataset, indptr=np.concatenate([[0], np.cumsum(kept)])[dataset.indptr],
+                   indices=dataset.indices[kept], **({"edge_weight": weight[kept]} if weighted else {}))
+    shape = ModelShape(name, 12, 8, 4, 3, 0.0, "layer")
+    expected = peer_logits(reference, shape, thin, edge_weight=thin.edge_weight)
+    expected.square().sum().backward()
+    mine = expected.detach()[graph.node_id[:graph.num_inner]]
+    np.testing.assert_allclose(out.detach().numpy(), mine.numpy(), atol=1e-5 * float(mine.abs().max()))
+    largest = max(float(parameter.grad.abs().max()) for parameter in reference.parameters())
+    for found, wanted in zip(model.parameters(), reference.parameters(), strict=True):
+        assert np.abs(COMM.allreduce(found.grad.double().numpy()) - wanted.grad.numpy()).max() <= 1e-5 * largest
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -135,6 +172,10 @@ def test_labels_that_can_not_be_inputs_are_refused(shared_path, spec, complaint)
     ({"residual": True, "model": "appnp"}, "residual = True has no effect on model appnp, only on gcn, sage, sage-max"),
     ({"residual": True, "quantize": "uniform"}, "residual can't be used with quantize uniform: integers have no resid"),
     ({"optimizer": "adamw"}, "optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01"),
+    ({"edge_dropout": 0.5, "steps": "4"}, "edge_dropout can't be used with steps 4: steps read rows of earlier epoch"),
+    ({"edge_dropout": 0.5, "pre_aggregation": "on"}, "edge_dropout can't be used with pre_aggregation on: sums befor"),
+    ({"edge_dropout": 0.5, "quantize": "uniform"}, "edge_dropout can't be used with quantize uniform: steps and width"),
+    ({"edge_dropout": 0.5, "model": "mine:Net"}, "edge_dropout = 0.5 has no effect on model mine:Net, only on gcn, sa"),
     ({"label_inputs": 0.5, "steps": "4"}, "label_inputs can't be used with steps 4: it reads rows of earlier epochs, "),
     ({"label_inputs": 0.5, "method": "pipegcn"}, "label_inputs can't be used with method pipegcn: it reads rows of e"),
     ({"label_inputs": 0.5, "method": "sancus"}, "label_inputs can't be used with method sancus: it reads rows of ear"),

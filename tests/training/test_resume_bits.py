@@ -41,6 +41,7 @@ VARIANTS = {
     "fewer steps": ({"steps": "auto", "precision": "bf16"}, ["random"]),
     "recipe": ({"norm": "batch", "input_dropout": 0.0, "residual": True, "layers": 3, "optimizer": "adamw",
                 "weight_decay": 0.01, "ema": 0.9}, ["vanilla", "pipegcn"]),
+    "thinned": ({"model": "gcn", "edge_dropout": 0.3}, ["uniform", "pipegcn"]),
     "labels as inputs": ({"label_inputs": 0.5, "input_dropout": 0.0}, ["uniform"]),
     "recipe in steps": ({"norm": "batch", "input_dropout": 0.2, "residual": True, "layers": 3, "optimizer": "adamw",
                          "weight_decay": 0.01, "ema": 0.9, "steps": "2"}, ["uniform"]),
