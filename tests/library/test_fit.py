@@ -334,7 +334,8 @@ def test_weights_are_saved_by_name(graph, shared_path):
 @pytest.mark.parametrize("brought, complaint", [
     ({"hidden": 8}, "hidden has no effect if the model is given; leave it out"),
     ({"repeat": 2}, "repeat trains models of several seeds, and one is given; give a function that makes it"),
-    ({"optimizer": "adam"}, "optimizer must be a function that makes one, such as lambda it: ..; found a str"),
+    ({"optimizer": 3}, "optimizer must be a function that makes one, such as lambda it: ..; found a int"),
+    ({"optimizer": "sgd"}, "optimizer must be one of adam, adamw, found 'sgd'"),
     ({"optimizer": torch.optim.AdamW, "lr": 0.1}, "lr has no effect if an optimizer is given; leave it out"),
     ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
     ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
