@@ -1,11 +1,11 @@
-"""Correct and Smooth: a model's answers, moved by the training labels along the edges.
+"""Correct and Smooth: a model's predictions, moved by the training labels along the edges.
 
 Each class has a column of shares Z. The errors of training nodes, label minus share, are spread over the edges and
 added to Z ("correct"). Then training nodes get their labels, and the columns are spread once more ("smooth"). Example:
 on the path a - b - c with label 1 on a, where the model says 0.6, the error 0.4 of a reaches b and, smaller, c.
 
 Spreading is P(Y) = alpha S Y + (1 - alpha) Y_0, `num_layers` times, with S = D^-1/2 A D^-1/2 and D the in-degree. Each
-rank holds the rows of its own nodes and gets halo rows by the run's exchange, so P ranks answer as one.
+rank holds the rows of its own nodes and gets halo rows by the run's exchange, so P ranks predict as one.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class CorrectAndSmooth:
     scale: float | None = None
 
     def answers(self, session: Session, answers: Answers) -> Answers:
-        """Collective: this rank's answers after both steps, as shares of classes; a node's need not add to 1.
+        """Collective: this rank's predictions after both steps, as shares of classes; a node's need not add to 1.
 
         Raises
         ------
-        CollectiveError      answers that are not one class per node; no training node with a label
+        CollectiveError      predictions that are not one class per node; no training node with a label
         """
         if answers.task != CLASSES or answers.reading is Reading.UNKNOWN:
             what = KINDS.get(answers.task, answers.task) if answers.task != CLASSES else "known to its program only"
-            raise CollectiveError("correct and smooth needs answers with one class per node, and this model's are "
+            raise CollectiveError("correct and smooth needs predictions of one class per node, and this model's are "
                                   f"{what}; leave it out")
         objective, graph = session.objective, session.graph
         rows = objective.rows["train"]

@@ -63,7 +63,7 @@ def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settin
     (["--correction-layers", "20", "--correction-alpha", "0.7", "--smoothing-layers", "10", "--smoothing-alpha", "0.9",
       "--correction-scale", "1.5"], pyg.CorrectAndSmooth(20, 0.7, 10, 0.9, autoscale=False, scale=1.5))],
     ids=["as in the example", "with a scale"])
-def test_corrected_and_smoothed_answers_are_those_of_pyg(hpcgnn, shared_path, flags, peer):
+def test_corrected_and_smoothed_predictions_are_those_of_pyg(hpcgnn, shared_path, flags, peer):
     dataset = arcs_where(easy_graph(seed=5), lambda source, target: (source < target) | (target % 3 > 0))
     shards = write_once(MPI.COMM_WORLD, dataset, shared_path / "shards")
     run = shared_path / "run"
@@ -84,12 +84,12 @@ def test_corrected_and_smoothed_answers_are_those_of_pyg(hpcgnn, shared_path, fl
     assert f"test {100 * hits.mean():.2f} %" in printed
 
 
-def test_answers_that_can_not_be_corrected_are_refused(hpcgnn, shards, shared_path):
+def test_predictions_that_can_not_be_corrected_are_refused(hpcgnn, shards, shared_path):
     spec = "synthetic:nodes=120,mean_degree=6,classes=5,features=8,multi_label=true"
     several = write_once(MPI.COMM_SELF, easy_graph(spec=spec), shared_path / "several")
     train(MPI.COMM_SELF, several, shared_path / "run", epochs=1)
     _, _, complaint = hpcgnn("predict", shared_path / "run", several, "--correct-and-smooth")
-    assert "needs answers with one class per node, and this model's are multi-label; leave it out" in complaint
+    assert "needs predictions of one class per node, and this model's are multi-label; leave it out" in complaint
     train(MPI.COMM_SELF, shards, shared_path / "one", epochs=1)
     dataset = easy_graph()
     none = np.zeros(dataset.num_nodes, bool)

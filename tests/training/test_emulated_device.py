@@ -57,6 +57,18 @@ def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bit
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
+def test_emulated_kernels_train_recipes_as_the_host(monkeypatch, shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
+    settings = {**SETTINGS, "model": "gcn", "layers": 3, "norm": "batch", "residual": True, "optimizer": "adamw",
+                "weight_decay": 0.05, "ema": 0.9, "edge_dropout": 0.3, "label_inputs": 0.5, "input_dropout": 0.2}
+    _, expected, _ = train(comm, shards, shared_path / "host", **settings)
+    found, _ = train_on_emulated_kernels(monkeypatch, comm, shards, shared_path / "device", **settings)
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
 def test_half_sums_are_trained_with_where_they_are_asked_for(monkeypatch, shared_path):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")

@@ -30,6 +30,7 @@ RECIPES = {
     "batch norm": {"model": "gcn", "norm": "batch"},
     "batch norm of a gin": {"model": "gin", "norm": "batch", "input_dropout": 0.0},
     "residual": {"model": "sage", "residual": True, "layers": 4},
+    "rematerialized": {"model": "sage", "residual": True, "norm": "batch", "rematerialize": True, "layers": 4},
     "adamw": {"model": "gcn", "optimizer": "adamw", "weight_decay": 0.05},
     "ema": {"model": "sage", "ema": 0.9},
     "edge dropout": {"model": "gcn", "edge_dropout": 0.4},
@@ -158,6 +159,17 @@ def test_labels_that_can_not_be_inputs_are_refused(shared_path, spec, complaint)
     shards = write(one, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "shards")
     with pytest.raises((CollectiveError, TrainingError), match=complaint):
         train(MPI.COMM_SELF, shards, shared_path / "run", label_inputs=0.99, epochs=50)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gcnii", "jknet", "appnp"])
+def test_batch_norms_of_16_bit_rows_learn_as_those_of_32(shared_path, precision, model):
+    dataset = easy_graph()
+    shards = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "shards")
+    found = [losses(train(MPI.COMM_SELF, shards, shared_path / kind, model=model, norm="batch", precision=kind,
+                          epochs=8)[1]) for kind in ("fp32", precision)]
+    np.testing.assert_allclose(found[1], found[0], rtol=0.05)
 
 
 @pytest.mark.parametrize("settings, complaint", [
