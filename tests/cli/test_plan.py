@@ -48,6 +48,22 @@ def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tm
     assert (tmp_path / "plan/table.txt").read_text() in printed
 
 
+def test_a_plan_counts_what_a_recipe_adds(hpcgnn, cluster, tmp_path):
+    def fullest(name, *recipe):
+        status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--method", "vanilla",
+                                       "--hidden", 16, "--out", tmp_path / name, *recipe)
+        assert (status, complaints) == (0, "")
+        one, = json.loads((tmp_path / name / "plan.json").read_text())["predictions"]
+        return one["sent_bytes_per_epoch"], one["memory_of_fullest_rank"]
+
+    sent, plain = fullest("plain")
+    sent_with_all_rows, of_batch_norms = fullest("batch", "--norm", "batch")
+    assert sent_with_all_rows > sent and of_batch_norms["activations"] > plain["activations"]
+    assert fullest("ema", "--ema", "0.9")[1]["weights"] > plain["weights"]
+    assert fullest("input", "--input-dropout", "0.2") == (sent, plain)
+    assert fullest("none", "--dropout", "0") == fullest("neither", "--dropout", "0", "--input-dropout", "0")
+
+
 def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
