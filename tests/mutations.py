@@ -105,6 +105,7 @@ RATES = Tests("library/test_fit.py -k rate_of_zero -m 'not parallel'")
 REGRESSION = Tests("training/test_regression.py -k scored_as_numpy", 3)
 PREDICTIONS = Tests("library/test_fit.py -k predictions", 3)
 CONVOLUTIONS = Tests("pyg/test_convolutions.py -k 'equal_those_of_one_process or batch'", 2)
+THINNED = Tests("training/test_recipes.py -k thinned", 2)
 DRAWS = Tests("pyg/test_model.py -k dropped_is_the_same", 2)
 
 MUTATIONS = [
@@ -687,6 +688,24 @@ MUTATIONS = [
              Tests("ops/test_integer_layers.py -k packed")),
     Mutation("results/answers.py", "answers come in the order of ranks", "    out[places] = rows\n",
              "    out[:] = rows\n", PREDICTIONS),
+    # Recipes.
+    Mutation("training/adam.py", "AdamW's decay is in the gradients too",
+             "0.0 if self._decouples else group.weight_decay", "group.weight_decay",
+             Tests("training/test_adam.py -k those_of_torch")),
+    Mutation("training/average.py", "a decay weighs the newest weights",
+             "newest = 1 - self._decay if self._decay", "newest = self._decay if self._decay",
+             Tests("training/test_average.py -m parallel[1] -k torchs")),
+    Mutation("nn/stack.py", "hidden layers lose their input", "h = out + h[:len(out)] if number else out", "h = out",
+             Tests("nn/test_against_pyg.py -m parallel[1] -k add_their")),
+    Mutation("training/label_inputs.py", "the loss sees its own labels", "rows = rows[is_hidden[rows]]",
+             "rows = rows[:]", Tests("training/test_recipes.py -m parallel[1] -k no_input")),
+    Mutation("training/edge_dropout.py", "draws belong to local rows",
+             "pair = target * num_nodes + node_id[indices[start:stop]]",
+             "pair = target * num_nodes + indices[start:stop].astype(np.int64)", THINNED),
+    Mutation("training/edge_dropout.py", "halo rows keep no degree", "if not self._reads_halo_degrees:", "if True:",
+             THINNED),
+    Mutation("results/correct_and_smooth.py", "training nodes keep their predictions",
+             "shares[rows] = labels\n", "pass\n", Tests("cli/test_predict.py -m parallel[1] -k smoothed")),
     # Models of PyTorch Geometric.
     Mutation("nn/batch_norm.py", "a batch is a rank's rows", "graph.sum_of_pass(values.sum(0)) / count",
              "(values.sum(0) / max(1, len(rows)))", CONVOLUTIONS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from reference_models import mean_loss, peer_logits
 from training.test_equals_serial import assert_trains_as_one, cut_by_metis
 from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
 
-from hpcgnn.config import TrainConfig
-from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
+from hpcgnn.config import TrainConfig, settings_of
+from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError, TrainingError
+from hpcgnn.lowbit.inference.model_source import integer_config
 from hpcgnn.nn.models import MODELS, ModelShape
 from hpcgnn.ops.counter import EDGES, LABELS
 from hpcgnn.training.checkpoint import read_checkpoint
@@ -170,6 +172,16 @@ def test_batch_norms_of_16_bit_rows_learn_as_those_of_32(shared_path, precision,
     found = [losses(train(MPI.COMM_SELF, shards, shared_path / kind, model=model, norm="batch", precision=kind,
                           epochs=8)[1]) for kind in ("fp32", precision)]
     np.testing.assert_allclose(found[1], found[0], rtol=0.05)
+
+
+@pytest.mark.parametrize("settings, complaint", [
+    ({"norm": "batch"}, "run was trained with --norm batch, which integers do not have; train with --norm layer or"),
+    ({"residual": True, "layers": 3}, "run was trained with residual sums, which integers do not have; train without"),
+    ({"label_inputs": 0.5}, "run was trained with label_inputs, and integers read features only; train without them")])
+def test_integers_of_models_that_have_none_are_refused(settings, complaint):
+    with pytest.raises(CheckpointError) as refused:
+        integer_config(settings_of(TrainConfig.of(**settings)), Path("run"), "cpu")
+    assert str(refused.value).startswith(complaint)
 
 
 @pytest.mark.parametrize("settings, complaint", [
