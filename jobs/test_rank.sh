@@ -4,17 +4,16 @@
 # A failed test does not end the rank with an error, which would make mpirun stop the others before they have reported.
 set -uo pipefail
 
-folder=$1 fork=()
+folder=$1
 shift
 rank=${HPCGNN_TEST_PROCESS:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-0}}}}
 result=$folder/rank-$rank
 [[ $rank == 0 ]] || exec >"$result.log" 2>&1
 
 # A test that hangs, because another rank failed and left it, shows where it stands and is ended.
-# Ranks are forks of a process with torch loaded, where jobs/test.sh has named a folder for one.
+# It is a fork of a process with libraries loaded, where jobs/test.sh has named a folder for one.
 jobs=$(dirname -- "${BASH_SOURCE[0]}")
-[[ -n ${HPCGNN_TEST_PROCESS:-} ]] || fork=(-I -S "$jobs/../tests/fork_server.py")
-PYTHONPATH=$jobs${PYTHONPATH:+:$PYTHONPATH} python "${fork[@]}" -m pytest -q \
+PYTHONPATH=$jobs${PYTHONPATH:+:$PYTHONPATH} python -I -S "$jobs/../tests/fork_server.py" -m pytest -q \
     -p rank_tests -p no:cacheprovider --junitxml="$result.xml" \
     -o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true "$@"
 status=$?

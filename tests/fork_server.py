@@ -3,8 +3,9 @@
 `served(words)` is a command line that stands for `python words`. It starts this file, which hands arguments,
 environment, folder and streams to a server, passes signals on, and ends as the forked process ends. A server starts
 when it is first asked for and ends with the tests, or after a minute without work; there is one for each environment
-that libraries read while they load. Only libraries of others are loaded before the fork: hpcgnn and MPI start anew in
-every process. Processes of one server share the seed of Python's hashes.
+that libraries read while they load, and another one for `python -m pytest`, with what files of tests import. Only
+libraries of others are loaded before the fork: hpcgnn and MPI start anew in every process. Processes of one server
+share the seed of Python's hashes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_CPU, resourc
           resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK)
 LOADED = ("torch", "numpy", "scipy.sparse.csgraph", "h5py", "click", "rich.console", "rich.progress", "tqdm",
           "torch.utils.checkpoint", "asyncio", "multiprocessing.shared_memory", "unittest.mock")
+LOADED_FOR_TESTS = ("pytest", "torch_geometric.nn", "torch_geometric.datasets", "torch_geometric.loader", "networkx",
+                    "pandas", "scipy.optimize", "scipy.stats", "sklearn.metrics")
 LENGTH_BYTES, NUM_STREAMS = 8, 3
 IDLE_SECONDS, LOOK_SECONDS = 60.0, 2.0
 REFUSED = -1
+TESTS = "-tests"        # ends the address of a server for pytest
 
 
 def served(words) -> list[str]:
@@ -65,7 +69,7 @@ def ask(words: list[str]) -> int:
                                      *(f"{name}={value}" for name, value in os.environ.items())]))
     with socket.socket(socket.AF_UNIX) as server:
         try:
-            server.connect(running_server(folder))
+            server.connect(running_server(folder, is_for_tests=words[:2] == ["-m", "pytest"]))
             socket.send_fds(server, [len(request).to_bytes(LENGTH_BYTES, "big")], range(NUM_STREAMS))
             server.sendall(request)
         except OSError:      # the tests have ended, or a stream is closed
@@ -76,7 +80,7 @@ def ask(words: list[str]) -> int:
         return int.from_bytes(answer, "big", signed=True) if answer else REFUSED
 
 
-def running_server(folder: str) -> str:
+def running_server(folder: str, is_for_tests: bool) -> str:
     """The address of the server for this environment, which is started where there is none."""
     import fcntl
     import zlib
@@ -88,6 +92,7 @@ def running_server(folder: str) -> str:
     # PYTHONPATH is not among them: a forked process looks at it itself.
     names = sorted(name for name in os.environ if name.startswith(READ_AT_START) and name != "PYTHONPATH")
     address = f"{folder}/{zlib.crc32(repr([(name, said(name)) for name in names]).encode()):08x}"
+    address += TESTS if is_for_tests else ""
     if not os.path.exists(address):
         os.makedirs(folder, 0o700, exist_ok=True)
         with open(f"{folder}/lock", "w") as lock:
@@ -258,6 +263,7 @@ def become(wanted: Wanted) -> None:
 def run_server(address: str) -> Wanted | None:
     """Load libraries, and tell who started this that it listens before: requests wait until they are loaded."""
     import gc
+    from contextlib import suppress
     from importlib import import_module
 
     del sys.path[0]     # the folder of this file
@@ -267,6 +273,9 @@ def run_server(address: str) -> Wanted | None:
     os.close(quiet)
     for name in LOADED:
         import_module(name)
+    for name in LOADED_FOR_TESTS if address.endswith(TESTS) else ():
+        with suppress(ImportError):     # some tests are skipped without it
+            import_module(name)
     gc.freeze()
     return server.serve()
 

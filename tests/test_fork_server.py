@@ -38,6 +38,15 @@ def test_torch_is_loaded_before_the_fork_and_hpcgnn_and_mpi_are_not():
     assert run(served(["-c", HAS_TORCH])).stdout == "True False False\n"
 
 
+def test_what_tests_import_is_loaded_before_the_fork_of_pytest_and_of_nothing_else(tmp_path):
+    pytest.importorskip("torch_geometric", reason="torch-geometric is not installed")
+    (tmp_path / "test_one.py").write_text("import sys\ndef test_one():\n    assert 'torch_geometric' in sys.modules\n"
+                                          "    assert 'hpcgnn' not in sys.modules\n")
+    pytest_of_file = served(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"])
+    assert subprocess.run(pytest_of_file, cwd=tmp_path).returncode == 0     # by the server that these tests come from
+    assert run(served(["-c", "import sys; print('torch_geometric' in sys.modules)"])).stdout == "False\n"
+
+
 def test_an_environment_that_libraries_read_while_they_load_has_its_own_server():
     program = "import torch; print(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())"
     held = {**clean_environment(), "OMP_NUM_THREADS": "2", "ATEN_CPU_CAPABILITY": "default"}

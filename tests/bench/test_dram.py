@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.order import order_rows
 
 SIDE = 60
+SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
 NAMES = ["naive", "metis", "metis, no reuse across", BY_SOURCE, "gcod", CONDENSED, f"{CONDENSED}, no metis"]
 
 
@@ -84,7 +86,7 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
 def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
-        served(["-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
+        served([SMALL, "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
                 "--widths", "5", "--repeat", "1", "--threads", "1", "--out", tmp_path / "out"]),
         capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from fork_server import served
+from parallel_run import clean_environment
 
 from hpcgnn.bench.peers.together import Alone, Remote, Together
 
@@ -14,9 +18,10 @@ OWNER = torch.tensor([0, 1, 1, 0, 2, 1, 0, 2])
 ROWS = torch.arange(24.0).view(8, 3)
 ASKED = [[1, 0, 4, 5], [6, 2, 3], [7]]      # by each process
 REMOTE = [3, 2, 0]                          # of these, rows of others
+PROGRAM = "import sys; from bench.test_together import work; work(int(sys.argv[1]), sys.argv[2])"
 
 
-def work(rank: int, store: str, answers) -> None:
+def work(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
     together = Remote(OWNER, rank, 3)
     own = torch.where((rank == OWNER)[:, None], ROWS, torch.nan)
@@ -25,28 +30,23 @@ def work(rank: int, store: str, answers) -> None:
     model = torch.nn.Linear(2, 1)      # its bias has no gradient
     model.weight.grad = torch.tensor([[1.0, 10.0]]) * (rank + 1)
     together.average_gradients(model)
-    answers.put((rank, fetched.tolist(), fetched_bytes, model.weight.grad.tolist(), together.agree(float(rank)),
-                 together.sent_bytes(), together.share(torch.arange(8)).tolist(),
-                 together.ask_first(lambda: (rank, 0.5))))
+    print(json.dumps([fetched.tolist(), fetched_bytes, model.weight.grad.tolist(), together.agree(float(rank)),
+                      together.sent_bytes(), together.share(torch.arange(8)).tolist(),
+                      together.ask_first(lambda: (rank, 0.5))]))
     together.leave()
 
 
 def test_processes_fetch_the_rows_of_others_and_count_what_they_send(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    processes = [context.Process(target=work, args=(rank, tmp_path / "store", answers)) for rank in range(3)]
-    for process in processes:
-        process.start()
-    found = dict((rank, rest) for rank, *rest in (answers.get(timeout=100) for _ in processes))
-    for process in processes:
-        process.join()
+    processes = [subprocess.Popen(served(["-c", PROGRAM, rank, tmp_path / "store"]), stdout=subprocess.PIPE,
+                                  cwd=Path(__file__).parents[1], env=clean_environment()) for rank in range(3)]
+    found = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
     counts, ids, rows, gradients = 6 * 8, sum(REMOTE) * 4, sum(REMOTE) * 3 * 4, 3 * (4 * 8 // 3)
-    for rank, (fetched, fetched_bytes, gradient, longest, sent, share, answer) in found.items():
+    for rank, (fetched, fetched_bytes, gradient, longest, sent, share, answer) in enumerate(found):
         assert fetched == ROWS[ASKED[rank]].tolist()
         assert fetched_bytes == counts + ids + rows
         assert gradient == [[2.0, 20.0]] and longest == 2.0
         assert sent == fetched_bytes + gradients
-        assert share == [[0, 3], [1, 2], [4, 7]][rank] and answer == (0, 0.5)
+        assert share == [[0, 3], [1, 2], [4, 7]][rank] and answer == [0, 0.5]
 
 
 @pytest.mark.parametrize("count, size", [(12, 3), (7, 3), (2, 5), (1, 4)])

@@ -30,7 +30,6 @@ import torch
 from cuda.emulation import EmulatedBackend, build, compiled
 from stand_in_device import StandInDevice
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 import hpcgnn
 from hpcgnn.ops import streams
@@ -48,6 +47,7 @@ INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, a
 # Operations that read a number from the device to know how large their result is.
 COUNTING = {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.unique_dim.default,
             aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default}
+PINNING = {aten._pin_memory.default, aten.is_pinned.default}
 MAKING = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default, aten.empty_like.default,
           aten.new_empty_strided.default}
 # Sums of floats on CUDA whose order changes from run to run, where a place is added to twice. index_put_ sorts before.
@@ -147,12 +147,34 @@ class _Mode(TorchDispatchMode):
     _mode_key = torch._C._TorchDispatchModeKey.FAKE      # so torch does not start CUDA before it makes a tensor there
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        return run(function, arguments, options or {})
+        options = options or {}
+        if types or function in PINNING or options.keys() & {"device", "pin_memory"}:
+            return run(function, arguments, options)
+        return INSTEAD.get(function, function)(*arguments, **options)      # all on the host: most of a run's operations
+
+
+def tensors_in(value):
+    """The tensors of an operation's arguments."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for one in inside for tensor in tensors_in(one)]
+
+
+def with_tensors(change, value):
+    """Arguments or a result with `change(tensor)` in the place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: with_tensors(change, one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)(with_tensors(change, one) for one in value)
+    return value
 
 
 def run(function, arguments, options):
     """Compute an operation of torch on the inner tensors, once their places are right."""
-    tensors = [one for one in tree_flatten((arguments, options))[0] if isinstance(one, torch.Tensor)]
+    tensors = tensors_in((arguments, options))
     here = [one for one in tensors if isinstance(one, SeparateTensor)]
     named = options.get("device")
     is_made_here = named is not None and torch.device(named).type == "cuda"
@@ -164,8 +186,7 @@ def run(function, arguments, options):
         return arguments[0]
     if function is aten.is_pinned.default:
         return False
-    result = INSTEAD.get(function, function)(*tree_map_only(SeparateTensor, _inner, arguments),
-                                             **tree_map_only(SeparateTensor, _inner, inner))
+    result = INSTEAD.get(function, function)(*with_tensors(_inner, arguments), **with_tensors(_inner, inner))
     if function is aten.copy_.default:
         return arguments[0]
     if not (is_made_here or (here and named is None)):
@@ -173,8 +194,7 @@ def run(function, arguments, options):
     if function in MAKING and _device.is_zeroed:
         result.zero_()
     known = {id(one.inner): one for one in here}
-    return tree_map_only(torch.Tensor, lambda one: known.get(id(one)) if id(one) in known else SeparateTensor(one),
-                         result)
+    return with_tensors(lambda one: known.get(id(one)) if id(one) in known else SeparateTensor(one), result)
 
 
 def check_places(function, arguments, tensors, here):
@@ -230,7 +250,7 @@ def _place():
 
 
 def _inner(one):
-    return one.inner
+    return one.inner if isinstance(one, SeparateTensor) else one
 
 
 class NullBackend:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import served
+from parallel_run import clean_environment
 
 JOBS = Path(__file__).parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
@@ -31,8 +33,8 @@ def test_affine_rows_lose_more_where_tails_are_heavy(bits):
 
 
 def test_the_table_of_drawn_rows_has_a_line_for_each_code_and_width():
-    shown = subprocess.run([sys.executable, JOBS / "measurements/message_error.py"], capture_output=True, text=True,
-                           check=True).stdout.splitlines()
+    shown = subprocess.run(served([JOBS / "measurements/message_error.py"]), capture_output=True, text=True,
+                           env=clean_environment(), check=True).stdout.splitlines()
     assert shown[0] == "| code, bits | normal | heavy-tailed | rectified |"
     assert [line.split("|")[1].strip() for line in shown[2:]] == [
         f"{code}, {bits}" for code in ("affine", "rotated") for bits in (1, 2, 4)]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import served
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
@@ -23,8 +24,8 @@ def test_a_file_that_is_begun_early_is_there(name):
 
 def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
     names = [LONGEST[4], LONGEST[2], "test_config.py"]
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "rank_tests", "-p", "no:cacheprovider",
-                           "--collect-only", *(ROOT / "tests" / name for name in reversed(names))], cwd=ROOT,
+    done = subprocess.run(served(["-m", "pytest", "-q", "-p", "rank_tests", "-p", "no:cacheprovider", "--collect-only",
+                                  *(ROOT / "tests" / name for name in reversed(names))]), cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}, capture_output=True, text=True)
     files = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
     assert list(dict.fromkeys(files)) == [f"tests/{name}" for name in (LONGEST[2], LONGEST[4], "test_config.py")]
@@ -40,9 +41,9 @@ def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tm
     for number, words in enumerate((["."], ["b", "a/test_a.py", "a/test_b.py"])):
         claims = tmp_path / f"claims-{number}"
         claims.mkdir()
-        command = [sys.executable, "-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
+        command = ["-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
                    "--import-mode=importlib"]
-        processes = [subprocess.Popen([*command, *words], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+        processes = [subprocess.Popen(served([*command, *words]), cwd=tmp_path, text=True, stdout=subprocess.PIPE,
                                       env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}) for _ in range(2)]
         said = [process.communicate()[0] for process in processes]
         assert {process.returncode for process in processes} <= {0, 5}, said

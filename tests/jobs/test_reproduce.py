@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from fork_server import FOLDER, served
 from parallel_run import clean_environment, is_open_mpi, launcher
 
 from hpcgnn.cli.train import read_assignments
@@ -186,12 +188,17 @@ def test_a_figure_is_a_picture(tmp_path, kind):
 def reproduce(tmp_path, *arguments, **variables):
     """Run the program with ranks as tests start them."""
     flags = "--bind-to none " if is_open_mpi() else ""
-    environment = {**{name: value for name, value in clean_environment().items() if "HPCGNN_" not in name},
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin/hpcgnn").write_text(f'#!/bin/sh\nexec {shlex.join(served(["-m", "hpcgnn"]))} "$@"\n')
+    (tmp_path / "bin/hpcgnn").chmod(0o755)
+    kept = {name: value for name, value in clean_environment().items() if "HPCGNN_" not in name or name == FOLDER}
+    environment = {**kept,
                    "BASH_FUNC_hpcgnn_mpirun%%": f'() {{ {launcher()} {flags}-n "$@"; }}',
+                   "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
                    "HPCGNN_DATASETS": str(tmp_path / "graphs"), "HPCGNN_REPRODUCE_OUT": str(tmp_path / "out"),
                    **{f"HPCGNN_REPRODUCE_{name}": value for name, value in variables.items()}}
-    return subprocess.run([sys.executable, JOBS / "reproduce.py", *arguments], capture_output=True, text=True,
-                          env=environment, cwd=tmp_path)
+    return subprocess.run(served([JOBS / "reproduce.py", *arguments]), capture_output=True, text=True, env=environment,
+                          cwd=tmp_path)
 
 
 SMALL = {"DATASETS": "yelp", "MODELS": "gcn", "METHODS": "vanilla pipegcn", "EPOCHS": "2", "HIDDEN": "8"}
@@ -245,7 +252,7 @@ def test_a_dry_run_prints_the_commands_and_does_nothing(tmp_path):
     done = reproduce(tmp_path, "sylvie", "IX", "--dry-run", **SMALL)
     words = [line.split()[:2] for line in done.stdout.splitlines()]
     assert words == [["hpcgnn", "preprocess"], ["hpcgnn_mpirun", "2"], ["hpcgnn_mpirun", "2"]]
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["bin"]
 
 
 @pytest.mark.parametrize("arguments, variables, sentence", [

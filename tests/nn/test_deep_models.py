@@ -134,7 +134,7 @@ def test_eight_layers_learn(open_part, graph_with, shape):
     # Labels that hang on the features of two hops around, so that there is something to learn.
     wanted = graph.aggregate(graph.aggregate(graph.x, "gcn"), "gcn")[:, :OUT].argmax(dim=1)
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.02), []
-    for epoch in range(150):
+    for epoch in range(40):
         graph.begin_forward(SEED, epoch, is_training=True)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(graph, graph.x).float(), wanted)
