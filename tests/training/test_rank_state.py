@@ -28,12 +28,27 @@ def graph():
     return easy_graph(spec="synthetic:nodes=90,mean_degree=6,classes=3,features=6,signal=2")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Collective: trained(out, **settings) makes `out` a copy of a run of four epochs, and returns its shards."""
+    folder = on_rank_zero(COMM, lambda: tmp_path_factory.mktemp("trained"))
+    shards, made = write_once(COMM, graph(), folder / "shards"), {}
+
+    def begin(out, **settings):
+        name = repr(settings)
+        if name not in made:
+            made[name] = folder / str(len(made))
+            train(COMM, shards, made[name], **{**SETTINGS, **settings})
+        on_rank_zero(COMM, lambda: shutil.copytree(made[name], out))
+        return shards
+
+    return begin
+
+
 @pytest.fixture
-def run(shared_path):
+def run(trained, shared_path):
     """Collective: shards, and the folder of a run of four epochs on them."""
-    shards = write_once(COMM, graph(), shared_path / "shards")
-    train(COMM, shards, shared_path / "run", **SETTINGS)
-    return shards, shared_path / "run"
+    return trained(shared_path / "run"), shared_path / "run"
 
 
 def go_on(shards, out, caplog, **settings):
@@ -121,13 +136,12 @@ def test_a_run_that_lacks_a_rank_file_goes_on_synchronously_and_says_so_once(run
 
 
 @pytest.mark.parallel([2])
-def test_what_one_rank_lost_is_kept_by_none(shared_path, caplog):
+def test_what_one_rank_lost_is_kept_by_none(trained, shared_path, caplog):
     """Both sides of a predictive message begin anew, so the run is the one of which no rank remembers anything."""
-    shards = write_once(COMM, graph(), shared_path / "shards")
     settings, found = {"method": "uniform", "bits": 2, "predict": "previous"}, []
     for lost in ([1], [0, 1]):
         out = shared_path / f"lost-{len(lost)}"
-        train(COMM, shards, out, **{**SETTINGS, **settings})
+        shards = trained(out, **settings)
 
         def damage(out=out, lost=lost):
             for rank in lost:
@@ -165,11 +179,11 @@ def make_links_cost_nothing_known(file):
     (widen_a_row, "do not match each other"), (say_that_there_are_no_rows, "do not match each other"),
     (name_ranges_of_no_row, "ranges of layer "), (make_links_cost_nothing_known, "costs of links have shape (2,)"),
 ])
-def test_memory_of_one_rank_that_fits_no_other_is_begun_anew(shared_path, caplog, change, complaint):
+def test_memory_of_one_rank_that_fits_no_other_is_begun_anew(trained, shared_path, caplog, change, complaint):
     """Sides that disagree on the widths of a message would hang, or end in an error of MPI."""
-    shards, out = write_once(COMM, graph(), shared_path / "shards"), shared_path / "run"
     settings = {"method": "joint", "period": 2, "group_size": 20, "descent_window": 1}
-    train(COMM, shards, out, **{**SETTINGS, **settings})
+    out = shared_path / "run"
+    shards = trained(out, **settings)
     on_rank_zero(COMM, lambda: rewrite(RankFiles(out).path(0, read_checkpoint(out / "checkpoint.h5").token), change))
     metrics, (said,) = go_on(shards, out, caplog, **settings)
     assert complaint in said and metrics[4]["mode"] == "sync"
