@@ -24,7 +24,7 @@ from hpcgnn.training.trainer import TrainingRun
 
 Result = TypeVar("Result")
 EASY = "synthetic:nodes=240,mean_degree=8,classes=4,features=12,signal=2"
-SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2, "checkpoint_every": 5}
+SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2, "checkpoint_every": 12}
 
 
 @pytest.fixture

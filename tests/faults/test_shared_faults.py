@@ -23,7 +23,7 @@ from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.run_lock import RunLock
 
-FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "checkpoint_every": 5}.items()]
 COMM = MPI.COMM_WORLD
 CHECKPOINT_ADVICE = "; start without --resume, or restore the file"
 

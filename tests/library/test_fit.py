@@ -287,7 +287,7 @@ class Notes(hpcgnn.Callback):
 @pytest.mark.parallel([1, 2])
 def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, shared_path):
     notes = Notes(last=6, rank=COMM.size - 1)
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes], **RUN)
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes], **{**RUN, "checkpoint_every": 5})
     assert notes.moments == [
         ("start", 0), ("epoch", 1), ("epoch", 2), ("evaluation", True), ("epoch", 3), ("epoch", 4),
         ("evaluation", True), ("epoch", 5), ("checkpoint", 5), ("epoch", 6), ("evaluation", True), ("checkpoint", 6),

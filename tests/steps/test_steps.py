@@ -121,8 +121,8 @@ def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypat
     """
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=4)
-    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 12,
-                "steps": steps, "lr": 0.003, "history": history}
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 6,
+                "steps": steps, "lr": 0.008, "history": history}
     shards = write_once(COMM, dataset, shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     alone = write_once(MPI.COMM_SELF, dataset, shared_path / "alone") if COMM.rank == 0 else None

@@ -75,8 +75,8 @@ def test_an_own_copy_of_a_built_in_model_trains_bit_for_bit_as_that(shared_path,
 @pytest.mark.parametrize("method", ["vanilla", "adaqp"])
 def test_a_plain_torch_model_learns_by_methods_that_weigh_its_sums(shared_path, module, method):
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
-    summary, metrics, _ = train(COMM, shards, shared_path / "own", model=f"{module}:Plain", method=method, epochs=40,
-                                **({"period": 5, "group_size": 20} if method == "adaqp" else {}))
+    summary, metrics, _ = train(COMM, shards, shared_path / "own", model=f"{module}:Plain", method=method, epochs=20,
+                                lr=0.03, **({"period": 5, "group_size": 20} if method == "adaqp" else {}))
     assert losses(metrics)[-1] < losses(metrics)[0] / 3
     assert summary["test_score"] > 0.6      # chance is 0.25
 

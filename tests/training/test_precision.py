@@ -37,7 +37,7 @@ def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
 def test_the_loss_follows_that_of_float32(shared_path, model):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 40, "dropout": 0.5}
+    settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 20, "lr": 0.03, "dropout": 0.5}
     wide, expected, _ = train(comm, shards, shared_path / "fp32", **settings)
     for precision, tolerance in (("bf16", 0.05), ("fp16", 0.01)):
         narrow, found, _ = train(comm, shards, shared_path / precision, precision=precision, **settings)
@@ -88,7 +88,7 @@ def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
-                          epochs=60, hidden=16)
+                          epochs=24, lr=0.03, hidden=16)
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 

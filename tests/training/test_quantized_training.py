@@ -49,7 +49,8 @@ def settings_of_scheme(scheme, gradient="local"):
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient):
     comm = MPI.COMM_WORLD
-    dataset, settings = easy_graph(), {"model": model, "dropout": 0.5, **settings_of_scheme(scheme, gradient)}
+    dataset, settings = easy_graph(), {"model": model, "dropout": 0.5, "epochs": 8,
+                                    **settings_of_scheme(scheme, gradient)}
 
     def train_alone():
         one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
@@ -72,7 +73,7 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme,
 def test_two_runs_agree_bit_for_bit(shared_path, scheme):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    runs = [train(comm, shards, shared_path / name, quantize=scheme)[1] for name in ("a", "b")]
+    runs = [train(comm, shards, shared_path / name, quantize=scheme, epochs=4)[1] for name in ("a", "b")]
     assert without_seconds(runs[0]) == without_seconds(runs[1])
 
 
@@ -82,7 +83,7 @@ def test_two_runs_agree_bit_for_bit(shared_path, scheme):
 def test_rows_travel_by_any_method(shared_path, settings):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=40, lr=0.03, hidden=16, target_kb=3.0,
+    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=20, lr=0.06, hidden=16, target_kb=3.0,
                                 quantize="degree-aware", **settings)
     assert losses(metrics)[-1] < 0.7 * losses(metrics)[0]
     assert summary["test_score"] > 0.6
@@ -154,13 +155,13 @@ def test_a_target_that_no_width_meets_is_refused(tmp_path):
 def test_a_resumed_run_ends_as_the_whole_one_bit_for_bit(shared_path, scheme):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    settings = {"quantize": scheme, "epochs": 10, "checkpoint_every": 5}
+    settings = {"quantize": scheme, "epochs": 6, "checkpoint_every": 3}
     _, expected, _ = train(comm, shards, shared_path / "whole", **settings)
-    train(comm, shards, shared_path / "half", **{**settings, "epochs": 5})
+    train(comm, shards, shared_path / "half", **{**settings, "epochs": 3})
     resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "half/checkpoint.h5"))
     resumed = comm.bcast(resumed)
     _, metrics, _ = train(comm, shards, shared_path / "half", resumed=resumed, **settings)
-    # The last of five epochs is evaluated where the run ends there.
+    # The last of three epochs is evaluated where the run ends there.
     kept = [without_seconds([record])[0] for record in metrics]
     assert [record["loss"] for record in kept] == [record["loss"] for record in expected]
     model, whole = (on_rank_zero(comm, lambda name=name: read_checkpoint(shared_path / name / "checkpoint.h5"))
@@ -188,7 +189,7 @@ def test_rows_of_zeros_and_ones_are_stored_in_one_bit(shared_path, scheme):
     dataset = easy_graph()
     binary = replace(dataset, features=(dataset.features > 0.5).astype(np.float32)).check()
     shards = write_once(comm, binary, shared_path / "shards")
-    _, _, run = train(comm, shards, shared_path / "run", quantize=scheme, epochs=20)
+    _, _, run = train(comm, shards, shared_path / "run", quantize=scheme, epochs=6)
     rows = run.learner.model.export("easy").convolutions[0].rows
     if scheme == "degree-aware":
         assert set(rows.bit_width.tolist()) == {1} and set(rows.step.tolist()) == {1.0}
@@ -280,7 +281,7 @@ def test_ranks_hold_the_same_scales_bit_for_bit(shared_path):
     shards = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, comm.size), comm.size,
                                               shared_path / "shards"))
     for scheme in SCHEMES:
-        _, _, run = train(comm, shards, shared_path / scheme, quantize=scheme, model="sage")
+        _, _, run = train(comm, shards, shared_path / scheme, quantize=scheme, model="sage", epochs=3)
         state = b"".join(tensor.numpy().tobytes() for tensor in run.learner.model.state_dict().values())
         assert len(set(comm.allgather(state))) == 1
         assert all(torch.isfinite(tensor).all() for tensor in run.learner.model.state_dict().values())

@@ -92,7 +92,7 @@ def test_the_end_of_a_job_is_read_where_it_lies_ahead(monkeypatch, text, seconds
 def test_another_number_of_ranks_continues_to_the_same_score(shared_path, model):
     """Half the ranks begin, all of them go on; the losses are those of the first number of ranks."""
     comm = MPI.COMM_WORLD
-    settings = {"model": model, "dropout": 0.5, "epochs": 40, "eval_every": 10, "lr": 0.05}
+    settings = {"model": model, "dropout": 0.5, "epochs": 24, "eval_every": 8, "lr": 0.05}
     first = max(1, comm.size // 2)
     dataset = easy_graph(spec="synthetic:nodes=600,mean_degree=8,classes=4,features=12,signal=4,homophily=0.9")
 

@@ -107,10 +107,10 @@ def test_the_summary_reports_the_epoch_of_the_best_validation_score(shared_path)
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec="synthetic:nodes=240,mean_degree=4,classes=4,features=12,signal=1"),
                         shared_path / "shards")
-    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=40, eval_every=1, lr=0.05)
+    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=24, eval_every=1, lr=0.08)
     best = max(metrics, key=lambda record: (record["val_score"], -record["val_loss"]))
     (result,) = summary["results"]
-    assert best["epoch"] < 40
+    assert best["epoch"] < 24
     assert (result["best_epoch"], result["val_score"], result["test_score"]) == (
         best["epoch"], best["val_score"], best["test_score"])
     assert summary["test_score"] == best["test_score"]
