@@ -55,6 +55,7 @@ LINK = Tests("exchange/test_timing.py::test_a_link_carries_one_exchange_after_an
 HALO = Tests("exchange/test_halo.py", 2)
 PACKED = Tests("exchange/test_halo.py -k packed", 3)
 PIPELINE = Tests("exchange/test_pipelined.py", 2)
+TURNS = Tests("exchange/test_transport.py -k outlive", 2)
 PREDICTIVE = Tests("exchange/test_predictive.py", 2)
 SHARE = Tests("exchange/test_sampling.py -m 'not parallel'")
 SAMPLING = Tests("exchange/test_sampling.py", 2)
@@ -300,7 +301,7 @@ MUTATIONS = [
     Mutation("exchange/traffic.py", "what is waited for counts as hidden",
              "if not self._num_waiting:", "if True:", CLOCK),
     Mutation("exchange/kinds/kept.py", "one arena serves every epoch",
-             "return self._arenas[self._turn]", "return self._arenas[0]", PIPELINE),
+             "return self._arenas[self._turn]", "return self._arenas[0]", TURNS),
     Mutation("exchange/arrival.py", "rows may be an epoch too old",
              "<= self.age <= self.max_age", "<= self.age <= self.max_age + 1", PIPELINE),
     Mutation("exchange/arrival.py", "a message is learned twice",

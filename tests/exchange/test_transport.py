@@ -15,6 +15,7 @@ from hpcgnn.exchange import device_delivery
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.transfer import EXCHANGES
@@ -142,8 +143,28 @@ def test_sums_over_ranks_are_those_of_the_host(stand_in, comm, transport):
         assert torch.equal(on_device, on_host)
 
 
-def exchange_of(comm, pieces, transport, bits):
-    return HaloExchange(comm, ExchangePlan.build(pieces.parts[comm.rank]), UniformBits(bits), Wire(transport=transport))
+def exchange_of(comm, pieces, transport, bits, kind=None):
+    return HaloExchange(comm, ExchangePlan.build(pieces.parts[comm.rank]), UniformBits(bits), Wire(transport=transport),
+                        kind=kind)
+
+
+@pytest.mark.parallel([2, 3])
+def test_rows_of_the_epoch_before_outlive_the_arrival_of_this_epochs(monkeypatch, stand_in, comm, transport, cut):
+    """A device keeps its buffers, so the messages of two epochs take turns in two of them."""
+    use_host_kernels(monkeypatch)
+    pieces = cut("undirected", comm.size)
+    exchange, part = exchange_of(comm, pieces, transport, 8, Kept()), pieces.parts[comm.rank]
+    of_nodes = torch.arange(pieces.dataset.num_nodes)[:, None] % 7 + torch.arange(5)
+    for epoch in range(5):
+        exchange.begin_epoch(EpochPlan(UniformBits(8), is_asynchronous=epoch > 0))
+        arrival = exchange.start_fetch((of_nodes + 10 * epoch).float()[torch.from_numpy(part.inner_id)],
+                                       ExchangeSite(0, 0, epoch, is_training=True))
+        exchange.state()     # waits for the messages of this epoch, too
+        halo = torch.empty(len(part.halo_id), 5)
+        arrival.finish(halo)
+        expected = (of_nodes + 10 * max(epoch - 1, 0)).float()[torch.from_numpy(part.halo_id)]
+        torch.testing.assert_close(halo, expected, rtol=0, atol=0.1)     # two neighboring codes are 4 / 255 apart
+    exchange.forget()
 
 
 @pytest.mark.parallel([2, 3])
