@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fixed_width_rows import encode_fixed, pack, unpack
 from reference_package import ideal_bits, positions_of, stream_of
 
 from hpcgnn.errors import ConfigError
@@ -15,11 +16,8 @@ from hpcgnn.lowbit.formats import (
     IDEAL,
     PACKAGE,
     address_bits,
-    encode_fixed,
     fixed_sizes,
-    pack,
     sizes,
-    unpack,
 )
 from hpcgnn.lowbit.package import PackageFormat, encode
 from hpcgnn.lowbit.package_features import check_feature_bits, quantize_features

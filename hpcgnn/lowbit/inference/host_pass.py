@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
+from hpcgnn.errors import KernelError
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.lowbit.inference.batches import Batches, PackedBatches, runs_of_batches
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
@@ -71,7 +72,7 @@ class HostPass:
 
     def __init__(self, model: IntegerModel, neighborhood: Neighborhood, rows: LayerRows | None = None,
                  keeps_codes: bool = False):
-        self._model, self._neighborhood = model, neighborhood
+        self._model, self._neighborhood, self._keeps_codes = model, neighborhood, keeps_codes
         self._compiled = neighborhood.compiled(model, rows, keeps_codes) if is_summed(model) else None
         if rows is None and self._compiled is None:
             rows = cast(BatchNeighborhood, neighborhood).coded(model)      # only batches have rows of their own
@@ -83,7 +84,9 @@ class HostPass:
         return cls(model, BatchNeighborhood(packed, aggregation, costs))
 
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
-        """Collective on a graph: run `forward_codes`."""
+        """Collective on a graph: run `forward_codes`. KernelError: `observe` without `keeps_codes`."""
+        if observe is not None and not self._keeps_codes:
+            raise KernelError("this pass keeps no codes to show; make it with keeps_codes=True")
         if self._compiled is not None:
             return self._compiled.forward(observe)
         return forward_codes(self._model, self._rows, self._neighborhood, observe)
@@ -379,7 +382,10 @@ class BatchNeighborhood:
         return coded
 
     def compiled(self, model: IntegerModel, rows: LayerRows | None, keeps_codes: bool) -> CompiledBatches | None:
-        return CompiledBatches(model, self._packed, self) if self._batches.num_batches >= LEAST_BATCHES else None
+        # Compiled batches keep no rows of a whole layer, so they have none to show.
+        if keeps_codes or self._batches.num_batches < LEAST_BATCHES:
+            return None
+        return CompiledBatches(model, self._packed, self)
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
         if reduction not in self._factors:
@@ -444,7 +450,7 @@ class CompiledBatches:
         return self._packed.features.words.nbytes + self._layers.space_bytes
 
     def forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
-        # No rows between two layers are whole at a time, so none are shown.
+        # A pass that is observed is not compiled.
         for sums in self._sums:
             self._neighborhood.count(*sums)
         return self._layers.forward()

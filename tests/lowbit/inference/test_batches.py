@@ -132,6 +132,19 @@ def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hid
     assert logits.shape == (240, num_classes) and (hidden == 1 or len(np.unique(logits)) > 10)
 
 
+def test_a_pass_over_batches_shows_the_codes_that_each_convolution_reads(monkeypatch):
+    monkeypatch.setattr(host_pass, "LEAST_BATCHES", 1)
+    model = some_model("gcn", num_layers=3)
+    _, packed = packed_graph(model)
+    neighborhood, shown = BatchNeighborhood(packed), []
+    logits, _ = HostPass(model, neighborhood, keeps_codes=True).forward(shown.append)
+    assert [one.codes.shape[1] for one in shown] == [one.neighbor.codes.shape[1] for one in model.convolutions]
+    compiled = HostPass(model, neighborhood)
+    assert compiled.is_compiled and compiled.forward()[0].tobytes() == logits.tobytes()
+    with pytest.raises(KernelError, match="keeps_codes=True"):
+        compiled.forward(shown.append)
+
+
 def test_jumped_tiles_are_those_without_an_entry():
     model = some_model("gcn", num_layers=2)
     _, packed = packed_graph(model, 16, 16)
