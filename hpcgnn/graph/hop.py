@@ -72,7 +72,7 @@ class PeerExchange(Exchange, Protocol):
         """Like `start_fetch`, one peer at a time."""
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
-                                site: ExchangeSite) -> Arrival:
+                                site: ExchangeSite) -> GradientArrival:
         """Like `start_take_home`, one peer at a time; gradient_of(rank) is asked as late as possible."""
 
 
@@ -89,11 +89,18 @@ class ExchangeSite:
     reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for the receivers
 
 
-class Arrival(Protocol):
-    """Rows on their way. Each method but `poll` waits for the rows."""
+class GradientArrival(Protocol):
+    """Gradients of halo rows on their way to the owners of the rows."""
 
     def poll(self) -> bool:
-        """Let messages make progress; whether all have arrived."""
+        """Let messages make progress; whether all have arrived, or all of the next peer."""
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Wait, then add the gradients to the first, inner rows of `rows`; others stay."""
+
+
+class Arrival(GradientArrival, Protocol):
+    """Rows on their way. Each method but `poll` waits for the rows."""
 
     def wait(self) -> None:
         """Return when all have arrived."""

@@ -24,7 +24,7 @@ from hpcgnn.methods.step_count import StepCount, StepRule
 from hpcgnn.methods.time_bits import Descent, WidthFloor, WidthTrial, is_slowing, next_base
 from hpcgnn.ops.counter import BACKWARD
 
-NEVER, ALWAYS, DESCENT, MEASURED = ASYNCHRONY = ("never", "always", "descent", "measured")
+NEVER, DESCENT, MEASURED = "never", "descent", "measured"      # and "always", which needs no decision
 ONE_STEP = StepRule()
 NUM_PURPOSES = 4     # more than an exchange of rows has
 Movements = Mapping[Site, np.ndarray]

@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.hop import Arrival, ArrivalInTable, ExchangeSite, Hop, PeerExchange
+from hpcgnn.graph.hop import Arrival, ArrivalInTable, ExchangeSite, GradientArrival, Hop, PeerExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
@@ -402,8 +402,9 @@ class Neighborhood:
             arrival.finish(far)
         return self.drop_halo_in_place(far)
 
-    def aggregate_back(self, gradient: torch.Tensor,
-                       then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
+    def aggregate_back(
+            self, gradient: torch.Tensor,
+            then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, GradientArrival]:
         """Collective: this rank's part of the gradient of unmasked inner rows, and the arrival of the rest.
 
         `gradient` is at least (hop.back_out, dim). `then` maps summed gradients in place before they are masked; it is
@@ -421,7 +422,7 @@ class Neighborhood:
         return of_rows, arrival
 
     def _start_take_home(self, gradient: torch.Tensor,
-                         then: Callable[[torch.Tensor], torch.Tensor] | None) -> Arrival:
+                         then: Callable[[torch.Tensor], torch.Tensor] | None) -> GradientArrival:
         if not self.is_by_peer:
             of_halo = multiply(self.hop.matrices.far_back, gradient)
             of_halo = of_halo if then is None else then(of_halo)

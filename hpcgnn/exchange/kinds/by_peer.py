@@ -89,13 +89,7 @@ class RowsByPeer(_Rounds):
 
 
 class GradientsByPeer(_Rounds):
-    """Gradients on their way home, one peer after another."""
-
-    def packed(self) -> None:
-        return None
-
-    def rows_in_message(self, dtype: torch.dtype) -> None:
-        pass
+    """Gradients on their way home, one peer after another; see `hpcgnn.graph.hop.GradientArrival`."""
 
     def finish(self, rows: torch.Tensor) -> None:
         while self._arrival is not None:
