@@ -48,6 +48,7 @@ class MethodContext:
     link_bytes_per_second : float                    pace of an imitated link; 0: none
     control : ControlTraffic                         counts messages between ranks for decisions on widths
     steps : StepRule                                 number of steps per epoch
+    num_epochs : int                                 epochs of the run, finished ones included when it is resumed
     """
 
     comm: MPI.Comm
@@ -63,6 +64,7 @@ class MethodContext:
     link_bytes_per_second: float
     control: ControlTraffic
     steps: StepRule
+    num_epochs: int
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ class Session:
         return MethodContext(self.comm, self.plan, self.graph, halo_squares, self.importance,
                              storage_bits(config.precision), traits.num_layers, traits.reduction, traits.attends,
                              FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
-                             self._step_rule())
+                             self._step_rule(), config.epochs)
 
     def begin_labels(self, seed: int, epoch: int) -> Objective:
         """Collective: the objective of an epoch; its labels are hidden, if others are inputs, until `end_labels`."""
@@ -247,7 +247,8 @@ class Session:
 
         number, by_row = self.config.fixed_steps
         if number is not None:
-            return StepRule(num_by_row=number) if by_row else StepRule(number)
+            first, num_by_row = (1, number) if by_row else (number, 1)
+            return StepRule(first, False, self.config.epochs, num_by_row)
         from hpcgnn.steps.clusters import first_steps, num_steps_of
 
         num_by_row = num_steps_of(self.info.num_train) if self.traits.weighs_self else 1

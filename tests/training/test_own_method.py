@@ -50,6 +50,43 @@ def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shar
     assert summary["method"] == path
 
 
+class WideAtLast(FixedWidths):
+    """The policy of docs/methods.md: more bits in the last tenth of the epochs."""
+
+    def __init__(self, few, more, num_epochs):
+        super().__init__(few)
+        self.at_last, self.first_of_last = FixedWidths(more), num_epochs - num_epochs // 10
+
+    def bit_plan(self, seed, epoch, base):
+        """Few bits, or more."""
+        policy = self.at_last if epoch >= self.first_of_last else super()
+        return policy.bit_plan(seed, epoch, base)
+
+
+@dataclass(frozen=True)
+class AtLast(TwoBits):
+    """Few bits, and 32 in the last tenth of the epochs."""
+
+    name = "at-last"
+    takes_steps = True
+
+    def width_policy(self, context):
+        """By the epochs of the run, which a rule of steps may not contradict."""
+        assert context.steps.num_epochs == context.num_epochs
+        return WideAtLast(self.few_bits, 32, context.num_epochs)
+
+
+@pytest.mark.parallel(2)
+@pytest.mark.parametrize("steps", ["1", "rows:2"])
+def test_a_method_knows_the_number_of_epochs_of_the_run(shared_path, path, monkeypatch, steps):
+    monkeypatch.setattr(AtLast, "__module__", path.partition(":")[0])
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, metrics, _ = train(COMM, shards, shared_path / "run", method=path.replace("TwoBits", "AtLast"), epochs=20,
+                          steps=steps)
+    sent = [record["sent_bytes_payload"] for record in metrics]
+    assert 2 * max(sent[:18]) < min(sent[18:])
+
+
 @pytest.mark.parametrize("method, settings, expected", [
     ("pipegcn", {"smoothing": 0.25}, Kept(smoothing=0.25)), ("sylvie", {}, Kept()),
     ("bns", {"share": 0.25}, Sampled(0.25)), ("bns", {"share": 1.0}, Fresh()),
