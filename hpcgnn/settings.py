@@ -6,8 +6,9 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from types import ModuleType
 from typing import Any
 
 from hpcgnn.errors import ConfigError
@@ -65,19 +66,24 @@ def _check_value(declared: Field, value: Any) -> None:
         raise ConfigError(f"{name} must be at most {high}, found {value!r}")
 
 
-def import_class(path: str, kind: str, base: type) -> Any:
-    """The class that MODULE:CLASS names; the module may lie in the current folder.
+def import_named(path: str, kind: str, load: Callable[[str], ModuleType] = importlib.import_module) -> Any:
+    """The object that MODULE:NAME names; `load` imports the module, which may lie in the current folder.
 
-    Raises ConfigError: its module can't be imported, or has no such subclass of `base`.
+    Raises ConfigError: its module can't be imported, or has no such name.
     """
     module, _, name = path.partition(":")
     if not module.startswith("hpcgnn.") and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())      # a console script's path begins with the script's folder
     try:
-        found = getattr(importlib.import_module(module), name)
+        return getattr(load(module), name)
     except Exception as error:      # a user's module may raise anything when it is imported
         what = "" if isinstance(error, (ImportError, AttributeError, ValueError)) else f"{type(error).__name__}: "
         raise ConfigError(f"{kind} {path} can't be imported: {what}{error}") from error
+
+
+def import_class(path: str, kind: str, base: type) -> Any:
+    """The class that MODULE:CLASS names; ConfigError as `import_named`, or if it is no subclass of `base`."""
+    found = import_named(path, kind)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{kind} {path} is no subclass of {base.__module__}.{base.__qualname__}")
     return found

@@ -24,7 +24,7 @@ CORE = {
     "settings": {"errors"},
     "widths": set(),
     "run": {"errors"},
-    "data": FOUNDATION,
+    "data": FOUNDATION | {"settings"},
     "partition": FOUNDATION | {"data"},
     "shards": FOUNDATION | {"data", "partition"},
     "ops": FOUNDATION,

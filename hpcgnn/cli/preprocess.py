@@ -99,7 +99,8 @@ def command(source: str, out: Path, **flags: Any) -> None:
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
     graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet or
-    pyg:data.pt; docs/own-data.md describes all of them. Objects in Python are taken by hpcgnn.preprocess.
+    pyg:data.pt; docs/own-data.md describes all of them. MODULE:FUNCTION and FILE.py:FUNCTION name a function of your
+    own that returns a graph. Objects in Python are taken by hpcgnn.preprocess.
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info

@@ -35,8 +35,8 @@ from hpcgnn.errors import DatasetError
 
 DEFAULT_NAME = "graph"
 PLAIN_NODES = str | bytes | int | float | np.generic
-EXPECTED = ("a PyG Data, a DGL or NetworkX graph, a SciPy sparse matrix, a table of edges of pandas or Arrow, an array "
-            "of edges, or a source such as \"npz:FILE\"")
+FORMS = ("a PyG Data or a dict with its keys, a DGL or NetworkX graph, a SciPy sparse matrix, a table of edges of "
+         "pandas or Arrow, or an array of edges")
 
 
 def given_graph(data: Any, choices: Choices) -> GivenGraph:
@@ -54,7 +54,13 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
             if unused:
                 raise DatasetError(f"{unused[0]}= has no effect on {kind}; leave it out")
             return take(data, choices, name)
-    raise DatasetError(f"a graph can't be made of a {type(data).__module__}.{type(data).__name__}; pass {EXPECTED}")
+    raise DatasetError(f"a graph can't be made of a {type(data).__module__}.{type(data).__name__}; pass {FORMS}, "
+                       "or a source such as \"npz:FILE\"")
+
+
+def is_known(data: Any) -> bool:
+    """Whether an object is of a kind that `given_graph` reads."""
+    return any(takes(data) for takes, *_ in KINDS)
 
 
 def _is_given(choices: Choices, what: str) -> bool:

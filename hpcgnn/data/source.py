@@ -1,4 +1,4 @@
-"""load_source: from a `KIND:REST` specification to a GraphDataset."""
+"""load_source: from a `KIND:REST` or `MODULE:FUNCTION` specification to a GraphDataset."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.edges import load_edges
+from hpcgnn.data.function import load_function
 from hpcgnn.data.graphsaint import load_graphsaint
 from hpcgnn.data.npz import load_npz
 from hpcgnn.data.ogb import load_ogb
@@ -42,7 +43,8 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
 
     Parameters
     ----------
-    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; docs/own-data.md
+    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; or
+                          "MODULE:FUNCTION" or "FILE.py:FUNCTION", a function that returns a graph; docs/own-data.md
     options : SourceOptions
 
     Raises
@@ -51,17 +53,18 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
                           for this machine
     """
     kind, colon, rest = spec.partition(":")
-    if not colon or kind not in LOADERS:
+    is_function = kind not in LOADERS and bool(kind) and rest.isidentifier()
+    if not is_function and (not colon or kind not in LOADERS):
         meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
-                           f"{', '.join(LOADERS)}{meant}")
+                           f"{', '.join(LOADERS)}, or MODULE:FUNCTION{meant}")
     options = replace(options, is_public=kind in PUBLIC)
-    if kind not in OWN:
+    if kind not in OWN and not is_function:
         refuse_given_labels(spec, options)
         if options.task != "auto":
             raise DatasetError(f"{spec} itself defines what its labels are; leave out --task")
     try:
-        return LOADERS[kind](rest, options)
+        return load_function(spec, options) if is_function else LOADERS[kind](rest, options)
     except OSError as reason:
         raise DatasetError(f"{spec[:200]} can't be read: {reason.strerror or reason}") from reason
     except MemoryError as reason:
