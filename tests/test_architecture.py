@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import hpcgnn
+from hpcgnn.data.source import LOADERS
+from hpcgnn.methods import METHODS
+from hpcgnn.nn.names import MODEL_PATHS
 
 ROOT = Path(hpcgnn.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -231,6 +234,35 @@ def test_help_needs_no_mpi_no_torch_and_no_gpu():
     modules = {"__main__", "__init__", "errors", "run.signals", "command_line"}
     before = {found.imported.split(".")[0] for found in imports() if found.importer in modules}
     assert before.isdisjoint({"mpi4py", "torch", "cupy", "h5py"})
+
+
+# Where a new name must stand, as what, and in which section of the file, by its heading ("": anywhere). CONTRIBUTING.md
+# lists these files in order.
+DEEP = [name for name, path in MODEL_PATHS.items() if ".deep." in path]
+TABLES = [
+    (MODEL_PATHS, "README.md", "Methods and models", "`{}`"),
+    (MODEL_PATHS, "docs/models.md", "Models", "| `{}` |"),
+    (MODEL_PATHS, "docs/models.md", "Edge weights", "`{}`"),
+    (MODEL_PATHS, "docs/results.md", "Weights for other programs", "`{}`"),
+    (DEEP, "docs/api.md", "Models", "hpcgnn.nn.deep.{}."),
+    (DEEP, "tests/reference_models.py", "", '"{}": '),
+    (DEEP, "tests/nn/test_deep_models.py", "", '"{}"'),
+    (MODEL_PATHS, "tests/nn/test_rematerialize.py", "", '"{}"'),
+    (METHODS, "README.md", "Methods and models", "| `{}` |"),
+    (METHODS, "docs/methods.md", "Methods", "| `{}` |"),
+    (METHODS, "docs/methods.md", "", "\n## {}\n"),
+    (METHODS, "tests/training/test_methods.py", "", '"{}": '),
+    (LOADERS, "docs/own-data.md", "Your own data", "`{}:"),
+    (LOADERS, "hpcgnn/cli/preprocess.py", "", "{}:"),
+]
+
+
+@pytest.mark.parametrize("names, file, heading, form", TABLES)
+def test_every_model_method_and_source_stands_in_the_tables(names, file, heading, form):
+    text = (ROOT.parent / file).read_text()
+    section = text if not heading else re.split(r"^#+ ", text.split(f"# {heading}\n")[1], flags=re.MULTILINE)[0]
+    missing = [name for name in names if form.format(name) not in section]
+    assert not missing, f"{file}, {heading or 'anywhere'}: add {', '.join(missing)}, as {form!r}"
 
 
 def paper_table():

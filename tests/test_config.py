@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcgnn.config import TrainConfig, check_keys, known_settings, resolve_train_config, settings_of
+from hpcgnn.config import MODELS, TrainConfig, check_keys, known_settings, resolve_train_config, settings_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.registry import as_toml, read_registry, read_toml
 
@@ -82,8 +82,7 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"lr": "fast"}, "lr must be of type float, found 'fast'"),
     ({"epochs": 1.5}, "epochs must be of type int, found 1.5"),
     ({"epochs": True}, "epochs must be of type int, found True"),
-    ({"model": "mlp"}, "model must be one of gcn, sage, sage-max, gat, gin, gcnii, dagnn, sgc, jknet, appnp, "
-                       "or MODULE:CLASS, found 'mlp'"),
+    ({"model": "mlp"}, f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found 'mlp'"),
     ({"model": "gat", "hidden": 30}, "hidden must be a multiple of the 4 attention heads, found 30; "
                                      "change hidden or heads"),
     ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),

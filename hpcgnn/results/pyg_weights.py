@@ -25,6 +25,7 @@ CONVOLUTION_NAMES["jknet"] = CONVOLUTION_NAMES["gcn"]
 CLASSES = {"gcn": "GCN", "sage": "GraphSAGE", "sage-max": "GraphSAGE", "gat": "GAT", "gin": "GIN", "jknet": "GCN",
            "sgc": "SGConv"}
 WEIGH_ALIKE = ("gcn", "jknet", "sgc")      # models that take edge weights as PyTorch Geometric's do
+# Why other models have no class; a model that is not named here is refused without a reason of its own.
 LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
            "dagnn": "it has no DAGNN", "appnp": "its APPNP is the propagation alone, without the perceptron"}
 
@@ -35,7 +36,8 @@ def pyg_weights(model: str, arguments: dict[str, Any], weights: Weights) -> tupl
     Returns its name, its arguments, and its weights. Raises CheckpointError: PyTorch Geometric has none.
     """
     if model not in CLASSES:
-        raise CheckpointError(f"PyTorch Geometric can't load a {model}: {LACKING[model]}; export it without --format "
+        reason = LACKING.get(model, "none of its models is known to compute the same")
+        raise CheckpointError(f"PyTorch Geometric can't load a {model}: {reason}; export it without --format "
                               "pyg, and read it with hpcgnn.load_model")
     if model == "sgc":
         sizes = {"in_channels": arguments["in_dim"], "out_channels": arguments["out_dim"], "K": arguments["num_layers"]}

@@ -113,8 +113,7 @@ def test_its_clashes_and_limits_are_checked(path):
 
 
 @pytest.mark.parametrize("name, complaint", [
-    ("sylvester", "method must be one of vanilla, uniform, random, sylvie, sylvie-paper, adaqp, joint, pipegcn, bns, "
-                  "sancus, or MODULE:CLASS, found 'sylvester'"),
+    ("sylvester", f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found 'sylvester'"),
     ("no_such_module:Method", "method no_such_module:Method can't be imported: No module named 'no_such_module'"),
     ("hpcgnn.errors:ConfigError", "method hpcgnn.errors:ConfigError is no subclass of hpcgnn.methods.method.Method"),
     ("hpcgnn.methods.method:Method", "method hpcgnn.methods.method:Method has no name of its own, so it can't be used"),

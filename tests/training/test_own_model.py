@@ -12,6 +12,7 @@ from training_setup import easy_graph, losses, train, without_seconds, write_onc
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.models import ModelShape, ModelTraits, build_model, traits_of
+from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.nn.stack import SAGE
 
 COMM = MPI.COMM_WORLD
@@ -91,8 +92,7 @@ def test_traits_are_those_that_the_class_states(module):
 
 
 @pytest.mark.parametrize("name, complaint", [
-    ("sag", "model must be one of gcn, sage, sage-max, gat, gin, gcnii, dagnn, sgc, jknet, appnp, or MODULE:CLASS, "
-            "found 'sag'"),
+    ("sag", f"model must be one of {', '.join(MODEL_PATHS)}, or MODULE:CLASS, found 'sag'"),
     ("{module}:COMM", "model {module}:COMM is no subclass of torch.nn.modules.module.Module"),
     ("{module}:Missing", "model {module}:Missing can't be imported: module "),
     ("{module}:Unmakeable", "model {module}:Unmakeable can't be made from in_dim, hidden_dim, out_dim, num_layers and "
