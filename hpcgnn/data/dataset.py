@@ -76,14 +76,17 @@ class GraphDataset:
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes."""
         return len(self.indptr) - 1
 
     @property
     def num_edges(self) -> int:
+        """Number of directed edges."""
         return len(self.indices)
 
     @property
     def num_features(self) -> int:
+        """Number of columns of features."""
         return self.features.shape[1]
 
     @property
@@ -95,6 +98,7 @@ class GraphDataset:
 
     @property
     def is_multi_label(self) -> bool:
+        """Whether a node may have several labels."""
         return self.task == "multi-label"
 
     def name_of(self, node: int) -> str:

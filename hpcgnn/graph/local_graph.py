@@ -300,7 +300,19 @@ class LocalGraph:
         return aggregate(h_all, *self._reductions.matrices(reduction))
 
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
-        """Dropout of inner rows, or of inner and halo rows; the mask of a row depends on its global node id only."""
+        """Drop elements of rows in training; in evaluation, return the rows.
+
+        The mask of a row depends on seed, epoch and global node id only, so a halo row has its owner's mask.
+
+        Parameters
+        ----------
+        h : (n, dim) float32, bfloat16 or float16      the first n inner rows, or all inner and halo rows
+        probability : float                            of an element to be dropped, in [0, 1)
+
+        Returns
+        -------
+        (n, dim), type of `h`, differentiable          kept elements divided by 1 - probability
+        """
         key = self.next_dropout(probability)
         return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
@@ -310,7 +322,19 @@ class LocalGraph:
 
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                  is_dropped: bool = True) -> torch.Tensor:
-        """Return relu(norm(h)), with one dropout if `is_dropped`, in one pass over the first len(h) rows."""
+        """Compute dropout(relu(norm(h))) in one pass.
+
+        Parameters
+        ----------
+        h : (n, dim) float32, bfloat16 or float16      the first n inner rows
+        norm : LayerNorm or None
+        probability : float                            as in `dropout`
+        is_dropped : bool                              False: no dropout, and none is counted
+
+        Returns
+        -------
+        (n, dim), type of `h`, differentiable
+        """
         return apply_activation(h.contiguous(), self.activation(h, norm, probability, is_dropped))
 
     def activation(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,

@@ -42,11 +42,20 @@ class BitTensor:
     Packed by "column", 32 neighboring columns of a row share a word: the left side of a product. Packed by "row", 32
     neighboring rows of a column do: the right side. A line (row or column) is contiguous in each plane along the
     contracted dimension.
+
+    Attributes
+    ----------
+    lines : BitLines                 the words
+    packing : {"column", "row"}
+    step, zero_point : (1,) or (num_lines,) float32      value = zero_point + step * code; None if codes are the values
+
+    Raises
+    ------
+    KernelError                      an unknown packing, or a step or zero point that does not fit
     """
 
-    lines: BitLines  # the words
-    packing: str     # {"column", "row"}
-    # (1,) or (num_lines,) float32: value = zero_point + step * code; None if the codes are the values
+    lines: BitLines
+    packing: str
     step: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
 
@@ -90,19 +99,23 @@ class BitTensor:
 
     @property
     def bit_width(self) -> int:
+        """Bits of a code."""
         return self.lines.bit_width
 
     @property
     def num_lines(self) -> int:
+        """Number of rows if packed by column, of columns if packed by row."""
         return self.lines.num_lines
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
         shape = self.lines.num_lines, self.lines.length
         return shape if self.packing == "column" else shape[::-1]
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the words, padding included."""
         return self.words.nbytes
 
     @cached_property
@@ -190,9 +203,16 @@ def _codes_of(matrix: torch.Tensor, bit_width: int) -> torch.Tensor:
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Return steps and lows of a float32 matrix, one for all or, along `line_axis` (0 or 1), one per line.
+    """Return the steps and lows by which the values of a matrix become codes.
 
-    low, high and rounding are as in `hpcgnn.lowbit.to_bit`. Raises KernelError for non-finite values or a bad range.
+    Parameters
+    ----------
+    values : (rows, columns) float32
+    bit_width : int, 1 to 8
+    low, high, rounding              as in `hpcgnn.lowbit.to_bit`
+    line_axis : {0, 1} or None       None: one range for all values; else one per line along this axis
+
+    Raises KernelError for non-finite values, a bad range, or an unknown width or rounding.
     """
     check_bit_width(bit_width)
     found_low, found_high = _extremes(values, line_axis)

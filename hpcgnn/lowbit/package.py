@@ -50,11 +50,23 @@ INTERVAL = 64
 
 @dataclass(frozen=True)
 class PackageFormat:
-    """How packages are cut. Reference: MEGA, section V-B: 64, 128 and 192 bits."""
+    """How packages are cut.
 
-    # (3,) int, bits of values of a short, medium and long package; ascending, in 8 .. 4096
+    Attributes
+    ----------
+    lengths : (int, int, int)        bits of values of a short, medium and long package; ascending, in 8 .. 4096
+    is_signed : bool                 a value is sign and magnitude (codes are int8), not magnitude alone (codes are
+                                     uint8)
+
+    Raises
+    ------
+    KernelError                      other lengths
+
+    Reference: MEGA, section V-B: 64, 128 and 192 bits.
+    """
+
     lengths: tuple[int, int, int] = (64, 128, 192)
-    is_signed: bool = False  # a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
+    is_signed: bool = False
 
     def __post_init__(self) -> None:
         lengths = (MIN_LENGTH, *self.lengths, MAX_LENGTH)
@@ -64,6 +76,7 @@ class PackageFormat:
 
     @property
     def dtype(self) -> np.dtype:
+        """Type of the codes."""
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
@@ -73,20 +86,36 @@ class PackageFormat:
 
 @dataclass(frozen=True)
 class PackagedRows:
-    """Rows as an Adaptive-Package stream."""
+    """Rows as an Adaptive-Package stream.
+
+    Attributes
+    ----------
+    format : PackageFormat
+    num_rows, dim : int
+    num_bits, num_position_bits : int                bits of stream and positions; later bits of the last byte are zero
+    stream : (ceil(num_bits / 8),) uint8             packages, one after the other: see ext/src/package.h
+    positions : (ceil(num_position_bits / 8),) uint8      see ext/src/package_positions.h
+    interval : int                                   rows from one index entry to the next
+    index_bit : (ceil(num_rows / interval),) int64   first bit of the open package as the row begins
+    index_values : same shape, int32                 values in that package so far
+    index_position : same shape, int64               first position bit of the row's block
+
+    Raises
+    ------
+    KernelError                                      an array of another type or length, or ones behind the last bit
+    """
 
     format: PackageFormat
     num_rows: int
     dim: int
-    # bits of stream and positions; later bits of the last byte are zero
     num_bits: int
     num_position_bits: int
-    stream: np.ndarray          # (ceil(num_bits / 8),) uint8, packages, one after the other: see ext/src/package.h
-    positions: np.ndarray       # (ceil(num_position_bits / 8),) uint8, see ext/src/package_positions.h
-    interval: int               # rows from one index entry to the next
-    index_bit: np.ndarray       # (ceil(num_rows / interval),) int64, first bit of the open package as the row begins
-    index_values: np.ndarray    # same shape, int32, values in that package so far
-    index_position: np.ndarray  # same shape, int64, first position bit of the row's block
+    stream: np.ndarray
+    positions: np.ndarray
+    interval: int
+    index_bit: np.ndarray
+    index_values: np.ndarray
+    index_position: np.ndarray
 
     def __post_init__(self) -> None:
         if not 1 <= self.interval <= MAX_INTERVAL:
@@ -110,6 +139,7 @@ class PackagedRows:
 
     @property
     def stored_bits(self) -> dict[str, int]:
+        """Bits of packages, positions and index, with their padding to whole bytes."""
         return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
@@ -212,7 +242,18 @@ class PackagedRows:
 
 @dataclass
 class PackageWriter:
-    """Encodes rows as they come, `interval` rows between index entries; keeps all packages, positions and index."""
+    """Encodes rows as they come; keeps all packages, positions and index.
+
+    Attributes
+    ----------
+    dim : int                        columns of a row, up to 2^30
+    format : PackageFormat
+    interval : int                   rows from one index entry to the next
+
+    Raises
+    ------
+    KernelError                      another number of columns, or an interval below 1
+    """
 
     dim: int
     format: PackageFormat = field(default_factory=PackageFormat)
@@ -254,6 +295,7 @@ class PackageWriter:
         self._num_rows = num_rows
 
     def finish(self) -> PackagedRows:
+        """Return all rows so far."""
         num_entries = -(-self._num_rows // self.interval)
         num_position_bits, positions, index_position = self._positions.finish()
         return PackagedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
@@ -275,6 +317,16 @@ class PackageWriter:
 
 
 def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackagedRows:
+    """Encode rows as packages.
+
+    Parameters
+    ----------
+    codes : (num_rows, dim) uint8, or int8 if the format is signed
+    bit_width : (num_rows,) int      1 to 8, enough for every code of the row
+    form : PackageFormat             by default unsigned, of 64, 128 and 192 bits
+
+    Raises KernelError as `PackageWriter.append`.
+    """
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()

@@ -15,6 +15,7 @@ from hpcgnn.ops.combination import check_sums, check_weight, combine_stream
 
 
 def check_feature_bits(bits: int, is_signed: bool) -> None:
+    """Raise ConfigError unless features can be stored in packages of at most `bits` bits."""
     fewest = 2 if is_signed else 1
     if not fewest <= bits <= MAX_BIT_WIDTH:
         reason = "negative features need one bit for the sign; " if is_signed and bits == 1 else ""

@@ -63,13 +63,19 @@ class BitTiles:
 
     @classmethod
     def from_matrix(cls, matrix: torch.Tensor, dense: bool = False, row_scale: torch.Tensor | None = None) -> BitTiles:
-        """Return tiles with a one for each non-zero entry."""
+        """Return tiles with a one for each non-zero entry of a matrix.
+
+        Parameters
+        ----------
+        matrix : (num_rows, num_columns), any type; dense and row_scale as in `from_csr`
+        """
         pattern = scipy.sparse.csr_matrix(matrix.cpu().numpy() != 0)
         return cls.from_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1], dense,
                             row_scale, matrix.device)
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
         return self.tiles.num_rows, self.tiles.num_columns
 
     @property
@@ -82,6 +88,7 @@ class BitTiles:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tiles and of their places."""
         return self.tiles.words.nbytes + self.tiles.column.nbytes + self.tiles.begin.nbytes
 
     @cached_property
@@ -91,6 +98,7 @@ class BitTiles:
 
     @cached_property
     def num_zero_tiles(self) -> int:
+        """Number of tiles without an entry, stored or not."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 
@@ -116,7 +124,16 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
                        bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                        reuse: bool = True) -> TileProduct:
-    """Sum values instead of codes: (M, N) float32; gain, bias, relu as in `bit_mm_to_float`."""
+    """Sum neighbors' values.
+
+    Parameters
+    ----------
+    tiles, features, jump, reuse     as in `aggregate_bits`
+    gain, bias, relu                 as in `bit_mm_to_float`
+
+    Returns (M, N) float32, and numbers of tiles multiplied and jumped. Raises KernelError as `aggregate_bits`, or for a
+    gain or bias of another shape.
+    """
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
     return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
 
@@ -125,7 +142,17 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
                      high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                      bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                      reuse: bool = True) -> TileProduct:
-    """Sum as `aggregate_to_float`, then quantize and pack by column; options as in `bit_mm_to_bit`."""
+    """Sum as `aggregate_to_float`, then quantize, and pack by column for the next product.
+
+    Parameters
+    ----------
+    tiles, features, jump, reuse     as in `aggregate_bits`
+    bit_width : int, 1 to 8
+    low, high, rounding, gain, bias, relu      as in `bit_mm_to_bit`
+
+    Returns an (M, N) BitTensor, and numbers of tiles multiplied and jumped. Raises KernelError as `aggregate_to_float`
+    and `to_bit`.
+    """
     if low is None or high is None:
         values = aggregate_to_float(tiles, features, gain=gain, bias=bias, relu=relu, jump=jump, reuse=reuse)
         return values._replace(result=to_bit(values.result, bit_width, low=low, high=high, rounding=rounding))

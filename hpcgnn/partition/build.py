@@ -42,9 +42,17 @@ class Cut:
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
                     halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
                     cluster: np.ndarray | None = None) -> Partition:
-    """Build part `part` of `dataset`, its rows in the order that `reorder` names.
+    """Build one part of a graph: its inner rows, its halo rows, and the edges into its inner rows.
 
-    `owner` and `cluster` are (num_nodes,) int32. `halos` of all parts are computed if they are not given.
+    Parameters
+    ----------
+    dataset : GraphDataset
+    owner : (num_nodes,) int32          part of each node
+    part, num_parts : int
+    halos : list of Halo or None        of all parts; None: they are computed
+    reorder : {"none", "nested", "metis", "degree", "rcm", "condense-edge"}      order of the inner rows
+    seed : int                          of the partitioner that makes clusters for an order
+    cluster : (num_nodes,) int32 or None     cluster of each node, for training in steps
 
     Raises
     ------

@@ -89,7 +89,25 @@ REFINED_SLACK = 1.03     # the same ratio for the quantity that kaminpar balance
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
                   balance: str | None = None, work: TrainingWork | None = None) -> np.ndarray:
-    """The owners that `choose_owners` chooses."""
+    """Choose the owner of every node. No part is empty; the same seed gives the same owners.
+
+    Parameters
+    ----------
+    dataset : GraphDataset    a directed graph is taken as undirected here
+    num_parts : int           at most as many as nodes
+    partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
+    balance : {"nodes", "edges", "both", "training"} or None
+        what all parts share about equally; None: both, or nodes if the partitioner takes no weights
+    work : TrainingWork       work of every node, if balance is "training"
+
+    Returns
+    -------
+    (num_nodes,) int32        values < num_parts
+
+    Raises
+    ------
+    ConfigError               more parts than nodes, an unknown partitioner or setting, or the partitioner gave up
+    """
     return choose_owners(dataset, num_parts, partitioner, seed, balance, work=work)[0]
 
 

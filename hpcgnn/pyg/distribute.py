@@ -44,9 +44,11 @@ class DistributedModel(Distributed):
         self._edges: GraphEdges | None = None
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Weights under the names of the unmodified model, as `torch.nn.Module.state_dict`."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take the weights of the unmodified model, as `torch.nn.Module.load_state_dict`."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:

@@ -93,19 +93,36 @@ class FloatRun:
                     "another; give it again, to hpcgnn.open_run(.., model=..)")
 
     def answer(self, embeddings: bool = False) -> Answers:
-        """Collective: answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
+        """Collective: predictions for this rank's nodes, in one pass without dropout.
+
+        Parameters
+        ----------
+        embeddings : bool        whether to keep the rows that the last layer reads, too
+
+        Raises
+        ------
+        CollectiveError          an output is not finite, or the model has no embeddings
+        """
         session = self.session
         return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings, session.reading)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
-        """Collective: predictions for all nodes in the order of the source on rank 0, None on the others; with
-        gather=False, on each rank the predictions for its own nodes.
+        """Collective: predictions for all nodes.
+
+        Parameters
+        ----------
+        gather : bool            True: all of them on rank 0, in the order of the source, and None on the other ranks;
+                                 False: on each rank the predictions for its own nodes
+        embeddings : bool        as in `answer`, which raises the same errors
         """
         answers = self.answer(embeddings)
         return answers.gather(self.session.comm) if gather else answers
 
     def scores(self, answers: Answers) -> dict[str, float]:
-        """Collective: score of each split, nan for a split without nodes, from this rank's answers."""
+        """Collective: score of each split by its name (train, val, test), from this rank's predictions.
+
+        A split without nodes scores nan.
+        """
         session, logits = self.session, torch.from_numpy(answers.logits)
         objective = session.objective
         return {split: session.score(session.comm, logits[objective.rows[split]],

@@ -59,6 +59,7 @@ class ModelRecord:
     version: int = VERSION
 
     def metadata(self) -> dict[str, str]:
+        """The record as the metadata of a safetensors file."""
         return {"format": "pt", KEY: json.dumps(asdict(self))}
 
 

@@ -64,8 +64,20 @@ INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 prints first
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
 
-    A CollectiveError, which all ranks raise, and any error of a single-rank run reach the caller. Other exceptions are
-    printed with the rank's number, then MPI_Abort ends all ranks. Raises TrainingError as `check_joined`.
+    Any other exception than those below is printed with the rank's number, then MPI_Abort ends all ranks.
+
+    Parameters
+    ----------
+    body : function            takes the communicator of all ranks
+
+    Returns
+    -------
+    what `body` returns, on each rank its own
+
+    Raises
+    ------
+    CollectiveError            all ranks raised it in `body`; and any error of `body` if there is one rank
+    TrainingError              a launcher of another MPI started the ranks, so each believes that it is alone
     """
     begin_mpi()
     comm = MPI.COMM_WORLD
@@ -285,7 +297,18 @@ def _print_failure(rank: int, error: BaseException) -> None:
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
     """Collective: run a step that each rank does alone; if any rank fails, all raise CollectiveError.
 
-    The error names the lowest failing rank, and has its text.
+    Parameters
+    ----------
+    comm : MPI communicator
+    step : function            called without arguments; it calls no MPI
+
+    Returns
+    -------
+    what `step` returns, on each rank its own
+
+    Raises
+    ------
+    CollectiveError            some rank raised an HpcgnnError; it names the lowest such rank, and has its text
     """
     result, failure = None, None
     HERE.note("does a step of its own")

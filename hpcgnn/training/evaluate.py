@@ -30,7 +30,7 @@ from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Scor
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, nan for a split without nodes, and the mean validation loss."""
+    """Score of each split, nan for a split without nodes, and the mean validation loss."""
 
     train_score: float
     val_score: float
@@ -78,7 +78,24 @@ def evaluation_from(values: dict[str, Any]) -> Evaluation:
 
 @torch.no_grad()
 def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: Score) -> Evaluation:
-    """Collective: score the model on the whole graph. Raises CollectiveError: an output is not finite."""
+    """Collective: score the model on the whole graph, in one pass without dropout and with rows as they are stored.
+
+    Parameters
+    ----------
+    comm : MPI communicator    one rank per part
+    model : nn.Module          `forward(graph, x)`, collective, to logits (num_inner, num_outputs)
+    graph : LocalGraph         this rank's part
+    objective : Objective      labels and splits of this rank's nodes, and the loss
+    score : Score              what is computed from the logits of each split
+
+    Returns
+    -------
+    Evaluation                 train_score, val_score and test_score, nan for a split without nodes, and val_loss
+
+    Raises
+    ------
+    CollectiveError            an output is not finite
+    """
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     with alike_draws(model):

@@ -39,6 +39,18 @@ ARRAYS, CLASS_NAMES = ("prediction", "logits", "embeddings"), "class_names"
 
 @dataclass(frozen=True)
 class Predictions:
+    """A model's predictions for every node of a graph.
+
+    Attributes
+    ----------
+    dataset : str              name of the graph
+    scheme : str               quantization with which the model was trained
+    prediction : (num_nodes,) int32 class ids; or (num_nodes, num_classes) uint8 with several labels per node
+    logits : (num_nodes, num_classes) float32
+    embeddings : (num_nodes, hidden) float32      input of the last layer; hidden is 0 if there is only one layer
+    class_names : tuple of str                    by class id; empty if the source has numbers
+    """
+
     dataset: str
     scheme: str
     is_multi_label: bool
@@ -72,7 +84,20 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Read a file. Raises CheckpointError if it is missing, truncated, damaged or of another format."""
+    """Read a file of `hpcgnn infer --out`.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    Predictions                rows in the order of global ids
+
+    Raises
+    ------
+    CheckpointError            it is missing, truncated, damaged or of another format
+    """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
             layout = _layout(file, path)
