@@ -50,7 +50,6 @@ LEAST_ROTATED = 8    # methods rotate rows from this number of columns on: fewer
 STEPS_CLASHES = (
     Clash("rematerialize", True, "rows that a step does not compute are kept, so they don't come peer by peer; choose "
                                  "one"),
-    Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
     Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
@@ -353,10 +352,6 @@ class TrainConfig:
             return
         for clash in STEPS_CLASHES:
             clash.check(others, f"steps {self.steps}")
-        if not self.method.takes_steps:
-            raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares the rows "
-                              "of one epoch with the next epoch's, and steps do not compute them together; choose "
-                              "vanilla, uniform or random")
 
     def _check_clusters(self) -> None:
         if not self.clusters and self.between_clusters:

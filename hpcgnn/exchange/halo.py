@@ -44,6 +44,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
 FLOAT_BITS = 32
+IN_STEPS = "in_steps"    # in `state`, beside the names of exchanges
 PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 
 
@@ -78,6 +79,8 @@ class HaloExchange:
         self._sender, self._coding = Sender(comm, plan, wire), coding
         self._kind = kind or Fresh()
         self._kinds = {True: self._kind, False: Fresh()}     # by whether a site is in training
+        self._kind_of_steps: ExchangeKind | None = None
+        self._is_in_steps = False
         self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
         self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
@@ -90,28 +93,50 @@ class HaloExchange:
 
     @property
     def state_bytes(self) -> int:
-        return self._kind.num_bytes
+        return sum(kind.num_bytes for kind in self._all_kinds)
+
+    @property
+    def _all_kinds(self) -> tuple[ExchangeKind, ...]:
+        """The kind of whole epochs and, if it is another one, the kind of steps."""
+        of_steps = self._kind_of_steps
+        return (self._kind,) if of_steps in (None, self._kind) else (self._kind, of_steps)
+
+    @property
+    def kind_of_steps(self) -> ExchangeKind:
+        """The kind of the exchanges of steps, which keeps its own rows.
+
+        Raises ConfigError if the method needs all rows at once.
+        """
+        if self._kind_of_steps is None:
+            self._kind_of_steps = self._kind.in_steps()
+        return self._kind_of_steps
 
     @property
     def keeps_state(self) -> bool:
-        return self._kind.keeps_state
+        return any(kind.keeps_state for kind in self._all_kinds)
 
     def state(self) -> State:
         """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
         # Waits here are not part of an epoch's seconds.
         seconds = self.training.exchange_seconds, self.training.blocked_seconds
-        self._kind.settle()
+        for kind in self._all_kinds:
+            kind.settle()
         self.training.exchange_seconds, self.training.blocked_seconds = seconds
         self._sender.transport.streams.message.join()
-        return self._kind.state()
+        whole, *of_steps = (kind.state() for kind in self._all_kinds)
+        return {**whole, **({IN_STEPS: of_steps[0]} if of_steps else {})}
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned on this rank, before the first epoch."""
-        self._kind.restore(self._sender, state)
+        whole = {name: kept for name, kept in state.items() if name != IN_STEPS}
+        for kind, kept in zip(self._all_kinds, (whole, state.get(IN_STEPS, {})), strict=False):
+            kind.restore(self._sender, kept)
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
-        self._kind.begin_epoch(epoch_plan)
+        for kind in self._all_kinds:
+            kind.begin_epoch(epoch_plan)
+        self._is_in_steps = epoch_plan.num_steps > 1
         if epoch_plan.is_asynchronous:
             self._sender.open_carrier()
         self.training.restart_clock()
@@ -122,6 +147,8 @@ class HaloExchange:
         """Return a view of this exchange for one step of all ranks; `plan_of_step` is the `plan_within` of its rows."""
         view = copy.copy(self)
         view._plan_of_step, view._codecs = plan_of_step, Codecs(self._coding)
+        view._kind = self.kind_of_steps
+        view._kinds = {True: view._kind, False: self._kinds[False]}
         view._calls = self._calls if is_first else []      # all steps have the same calls
         return view
 
@@ -135,7 +162,8 @@ class HaloExchange:
 
     def forget(self) -> None:
         """Collective: finish messages on their way, and discard all data of earlier epochs."""
-        self._kind.forget()
+        for kind in self._all_kinds:
+            kind.forget()
         self._sender.close_carrier()
 
     def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
@@ -153,7 +181,8 @@ class HaloExchange:
 
     def movements(self) -> dict[tuple[int, int], np.ndarray]:
         """Return by (layer, purpose) how far the sent rows moved, see `Movement.sums`. Waits for a device."""
-        return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
+        kind = self.kind_of_steps if self._is_in_steps else self._kind
+        return {place: sums.cpu().numpy() for place, sums in kind.movements().items()}
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         return self._kinds[site.is_training].start(self._sender, self._outgoing(h, site, FORWARD), site)

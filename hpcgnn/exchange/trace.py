@@ -21,7 +21,7 @@ from hpcgnn.widths import ROTATED_NORM
 
 @dataclass(frozen=True)
 class Trace:
-    """Ranges of the rows that one exchange of an epoch sent.
+    """Ranges of the rows that one exchange of an epoch sent, in all of its steps.
 
     The error of a rotated row depends on its norm. Its range is defined through the norm so that the variance formula
     of affine codes at one bit holds: dim * row_range**2 / 6 = |row|**2; see `hpcgnn.methods.problem.variance_factors`.
@@ -54,15 +54,24 @@ class Trace:
 class _Found:
     dim: int
     code: str
-    by_peer: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    # peer -> position and range of the rows of each message to it; an epoch of several steps sends several
+    by_peer: dict[int, list[tuple[np.ndarray, np.ndarray]]] = field(default_factory=dict)
 
     def as_trace(self, peers: Sequence[int]) -> Trace:
-        found = [self.by_peer.get(peer, _NOTHING) for peer in peers]
+        found = [_joined(self.by_peer.get(peer, [_NOTHING])) for peer in peers]
         return Trace(self.dim, tuple(position for position, _ in found), tuple(row_range for _, row_range in found),
                      self.code)
 
 
 _NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    if len(parts) == 1:
+        return parts[0]
+    position, row_range = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    order = np.argsort(position)
+    return position[order], row_range[order]
 
 
 def _ranges(layout: MessageLayout, buffer: np.ndarray) -> np.ndarray:
@@ -112,7 +121,7 @@ class Tracer:
         found = self._found.setdefault((key.layer, key.purpose), _Found(trace.dim, trace.code))
         for peer, position, row_range in zip(messages.peers, trace.position, trace.row_range, strict=True):
             if len(position):
-                found.by_peer[peer] = position, row_range
+                found.by_peer.setdefault(peer, []).append((position, row_range))
 
     def traces(self) -> dict[tuple[int, int], Trace]:
         """Return the Trace of each (layer, purpose) in the last traced epoch. Waits for a device."""

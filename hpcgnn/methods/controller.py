@@ -26,6 +26,7 @@ from hpcgnn.ops.counter import BACKWARD
 
 NEVER, DESCENT, MEASURED = "never", "descent", "measured"      # and "always", which needs no decision
 ONE_STEP = StepRule()
+NO_ROWS, WHOLE, IN_STEPS = range(3)      # what the last epoch has left for an asynchronous one: rows of which epochs
 NUM_PURPOSES = 4     # more than an exchange of rows has
 Movements = Mapping[Site, np.ndarray]
 
@@ -81,7 +82,7 @@ class Controller:
         self._descent, self._drift, self._floor = Descent(), Drift(), WidthFloor()
         self.base, self._step_count = self._first_base, self._steps.begin()
         self._trial = WidthTrial(self.base)
-        self._is_held, self._has_rows = False, False
+        self._is_held, self._kept = False, NO_ROWS
         self._sites: list[Site] | None = None
         self._fresh: frozenset[Site] = frozenset()
 
@@ -98,8 +99,10 @@ class Controller:
         return self._asynchrony == MEASURED
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
-        is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
         steps = self._steps.of_epoch(self._step_count, epoch)
+        # Rows of an epoch in one step are kept in another way than those of steps.
+        has_rows = self._kept == (IN_STEPS if steps.count > 1 else WHOLE)
+        is_asynchronous = has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
                                self._policy.is_traced(epoch), self._fresh, self.measures,
                                steps.count, steps.by_row, steps.is_turn)
@@ -120,7 +123,9 @@ class Controller:
         """
         started = time.perf_counter()
         base, stale_share = self.base, self._stale_share(movements or {})
-        self._has_rows = True
+        kept = IN_STEPS if self._plan.num_steps > 1 else WHOLE
+        if kept != self._kept:      # a step may have other exchanges than a whole epoch
+            self._kept, self._sites = kept, None
         if self.measures:
             self._measure(movements or {})
         if self.is_adaptive:
@@ -166,18 +171,19 @@ class Controller:
         return self._policy.keeps_state
 
     def rank_state(self) -> State:
-        return {"has_rows": self._has_rows, "policy": self._policy.state()}
+        return {"has_rows": self._kept, "policy": self._policy.state()}
 
     def restore_rank(self, state: State) -> None:
-        self._has_rows = bool(state["has_rows"])
+        self._kept = int(state["has_rows"])
         self._policy.restore(state["policy"])
 
     def agrees(self) -> bool:
         """Collective, after `restore_rank`: whether the ranks' memories fit together."""
-        return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
+        least, most = self._comm.allreduce(self._kept, MPI.MIN), self._comm.allreduce(self._kept, MPI.MAX)
+        return least == most and self._policy.agrees()
 
     def forget_rank(self) -> None:
-        self._has_rows = False
+        self._kept = NO_ROWS
         self._policy.forget()
 
     def _stale_share(self, movements: Movements) -> float:

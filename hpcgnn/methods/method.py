@@ -78,7 +78,6 @@ class Method(ABC):
     most_motion : float              relative motion in an epoch up to which a row may be stale, under "measured"
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
-    takes_steps : bool               whether it works with several steps per epoch
 
     Raises
     ------
@@ -90,7 +89,6 @@ class Method(ABC):
     asynchrony = "never"
     most_motion = 0.0
     deterministic = False
-    takes_steps: ClassVar[bool] = False
 
     def __post_init__(self):
         check_values(self)

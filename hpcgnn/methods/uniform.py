@@ -19,7 +19,6 @@ class Uniform(Method):
     """Send every row at the same width, and wait for it."""
 
     name = "uniform"
-    takes_steps = True
     bits: int = setting(32, "Bits per message value.", BIT_WIDTHS, flag="common")
 
     @property
@@ -43,7 +42,6 @@ class Random(ChoosesWidths):
     """Draw the width of every row anew in every epoch, and wait for it. Reference: AdaQP, Table 6."""
 
     name = "random"
-    takes_steps = True
     automatic = "2,4,8"
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:

@@ -12,7 +12,6 @@ class Vanilla(StoredRows):
     """Send rows in their storage type, and wait for them."""
 
     name = "vanilla"
-    takes_steps = True
 
     def fixed_bits(self, storage_bits: int) -> int:
         return storage_bits

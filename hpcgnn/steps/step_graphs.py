@@ -21,6 +21,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.halo import HaloExchange, PlanWithin
+from hpcgnn.exchange.kinds.in_steps import KeptInSteps
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch, BatchCutter
@@ -29,15 +30,18 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.ops.aggregation import PackedRows, SparseRows, multiply
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.steps.clusters import Clusters, deal
 from hpcgnn.steps.history import STORED, History
 from hpcgnn.steps.kept_rows import KeptRows
+from hpcgnn.steps.late import LastGradients, LateMessages
 
 BY_ROW = "by_row"    # in the state of an epoch that ended between two steps
-BEGUN = "begun"      # name of that state in `state`, next to the rows of the history
+# Names in `state`, next to the rows of the history.
+BEGUN = "begun"      # that state
+LATE = "late"        # the gradients that the next epoch reads
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +64,7 @@ class StepGraphs:
         self._history = History(graph.node_id, kept)
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
                                    self._shared_rows() if self._is_shared else None)
+        self._late = self._late_messages() if self._is_shared else None
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None      # state of an epoch that stopped between two steps
 
@@ -112,9 +117,16 @@ class StepGraphs:
             is_shared[rows.index] = True
         return is_shared
 
+    def _late_messages(self) -> LateMessages | None:
+        """None if the method reads every row in the step that sends it. ConfigError if it can't train in steps."""
+        kind = self._exchange.kind_of_steps
+        if not isinstance(kind, KeptInSteps) or not kind.max_age:
+            return None
+        return LateMessages(kind, self._graph.node_id, self._shared_rows())
+
     def _graph_of(self, batch: Batch, inputs: EpochInput, is_first: bool) -> StepGraph:
         exchange = self._exchange.of_step(self._plans(batch), is_first) if self._is_shared else None
-        return StepGraph(self._graph, batch, StepExchange(exchange, self._history, batch), inputs)
+        return StepGraph(self._graph, batch, StepExchange(exchange, self._history, batch, self._late), inputs)
 
     def _plans(self, batch: Batch) -> PlanWithin:
         self._place.fill(-1)
@@ -133,20 +145,26 @@ class StepGraphs:
 
     @property
     def num_bytes(self) -> int:
-        return self._history.num_bytes
+        return self._history.num_bytes + (0 if self._late is None else self._late.num_bytes)
 
     def forget(self) -> None:
         self._history.forget()
+        if self._late is not None:
+            self._late.forget()
         self.begun = None
 
     def state(self) -> State:
-        """Return the rows that the next step reads, and the state of an epoch that stopped between two steps."""
+        """Collective: the rows that the next step reads, and the state of an epoch that stopped between two steps."""
         begun = {} if self.begun is None else {BEGUN: self.begun}
-        return {**self._history.state(), **begun}
+        late = {} if self._late is None else {LATE: self._late.state()}     # what arrives late goes to the history
+        return {**self._history.state(), **late, **begun}
 
     def restore(self, state: State) -> None:
         self.begun = state.get(BEGUN)
-        self._history.restore({name: rows for name, rows in state.items() if name != BEGUN}, self._graph.x.device)
+        device = self._graph.x.device
+        self._history.restore({name: rows for name, rows in state.items() if name not in (BEGUN, LATE)}, device)
+        if self._late is not None:
+            self._late.restore(state[LATE], device)
 
 
 @dataclass(frozen=True)
@@ -241,8 +259,9 @@ class StepExchange:
     halo_spans = None
     reads_history = True
 
-    def __init__(self, exchange: HaloExchange | Around | None, history: History, batch: Batch):
-        self._exchange, self._history, self._batch = exchange, history, batch
+    def __init__(self, exchange: HaloExchange | Around | None, history: History, batch: Batch,
+                 late: LateMessages | None = None):
+        self._exchange, self._history, self._batch, self._late = exchange, history, batch, late
         self.num_returning = batch.num_fresh
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
@@ -251,15 +270,26 @@ class StepExchange:
         key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
         table.keep(self._batch.rows, h.detach(), key)
         arrival = None if self._exchange is None else self._exchange.start_fetch(h, site)
+        if self._late is not None:
+            self._late.settle(site.layer, FORWARD)
+            if self._late.is_late(site, FORWARD):
+                self._late.expect_rows(arrival, site, self._batch, table, key, h.detach())
+                arrival = None
         if arrival is not None:
             arrival.wait()
         return FarRows(table, key, self._batch, arrival, h.dtype)
 
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | AloneExchange:
+    def start_take_home(self, gradient: torch.Tensor,
+                        site: ExchangeSite) -> Arrival | LastGradients | AloneExchange:
         """Collective: send the gradients of fresh rows home; rows of the history are constants."""
         if self._exchange is None:
             return AloneExchange()
         arrival = self._exchange.start_take_home(gradient[:self.num_returning], site)
+        if self._late is not None:
+            self._late.settle(site.layer, BACKWARD)
+            if self._late.is_late(site, BACKWARD):
+                return self._late.expect_gradients(arrival, site, self._batch, gradient)
+            return self._late.fresh_gradients(arrival, site, self._batch, gradient)
         arrival.wait()
         return arrival
 

@@ -10,13 +10,10 @@ from training_setup import SMALL, easy_graph, random_owner, train, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
-from hpcgnn.methods import METHODS
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import train_epoch
-
-TAKES_STEPS = {"vanilla", "uniform", "random"}
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "4097", "1.5", "many", "", "\u0663", "rows:", "rows:0",
@@ -26,18 +23,7 @@ def test_steps_are_a_number_or_auto(value):
         TrainConfig.of(steps=value)
 
 
-@pytest.mark.parametrize("steps", ["8", "rows:8", "auto"])
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_methods_that_compare_epochs_are_refused(method, steps):
-    if method in TAKES_STEPS:
-        assert TrainConfig.of(method=method, steps=steps).steps == steps
-        return
-    with pytest.raises(ConfigError, match=f"steps {steps} can't be used with method {method}: .*; choose vanilla"):
-        TrainConfig.of(method=method, steps=steps)
-
-
 @pytest.mark.parametrize("others, found", [({"rematerialize": True}, "rematerialize"),
-                                           ({"predict": "previous"}, "predict previous"),
                                            ({"quantize": "uniform", "model": "gcn"}, "quantize uniform")])
 def test_settings_that_need_all_rows_at_once_are_refused(others, found):
     with pytest.raises(ConfigError, match=f"steps 4 can't be used with {found}: .*; choose one"):

@@ -74,6 +74,27 @@ def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_
 
 
 @pytest.mark.covering(1)
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("own", [
+    {"method": "pipegcn", "smoothing": 0.5}, {"method": "sylvie", "asynchrony": "always"},
+    {"method": "sylvie", "predict": "previous"}, {"method": "adaqp", "period": 2},
+    {"method": "joint", "asynchrony": "always", "predict": "previous"}, {"method": "sancus", "staleness": 2},
+    {"method": "bns", "share": 0.5}], ids=lambda own: "-".join(map(str, own.values())))
+def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, monkeypatch, own):
+    share_clusters(monkeypatch)
+    deterministic = {"deterministic": True} if own["method"] in ("sylvie", "adaqp", "joint") else {}
+    settings = {**SETTINGS, **own, **deterministic, "steps": "6"}
+    for name in {"bits"} - own.keys():
+        del settings[name]
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
+    resumed = stop(monkeypatch, shards, shared_path / "run", 3, 2, "after step 3 of 6 in epoch 4", **settings)
+    _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
+    assert without_seconds(metrics) == without_seconds(expected)
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+
+
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("epoch, number, num_steps", [(2, 0, 4), (1, 2, 6), (3, 1, 4)])
 def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, monkeypatch, epoch, number, num_steps):

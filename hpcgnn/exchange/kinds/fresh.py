@@ -15,5 +15,8 @@ class Fresh(ExchangeKind):
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
         return sender.send(outgoing)
 
+    def in_steps(self) -> Fresh:
+        return self
+
     def predicting(self) -> Kept:
         return Kept(is_pipelined=False, predicts=True)

@@ -8,6 +8,7 @@ only have quantized rows, and at 1 or 2 bits the rounding errors are much larger
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,8 @@ from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, ReceivedTable, restored_arrival
 from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.codec import MessageArena, Messages, encode, no_bad_rows
-from hpcgnn.exchange.kinds.kind import RememberingKind
+from hpcgnn.exchange.kinds.kind import ExchangeKind, RememberingKind
+from hpcgnn.exchange.plan import RowList
 from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
 from hpcgnn.graph.hop import ExchangeSite
@@ -93,6 +95,11 @@ class Kept(RememberingKind[KeptMessages]):
         self._smoothing, self._predicts = smoothing, predicts
         self._plan: EpochPlan | None = None
 
+    def in_steps(self) -> ExchangeKind:
+        from hpcgnn.exchange.kinds.in_steps import KeptInSteps
+
+        return KeptInSteps(self._max_age, self._smoothing, self._predicts)
+
     def predicting(self) -> Kept:
         return Kept(self._max_age > 0, self._smoothing, predicts=True)
 
@@ -142,18 +149,19 @@ class Kept(RememberingKind[KeptMessages]):
 class PredictedRows(ReceivedTable):
     """Received rows of predictive messages."""
 
-    def __init__(self) -> None:
-        self.sent, self._received = Reconstruction(), Reconstruction()
+    def __init__(self, sent: Reconstruction | None = None, received: Reconstruction | None = None) -> None:
+        self.sent, self._received = sent or Reconstruction(), received or Reconstruction()
 
     def apply(self, arrival: Arrival) -> None:
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
+        known = self._received.before(arrival.epoch, messages.receive_rows, messages.dim, arrival.device)
         for listed, order, layout, buffer, key, held in zip(messages.receive_rows, messages.receive_order,
                                                             messages.receive_layouts, arrival.receive, arrival.keys,
                                                             known.split(sizes), strict=True):
             if len(listed):
                 dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
+        self._received.keep()
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
         _place(self._received.rows, messages, rows, accumulate)
@@ -182,7 +190,7 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
     fade, since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
     settles, the range of differences shrinks, and with it the error at the same width. Returns as `encode`.
     """
-    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
+    known = sent.before(key.epoch, messages.send_rows, rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
     for place, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
         listed, order, layout = messages.send_rows[place], messages.send_order[place], messages.send_layouts[place]
@@ -195,6 +203,7 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
         else:
             start_quantizing(*arguments, found[place:place + 1], rounding="nearest")
         dequantize_rows(buffers[place], order, listed.node_id, layout, held, accumulate=True, key=key)
+    sent.keep()
     return found
 
 
@@ -209,11 +218,16 @@ class Reconstruction(Stateful):
         self._rows: torch.Tensor | None = None
         self._epoch = -1
 
-    def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
+    def before(self, epoch: int, lists: Sequence[RowList], dim: int, device: torch.device) -> torch.Tensor:
+        """Return the rows of one message per peer, to be corrected in place; then call `keep`."""
+        num_rows = sum(map(len, lists))
         if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
             self._rows = empty((num_rows, dim), torch.float32, device).zero_()
         self._epoch = epoch
         return self._rows
+
+    def keep(self) -> None:
+        """Keep the corrected rows."""
 
     @property
     def rows(self) -> torch.Tensor | None:
@@ -305,12 +319,12 @@ class Movement(Stateful):
     def note(self, rows: torch.Tensor, sent: np.ndarray) -> None:
         """Measure the rows (n, dim) of an epoch; the sample is spread evenly over `sent`, (num_sent,) int32."""
         if self._index is None or len(self._index) != min(len(sent), SAMPLED_ROWS):
-            self._index, self._earlier = sent[_spread(len(sent))], []
+            self._index, self._earlier = sent[spread(len(sent))], []
         now = rows.detach()[on_device(self._index, rows).long()].float()
         before = [table for table in self._earlier if table.shape == now.shape]
         if len(before) == EPOCHS_BACK:
-            once, twice = (_square_sums(now - table) for table in before)
-            self.sums = torch.stack([_square_sums(now).sum(), once.sum(), twice.sum(), (twice - once).square().sum()])
+            once, twice = (square_sums(now - table) for table in before)
+            self.sums = torch.stack([square_sums(now).sum(), once.sum(), twice.sum(), (twice - once).square().sum()])
         else:
             self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=now.device)
         self._earlier = [now, *before[:EPOCHS_BACK - 1]]
@@ -330,9 +344,9 @@ class Movement(Stateful):
         self._index = np.ascontiguousarray(state["index"], np.int32) if names else None
 
 
-def _spread(num_sent: int) -> np.ndarray:
+def spread(num_sent: int) -> np.ndarray:
     return np.arange(min(num_sent, SAMPLED_ROWS)) * num_sent // max(1, min(num_sent, SAMPLED_ROWS))
 
 
-def _square_sums(rows: torch.Tensor) -> torch.Tensor:
+def square_sums(rows: torch.Tensor) -> torch.Tensor:
     return rows.double().square().sum(1)

@@ -37,6 +37,18 @@ class ExchangeKind(ABC):
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
         """Collective: send the rows of one exchange; return the arrival that the pass reads."""
 
+    def in_steps(self) -> ExchangeKind:
+        """Return the kind of the exchanges of a step, which send some of an epoch's rows.
+
+        Rows that do not arrive are read as they last were. Raises ConfigError if the kind needs all rows at once.
+        """
+        raise ConfigError(f"exchanges of kind {type(self).__name__} can't send the rows of some steps only; leave "
+                          "--steps out")
+
+    def reads_stale(self, layer: int, purpose: int) -> bool:
+        """Whether an exchange of this epoch reads rows that came earlier, while its own rows travel."""
+        return False
+
     def predicting(self) -> ExchangeKind:
         """Return the same kind with messages that hold differences from what receivers have.
 

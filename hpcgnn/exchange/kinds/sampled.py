@@ -39,12 +39,16 @@ def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> Exchange
 class Sampled(ExchangeKind):
     """Send a share of the boundary rows, drawn anew in every epoch; sums stay unbiased.
 
-    Reference: BNS-GCN, Algorithm 1.
+    Reference: BNS-GCN, Algorithm 1. With `has_history`, as in steps, all other rows are read as they last were, so
+    nothing is divided by the share.
     """
 
-    def __init__(self, share: float):
-        self._share = share
+    def __init__(self, share: float, has_history: bool = False):
+        self._share, self._has_history = share, has_history
         self._sample: tuple[Hashable, np.ndarray] | None = None
+
+    def in_steps(self) -> Sampled:
+        return Sampled(self._share, has_history=True)
 
     def drawn_for(self, site: ExchangeSite) -> Hashable:
         return site.seed, site.epoch
@@ -59,6 +63,8 @@ class Sampled(ExchangeKind):
         return self._sample[1]
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
+        if self._has_history:
+            return sender.send(outgoing)
         # Rows that are summed are divided by the share: on arrival, and gradients before they leave.
         if outgoing.is_gradient:
             return sender.send(replace(outgoing, rows=outgoing.rows / self._share) if site.is_scaled else outgoing)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import MessageArena
-from hpcgnn.exchange.kinds.kind import RememberingKind
+from hpcgnn.exchange.kinds.kind import ExchangeKind, RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
 from hpcgnn.exchange.swap import swap_rows
@@ -91,6 +91,11 @@ class Skipped(RememberingKind[Broadcaster]):
     def __init__(self, change: float, staleness: int):
         super().__init__()
         self._change, self._staleness = change, staleness
+
+    def in_steps(self) -> ExchangeKind:
+        from hpcgnn.exchange.kinds.in_steps import SkippedInSteps
+
+        return SkippedInSteps(self._change, self._staleness)
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
         messages, epoch = outgoing.messages, outgoing.key.epoch

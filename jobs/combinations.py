@@ -1,0 +1,222 @@
+"""Every feature with every other: train each pair, and write the page that says which pairs work.
+
+    hpcgnn_mpirun 2 python jobs/combinations.py --out build/combinations.json
+    python jobs/combinations.py --page build/combinations.json > docs/combinations.md
+
+A pair is trained for some epochs on a small graph. If one of the two must change nothing, the losses are compared with
+those of the other alone; else the loss must fall. `tests/test_combinations.py` walks the same pairs.
+"""
+
+from __future__ import annotations
+
+# hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
+# isort: off
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.run.launch import run_parallel
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import hpcgnn
+from hpcgnn.config import TrainConfig
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.methods import METHODS
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import Making, write_shards
+from hpcgnn.training.learner import Learner
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import TrainingRun
+# isort: on
+
+GRAPH = "synthetic:nodes=900,mean_degree=8,classes=4,features=12,signal=2"
+BASE = {"model": "sage", "layers": 2, "hidden": 16, "epochs": 6, "eval_every": 6, "lr": 0.02, "dropout": 0.2,
+        "checkpoint_every": 0}
+CLUSTER_ROWS, CLUSTERS = 50, 18
+EXACT = 2e-5       # float32 sums in another order; relative to the loss
+LEAST_FALL = 0.9   # ratio of the last loss to the first
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One thing that a user may choose. Features of one group exclude each other.
+
+    changes_nothing : bool      losses are those of the run without it, up to the order of sums
+    """
+
+    group: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    changes_nothing: bool = False
+    graph: str = "classes"
+    model: Callable[[int], torch.nn.Module] | None = None      # of the number of columns of an answer
+
+
+def own_model(num_out: int) -> torch.nn.Module:
+    """A model of PyTorch Geometric with a batch norm."""
+    import torch_geometric.nn as pyg
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.norm = pyg.SAGEConv(12, 16), pyg.SAGEConv(16, num_out), torch.nn.BatchNorm1d(16)
+
+        def forward(self, x, edge_index):
+            return self.second(torch.relu(self.norm(self.first(x, edge_index))), edge_index)
+
+    torch.manual_seed(1)
+    return Own()
+
+
+def _model(name: str, **settings: Any) -> Feature:
+    return Feature("model", name, {"model": name, **settings})
+
+
+FEATURES = (
+    *(_model(name) for name in ("gcn", "gin", "sage-max", "gcnii", "jknet", "appnp")), _model("gat", heads=4),
+    Feature("model", "own PyG model", model=own_model),
+    *(Feature("steps", f"steps {steps}", {"steps": steps}) for steps in ("4", "rows:4")),
+    Feature("method", "uniform, 4 bits", {"method": "uniform", "bits": 4}),
+    *(Feature("method", name, {"method": name}) for name in METHODS if name not in ("vanilla", "uniform")),
+    Feature("predict", "predict=previous", {"predict": "previous"}),
+    Feature("code", "code=rotated", {"code": "rotated"}),
+    Feature("overlap", "overlap=false", {"overlap": False}, changes_nothing=True),
+    Feature("exchange", "exchange=alltoallv", {"exchange": "alltoallv"}, changes_nothing=True),
+    Feature("rematerialize", "rematerialize", {"rematerialize": True}, changes_nothing=True),
+    Feature("nodes_aware", "nodes_aware=on", {"nodes_aware": "on", "ranks_per_node": 2}, changes_nothing=True),
+    Feature("pre_aggregation", "pre_aggregation=on", {"pre_aggregation": "on"}, changes_nothing=True),
+    Feature("epoch_rows", "epoch_rows=all", {"epoch_rows": "all"}, changes_nothing=True),
+    Feature("sum_bits", "sum_bits=8", {"sum_bits": 8}),
+    *(Feature("precision", precision, {"precision": precision}) for precision in ("bf16", "fp16")),
+    Feature("store", "store_activations=8", {"store_activations": 8}),
+    *(Feature("quantize", f"quantize {scheme}", {"quantize": scheme}) for scheme in ("uniform", "degree-aware")),
+    Feature("clusters", "clusters", {"clusters": CLUSTERS}),
+    Feature("graph", "edge weights", graph="weights"),
+    Feature("graph", "several labels", graph="labels"),
+    Feature("graph", "regression", graph="targets"),
+)
+# Pairs in which one changes nothing alone and does change something with the other.
+CHANGES: dict[str, str] = {}
+
+
+def graphs() -> dict[str, GraphDataset]:
+    """The small graph by kind of its labels and edges."""
+    plain = load_source(GRAPH, SourceOptions(seed=3))
+    rng = np.random.default_rng(0)
+    one_hot = np.eye(4, dtype=np.float32)[plain.labels]
+    return {"classes": plain,
+            "weights": replace(plain, edge_weight=rng.uniform(0.5, 2.0, len(plain.indices)).astype(np.float32)).check(),
+            "labels": replace(plain, labels=np.maximum(one_hot, np.roll(one_hot, 1, 1)).astype(np.uint8)).check(),
+            "targets": replace(plain, labels=(one_hot @ np.arange(4, dtype=np.float32))[:, None], num_classes=1).check()}
+
+
+def write_all(folder: Path, num_parts: int) -> None:
+    """Write shards of every graph, with random owners."""
+    owner = np.random.default_rng(0).integers(0, num_parts, 900).astype(np.int32)
+    for name, graph in graphs().items():
+        write_shards(graph, owner, folder / name, Making(num_parts, reorder="none", overwrite=True),
+                     Provenance("combinations", "given", 0))
+
+
+def pairs() -> Iterator[tuple[Feature, Feature]]:
+    """All pairs of features that do not exclude each other."""
+    return ((one, other) for one, other in itertools.combinations(FEATURES, 2) if one.group != other.group)
+
+
+def key(*features: Feature) -> str:
+    return " + ".join(feature.name for feature in features)
+
+
+def trained(comm: MPI.Comm, shards: Path, *features: Feature) -> list[float] | str:
+    """Collective: train with all of `features`; return the losses by epoch, or the sentence that refuses them."""
+    settings = dict(BASE)
+    for feature in features:
+        settings |= feature.settings
+    make = next((feature.model for feature in features if feature.model), None)
+    graph = next((feature.graph for feature in features if feature.graph != "classes"), "classes")
+    if make is not None:
+        del settings["layers"], settings["hidden"]
+    model = None if make is None else hpcgnn.distribute(make(1 if graph == "targets" else 4))
+    try:
+        session = Session.open(comm, shards / graph, TrainConfig.of(**settings), recipe=Recipe(model))
+        folder = RunFolder(shards / "run")
+        if comm.rank == 0:
+            folder.create(overwrite=True)
+        TrainingRun(session, folder).execute()
+    except HpcgnnError as error:
+        return str(error)
+    return comm.bcast([record["loss"] for record in folder.read_metrics()] if comm.rank == 0 else None)
+
+
+def difference(found: list[float], expected: list[float]) -> float:
+    """Largest relative difference of two lists of losses."""
+    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
+
+
+def outcome(one: Feature, other: Feature, found: list[float] | str, alone: dict[str, list[float] | str]) -> str:
+    """What came of a pair: `=`, `~`, or why not. Raises AssertionError if it trained wrongly."""
+    if isinstance(found, str):
+        return found
+    same = [rest for exact, rest in ((one, other), (other, one)) if exact.changes_nothing]
+    gaps = [difference(found, alone[rest.name]) for rest in same]
+    if gaps and min(gaps) <= EXACT:
+        return "="
+    if gaps and key(one, other) not in CHANGES:
+        raise AssertionError(f"{key(one, other)}: losses differ by {min(gaps):.1e} from the run with one of them")
+    if not found[-1] < LEAST_FALL * found[0]:
+        raise AssertionError(f"{key(one, other)}: the loss went from {found[0]:.3f} to {found[-1]:.3f}")
+    return "~"
+
+
+def walk(comm: MPI.Comm, shards: Path, chosen: Iterable[tuple[Feature, Feature]]) -> Iterator[tuple[str, str]]:
+    """Collective: train pairs one by one; yield the name of each pair and its outcome."""
+    alone: dict[str, list[float] | str] = {}
+    for one, other in chosen:
+        for feature in (one, other):
+            if feature.name not in alone:
+                alone[feature.name] = trained(comm, shards, feature)
+        yield key(one, other), outcome(one, other, trained(comm, shards, one, other), alone)
+
+
+def main(comm: MPI.Comm) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="train all pairs and write their outcomes here")
+    parser.add_argument("--page", type=Path, help="print the page of these outcomes")
+    arguments = parser.parse_args()
+    if arguments.page:
+        print(page(json.loads(arguments.page.read_text())), end="")
+        return
+    folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+    if comm.rank == 0:
+        write_all(folder, comm.size)
+    comm.Barrier()
+    outcomes, wrong = {}, []
+    for pair in pairs():
+        try:
+            outcomes |= dict(walk(comm, folder, [pair]))
+        except AssertionError as error:
+            wrong.append(str(error))
+    if comm.rank == 0:
+        arguments.out.write_text(json.dumps(outcomes, indent=1))
+        for sentence in wrong:
+            print(sentence)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    run_parallel(main)
