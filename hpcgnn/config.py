@@ -48,12 +48,9 @@ ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": 
 LEAST_ROTATED = 8    # methods rotate rows from this number of columns on: fewer columns leave more bias
 
 STEPS_CLASHES = (
-    Clash("rematerialize", True, "rows that a step does not compute are kept, so they don't come peer by peer; choose "
-                                 "one"),
+    Clash("rematerialize", True, "it saves the memory of rows that steps keep anyway; choose one"),
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
-    Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"),
-    *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
-      for scheme in QUANTIZED))
+    Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"))
 # Settings that edge_dropout refuses, and why.
 FITTED_TO_EDGES = {"steps": "steps read rows of earlier epochs, and cut a graph that stays as it is",
                    "pre_aggregation": "sums before sending are fitted to all edges",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from hpcgnn.methods.method import KEEPS_ALL_PEERS, STALE_LOSS_SCALE, Method, MethodContext
-from hpcgnn.settings import Clash, setting
+from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
     from hpcgnn.exchange.kinds import ExchangeKind
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from hpcgnn.methods.solving import Solver
 
 PERCENTILES = "85,95,99"      # as in SYLVIE
-ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
-                     "go on; use --set exchange=ring")
 
 
 @dataclass(frozen=True)
 class Pipelined(Method):
     """Epochs compute with the halo rows of the epoch before, while their own rows travel."""
 
-    clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
+    clashes = (STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
 
     def exchange(self) -> ExchangeKind:
         from hpcgnn.exchange.kinds import Kept

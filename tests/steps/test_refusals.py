@@ -24,7 +24,8 @@ def test_steps_are_a_number_or_auto(value):
 
 
 @pytest.mark.parametrize("others, found", [({"rematerialize": True}, "rematerialize"),
-                                           ({"quantize": "uniform", "model": "gcn"}, "quantize uniform")])
+                                           ({"nodes_aware": "on"}, "nodes_aware on"),
+                                           ({"pre_aggregation": "on"}, "pre_aggregation on")])
 def test_settings_that_need_all_rows_at_once_are_refused(others, found):
     with pytest.raises(ConfigError, match=f"steps 4 can't be used with {found}: .*; choose one"):
         TrainConfig.of(steps="4", **others)

@@ -171,3 +171,12 @@ def test_alltoallv_and_uniform_32_train_as_the_ring_does_bit_for_bit(shared_path
         ({}, {"exchange": "alltoallv"}, {"method": "uniform", "bits": 32}))]
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.parallel([3])
+def test_late_messages_bring_the_same_rows_by_alltoallv(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    ring, at_once = (losses(train(comm, shards, shared_path / exchange, method="pipegcn", exchange=exchange)[1])
+                     for exchange in ("ring", "alltoallv"))
+    np.testing.assert_array_equal(at_once, ring)
