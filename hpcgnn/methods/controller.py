@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import BitPlan, EpochPlan
-from hpcgnn.exchange.kinds.kept import NUM_SUMS
+from hpcgnn.exchange.kinds.kept_messages import NUM_SUMS
 from hpcgnn.exchange.state import State
 from hpcgnn.methods.policies import Traces, WidthPolicy
 from hpcgnn.methods.staleness import Drift, Site
@@ -118,7 +118,7 @@ class Controller:
                 share_inside: float | None = None) -> Decision:
         """Collective: learn from the epoch that ended; return its Decision.
 
-        `movements` say by site how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept.Movement.sums`.
+        `movements` say by site how far this rank's rows moved; see `hpcgnn.exchange.kinds.kept_messages.Movement.sums`.
         `share_inside` is the share of edges inside clusters, the same on all ranks.
         """
         started = time.perf_counter()

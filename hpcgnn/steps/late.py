@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.arrival import Arrival, PassedOn
 from hpcgnn.exchange.kinds.in_steps import KeptInSteps
 from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch
@@ -97,8 +97,8 @@ class LateMessages:
         self._gradients.restore(state, device)
 
 
-class LastGradients:
-    """The gradients of one exchange of a step, with the interface of an Arrival.
+class LastGradients(PassedOn):
+    """The gradients of one exchange of a step: those of the last epoch, or those that arrive.
 
     rows : (n,) int64       shared rows of the batch
     place : (n,) int64      their places in `table`
@@ -108,15 +108,12 @@ class LastGradients:
 
     def __init__(self, arrival: Arrival, table: KeptRows, num_batch: int, rows: np.ndarray, place: np.ndarray,
                  key: CounterKey):
-        self._arrival, self._table, self._num_batch = arrival, table, num_batch
+        self.arrival, self._table, self._num_batch = arrival, table, num_batch
         self._rows, self._at, self._key = rows, place, key
-
-    def poll(self) -> bool:
-        return self.is_late or self._arrival.poll()
 
     def wait(self) -> None:
         if not self.is_late:
-            self._arrival.wait()
+            self.arrival.wait()
 
     def finish(self, rows: torch.Tensor) -> None:
         """Add the gradients of the last epoch to `rows`, or, if not late, those that arrive."""
@@ -131,8 +128,8 @@ class LastGradients:
 
     def take(self, smoothing: float) -> None:
         """Wait for what arrives, and keep it; `smoothing` weighs what was kept before."""
-        arrived = torch.zeros((self._num_batch, self._arrival.messages.dim), device=self._arrival.device)
-        self._arrival.finish(arrived)
+        arrived = torch.zeros((self._num_batch, self.arrival.messages.dim), device=self.arrival.device)
+        self.arrival.finish(arrived)
         now = arrived.index_select(0, on_device(self._rows, arrived))
         if smoothing:
             before = torch.empty_like(now)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.exchange.kinds.kept import NUM_SUMS, SAMPLED_ROWS, Movement
+from hpcgnn.exchange.kinds.kept_messages import NUM_SUMS, SAMPLED_ROWS, Movement
 
 SENT = np.array([5, 0, 3], np.int32)
 

@@ -16,7 +16,7 @@ from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import SolvedBits, UniformBits
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.kinds import Fresh, Kept, Sampled, Skipped
-from hpcgnn.exchange.kinds.kept import KeptMessages
+from hpcgnn.exchange.kinds.kept_messages import KeptMessages
 from hpcgnn.exchange.kinds.skipped import Broadcaster
 from hpcgnn.exchange.state import Stateful, joined, split
 from hpcgnn.exchange.trace import Trace

@@ -18,7 +18,7 @@ from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, ReceivedTable
 from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.codec import MessageArena, Messages, encode
-from hpcgnn.exchange.kinds.kept import (
+from hpcgnn.exchange.kinds.kept_messages import (
     EPOCHS_BACK,
     NUM_SUMS,
     KeptMessages,

@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import MessageArena
-from hpcgnn.exchange.kinds.kind import ExchangeKind, RememberingKind
+from hpcgnn.exchange.kinds.in_steps import SkippedInSteps
+from hpcgnn.exchange.kinds.kind import RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
 from hpcgnn.exchange.swap import swap_rows
@@ -92,9 +93,7 @@ class Skipped(RememberingKind[Broadcaster]):
         super().__init__()
         self._change, self._staleness = change, staleness
 
-    def in_steps(self) -> ExchangeKind:
-        from hpcgnn.exchange.kinds.in_steps import SkippedInSteps
-
+    def in_steps(self) -> SkippedInSteps:
         return SkippedInSteps(self._change, self._staleness)
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
