@@ -142,7 +142,7 @@ class Controller:
 
     def judge(self, is_best: bool) -> None:
         """Learn whether an evaluation was the best so far; `is_best` is the same on all ranks."""
-        self._step_count = self._steps.judge(self._step_count, is_best)
+        self._step_count = self._steps.judge(self._step_count, is_best, self._plan.num_steps)
 
     def forget(self) -> None:
         self._policy.forget()

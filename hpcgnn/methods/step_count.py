@@ -1,7 +1,8 @@
 """StepRule: decides how many optimizer steps an epoch has, and whether a step takes single rows or clusters.
 
 Training starts with many steps of single rows; when the loss falls no further it goes on with steps of clusters. The
-number of steps falls by FEWER whenever loss or validation score stand still; the last epochs have one step.
+number of steps falls by FEWER whenever loss or validation score stand still. The last epochs have one step, until an
+evaluation of theirs is not the best so far.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class StepRule:
         """Return the steps of an epoch, counted from 0; without adaptation the state is ignored."""
         if not self.is_adaptive:
             return self.begin()
-        is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
+        is_last = state.ends_with_one and epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
         return replace(state, count=1, by_row=False, is_turn=False) if is_last else state
 
     def observe(self, state: StepCount, loss: float, share_inside: float | None = None) -> StepCount:
@@ -56,9 +57,17 @@ class StepRule:
             return replace(state, losses=(first, loss))
         return StepCount(self.first, is_turn=True)
 
-    def judge(self, state: StepCount, is_best: bool) -> StepCount:
-        """Return the state after an evaluation; PATIENCE of them without a new best score mean fewer steps."""
-        if not self.is_adaptive or state.by_row or state.count == 1:
+    def judge(self, state: StepCount, is_best: bool, num_steps: int) -> StepCount:
+        """Return the state after an evaluation in an epoch of `num_steps`.
+
+        PATIENCE evaluations without a new best score mean fewer steps. In the last epochs, one is enough to go back to
+        many steps.
+        """
+        if not self.is_adaptive:
+            return state
+        if num_steps < state.count:
+            return state if is_best else replace(state, ends_with_one=False)
+        if state.by_row or state.count == 1:
             return state
         num_worse = 0 if is_best else state.num_worse + 1
         return state.fewer() if num_worse == PATIENCE else replace(state, num_worse=num_worse)
@@ -81,6 +90,7 @@ class StepCount:
     by_row: bool = False            # steps of single rows
     is_turn: bool = False           # the next epoch is the first in clusters
     num_worse: int = 0              # evaluations since the best one
+    ends_with_one: bool = True      # whether the last epochs have one step
 
     def observe(self, loss: float) -> StepCount:
         losses = (*self.losses, loss)[-2 * WINDOW:]
@@ -92,7 +102,7 @@ class StepCount:
         return self.fewer()
 
     def fewer(self) -> StepCount:
-        return StepCount(max(1, self.count // FEWER))
+        return StepCount(max(1, self.count // FEWER), ends_with_one=self.ends_with_one)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "losses": list(self.losses)}
@@ -100,4 +110,5 @@ class StepCount:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
         return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)),
-                   bool(state.get("is_turn", False)), int(state.get("num_worse", 0)))
+                   bool(state.get("is_turn", False)), int(state.get("num_worse", 0)),
+                   bool(state.get("ends_with_one", True)))

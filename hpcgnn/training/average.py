@@ -1,8 +1,9 @@
 """WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
-Steps of few rows make weights jump around the point where they would settle; their average does not. Training
-itself never reads it. The average is over a share of an epoch's steps, or, with a decay, over the steps of all epochs:
-with a decay of 0.9 the last step counts 0.1, the step before 0.09, and so on.
+Steps of few rows make weights jump around the point where they would settle; their average does not. The average is
+over a share of an epoch's steps, or, with a decay, over the steps of all epochs: with a decay of 0.9 the last step
+counts 0.1, the step before 0.09, and so on. Training reads it once: an epoch of one step after epochs of many steps begins at
+the average over a share.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ class WeightAverage:
         newest = 1 - self._decay if self._decay else max(1 / span, 1 / self._num_steps)
         for name, average in self._average.items():
             average.lerp_(self._weights[name], newest)
+
+    def take(self) -> None:
+        """Give the model its average over a share for good, if there is one: exact steps go on from there."""
+        if self._decay:
+            return
+        self._write(self._average)
+        self._average, self._num_steps = {}, 0
 
     @contextmanager
     def in_model(self) -> Iterator[None]:

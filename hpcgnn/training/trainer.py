@@ -71,6 +71,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     learner.model.train()
     steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
+        learner.average.take()
         loss, check = train_step(session, learner, session.graph_of(seed, epoch), objective, Moment(seed, epoch))
         learner.average.note(num_steps)
     else:

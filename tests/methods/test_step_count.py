@@ -103,7 +103,7 @@ def judged(are_best, rule, state):
     """Steps after each evaluation, the best so far or not."""
     found = []
     for is_best in are_best:
-        state = rule.judge(state, is_best)
+        state = rule.judge(state, is_best, state.count)
         found.append(state.count)
     return found
 
@@ -138,3 +138,14 @@ def test_the_state_survives_json(state):
 
 def test_a_state_of_clusters_alone_is_read():
     assert StepCount.from_dict({"count": 4, "losses": [0.5]}) == StepCount(4, (0.5,))
+
+
+def test_the_last_epochs_have_one_step_while_each_evaluation_is_the_best():
+    rule = StepRule(64, True, 50)
+    state = rule.judge(rule.begin(), True, 1)
+    assert rule.of_epoch(state, 47).count == 1
+    state = rule.judge(state, False, 1)
+    assert rule.of_epoch(state, 47).count == 64
+    assert rule.of_epoch(rule.observe(state, 0.5), 48).count == 64
+    assert StepCount.from_dict(json.loads(json.dumps(state.as_dict()))) == state
+    assert not state.fewer().ends_with_one

@@ -67,6 +67,17 @@ def test_a_model_has_its_own_weights_again_to_the_last_bit():
     assert torch.equal(model.weight, own)
 
 
+def test_what_the_model_takes_is_the_average_and_none_is_left():
+    model = nn.Linear(3, 2)
+    average = WeightAverage(model, 0.5)
+    moved(model, average, np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32), 8)
+    expected = average.state().weights["weight"].clone()
+    average.take()
+    assert torch.equal(model.weight, expected) and average.state() is None
+    average.take()
+    assert torch.equal(model.weight, expected)
+
+
 @pytest.mark.parametrize("share, num_steps", [(0.25, 4), (0.25, 1), (0.0, 64)])
 def test_over_one_step_or_less_the_weights_are_their_own_average(share, num_steps):
     model = nn.Linear(3, 2)
