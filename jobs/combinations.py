@@ -253,7 +253,7 @@ def reason_in(sentence: str) -> str:
 
 def main(comm: MPI.Comm) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="train all pairs and write their outcomes here")
+    parser.add_argument("--out", type=Path, help="train all pairs that this file lacks, and write their outcomes to it")
     parser.add_argument("--page", type=Path, help="print the page of these outcomes")
     arguments = parser.parse_args()
     if arguments.page:
@@ -263,8 +263,9 @@ def main(comm: MPI.Comm) -> None:
     if comm.rank == 0:
         write_all(folder, comm.size)
     comm.Barrier()
-    walk, outcomes = Walk(comm, folder), {}
-    for pair in pairs():
+    walk = Walk(comm, folder)
+    outcomes = comm.bcast(json.loads(arguments.out.read_text()) if comm.rank == 0 and arguments.out.exists() else {})
+    for pair in (pair for pair in pairs() if key(*pair) not in outcomes):
         outcomes[key(*pair)] = walk.outcome(*pair)
         if comm.rank == 0:
             arguments.out.write_text(json.dumps(outcomes, indent=1))

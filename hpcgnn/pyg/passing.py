@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,7 +103,7 @@ class ForwardPassing:
         key, site = (id(rows), rows._version, way.is_linear), None
         came, first_site = (None, None) if self.replay is None else next(self.replay)
         if key not in self._completed:
-            flat, graph = rows.reshape(len(rows), -1).to(self.graph.x.dtype), self.graph
+            flat, graph = flat_rows(rows).to(self.graph.x.dtype), self.graph
             if self.replay is None:
                 stood = graph.current_pass
                 site = ExchangeSite(stood.num_halo_calls, stood.seed, stood.epoch, stood.is_training, None,
@@ -112,7 +113,7 @@ class ForwardPassing:
                 raise ConfigError("torch.utils.checkpoint with use_reentrant=True can't run a convolution again on "
                                   "rows that one outside has also read; use use_reentrant=False")
             else:
-                h_all = HaloAgain.apply(flat, came.reshape(len(came), -1)[graph.num_inner:].to(flat.dtype), graph,
+                h_all = HaloAgain.apply(flat, flat_rows(came)[graph.num_inner:].to(flat.dtype), graph,
                                         first_site)
             self._completed[key] = rows, h_all.to(rows.dtype).view(-1, *rows.shape[1:])
         h_all = self._completed[key][1]
@@ -241,3 +242,8 @@ def _in_towers(conv: nn.Module, rows: torch.Tensor) -> torch.Tensor:
     if conv.divide_input:
         return rows.view(-1, conv.towers, conv.F_in)
     return rows.view(-1, 1, conv.F_in).repeat(1, conv.towers, 1)
+
+
+def flat_rows(rows: torch.Tensor) -> torch.Tensor:
+    """(n, ...) as (n, values); n may be 0, where a step has no row of a rank."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))

@@ -20,7 +20,7 @@ from hpcgnn.nn.batch_norm import batch_norm
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.pyg.passing import ForwardPassing
+from hpcgnn.pyg.passing import ForwardPassing, flat_rows
 
 REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
                  functional.dropout2d, functional.dropout3d, functional.rrelu, functional.gumbel_softmax)
@@ -192,7 +192,7 @@ class RowFunctions(TorchFunctionMode):
             dropped = all_rows[:graph.num_inner]
             self._passing.keep_constant(dropped, all_rows)
             return dropped
-        flat = rows.reshape(len(rows), -1)
+        flat = flat_rows(rows)
         ids = self._ids_of(len(rows))
         if ids is None:
             raise ConfigError(f"the model drops out a tensor of shape {tuple(rows.shape)}, and its rows are neither "
@@ -211,7 +211,7 @@ class RowFunctions(TorchFunctionMode):
         ids = self._ids_of(len(like)) if like.dim() else None
         if ids is None:
             return None
-        key, flat = self._passing.graph.next_draw(), like.detach().reshape(len(like), -1)
+        key, flat = self._passing.graph.next_draw(), flat_rows(like.detach())
         ones, drawn = torch.ones_like(flat, dtype=torch.float32), torch.zeros_like(flat, dtype=torch.float32)
         for bit in range(DRAW_BITS):      # each bit is a dropout of one half, under a key of its own
             drawn += (dropout(ones, 0.5, ids, CounterKey(*key[:4], bit + 1)) > 0) * 2.0 ** (-1 - bit)

@@ -2,8 +2,8 @@
 
 Steps of few rows make weights jump around the point where they would settle; their average does not. The average is
 over a share of an epoch's steps, or, with a decay, over the steps of all epochs: with a decay of 0.9 the last step
-counts 0.1, the step before 0.09, and so on. Training reads it once: an epoch of one step after epochs of many steps begins at
-the average over a share.
+counts 0.1, the step before 0.09, and so on. Training reads it once: an epoch of one step after epochs of many steps
+begins at the average over a share.
 """
 
 from __future__ import annotations
