@@ -48,8 +48,10 @@ def counted(file: Path, times: int, last_level: str) -> dict[str, int]:
 
 def row(graph, order: str, dim: int, last_level: str, folder: Path) -> tuple[str, ...]:
     """The line of one order."""
-    from hpcgnn.bench.dram import arcs_of, permute_rows
+    from measurements.dram import arcs_of
+
     from hpcgnn.ops.aggregation import from_csr
+    from hpcgnn.partition.condense import permute_rows
     from hpcgnn.partition.order import order_rows
 
     matrix = from_csr(*permute_rows(arcs_of(graph), order_rows(graph, np.arange(graph.num_nodes), order)),
@@ -64,7 +66,8 @@ def row(graph, order: str, dim: int, last_level: str, folder: Path) -> tuple[str
 
 def main() -> None:
     """Print the table."""
-    from hpcgnn.bench.dram import shuffled
+    from measurements.dram import shuffled
+
     from hpcgnn.bench.graphs import read_topology
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])

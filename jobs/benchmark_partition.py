@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
+from measurements.dram import shuffled
 
-from hpcgnn.bench.dram import shuffled
 from hpcgnn.bench.graphs import Topology, read_topology
 from hpcgnn.exchange.pre_aggregation import minimum_vertex_cover
 from hpcgnn.partition.choices import WEIGHING_PARTITIONERS

@@ -53,7 +53,7 @@ KEPT = KeptClusters()
 
 def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, seed: int = 0,
                  kept: KeptClusters = KEPT) -> Subgraphs:
-    """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `hpcgnn bench dram` does for its schemes.
+    """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `jobs/measurements/dram.py` does for its schemes.
 
     `indptr` and `indices` hold edges by destination. METIS makes some subgraphs larger. There is one subgraph if the
     graph has no more rows than that, or no edge. Raises ConfigError for subgraphs of no row, or if METIS gave up.

@@ -22,11 +22,9 @@ from hpcgnn.cli.measurement import (
     parse_choices,
     parse_list,
     prepare_output,
-    say_results,
 )
 from hpcgnn.data.options import NORMALIZATIONS
 from hpcgnn.errors import ConfigError
-from hpcgnn.run.output import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -37,7 +35,7 @@ ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # ben
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 3 to 20]")
 @click.option("--threads", type=click.IntRange(min=1),
-              help="[default: 1 for bits and packages, else as many as there are cores]")
+              help="[default: 1 for bits, else as many as there are cores]")
 @click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are rewritten "
                                        "after every row.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
@@ -233,16 +231,6 @@ def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
     finish("ranks", machine, benchmark, shared, result_type=RanksResult)
 
 
-@command.command("packages")
-@click.pass_obj
-def packages(shared: Shared) -> None:
-    """Encode and decode Adaptive-Packages: GB of dense rows per second, and the size of each format."""
-    machine, place = open_place("packages", shared, shared.threads or 1)
-    from hpcgnn.bench.packages import PackageBenchmark
-
-    finish("packages", machine, PackageBenchmark(place), shared)
-
-
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows that each rank sends to each other rank.")
@@ -305,50 +293,6 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
     from hpcgnn.bench.inference import InferenceBenchmark
 
     finish("inference", machine, InferenceBenchmark(place, graphs, trained, models, widths, clusters, peers), shared)
-
-
-@command.command("dram")
-@click.argument("source", type=FILE, metavar="FILE.npz")
-@click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
-              help="Size of the buffer in front of DRAM, in KiB.")
-@click.option("--shuffle", is_flag=True, help="First number the nodes in random order.")
-@click.option("--widths", default="", metavar="LIST",
-              help="Also time the aggregation of fp32 rows with these numbers of columns. [default: none]")
-@click.pass_obj
-def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: str) -> None:
-    """Count the bytes that an aggregation of FILE.npz reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
-
-    --out also gets dram.json and dram.png; bench.json only where --widths are timed.
-    """
-    columns = parse_list("--widths", widths, int) if widths else ()
-    machine, place = open_place("dram", shared, shared.threads or environment.available_cores())
-    from hpcgnn.accelerators.condense_traffic import Buffer
-    from hpcgnn.bench import dram as measured
-    from hpcgnn.bench.graphs import read_topology
-    from hpcgnn.bench.result import why_no_picture
-
-    graph = read_topology(source)
-    if shuffle:
-        graph = measured.shuffled(graph, measured.SEED)
-    buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, sparse_share=measured.SPARSE_SHARE)
-    benchmark = measured.DramBenchmark(place, graph, buffer, measured.PRUNED_SHARE, columns)
-    counts = []
-    with shared.steps as steps:
-        steps.begin("cuts clusters")
-        for group, name, traffic in benchmark.count():
-            counts.append((group, name, traffic))
-            steps.end(f"{group}: {name}", size_text(traffic.total_bytes))
-            steps.begin("counts the next one")
-    title = (f"{graph.name}: {measured.DIM} x {measured.BITS} bit, {buffer.policy} buffer of {buffer_kb:g} KiB, "
-             f"lines of {measured.LINE_BYTES} bytes")
-    measured.show_traffic(title, counts)
-    if shared.out is not None:
-        settings = {"title": title, "buffer_kb": buffer_kb, "policy": buffer.policy, "pruned": measured.PRUNED_SHARE,
-                    "shuffle": shuffle}
-        measured.write_traffic(shared.out, settings, machine, counts)
-        say_results(shared.out, why_no_picture(measured.PICTURE))
-    if columns:
-        finish("dram", machine, benchmark, shared)
 
 
 @command.command("accelerator")

@@ -18,7 +18,7 @@ def command(paths: tuple[Path, ...], out: Path | None) -> None:
     """Compare run folders in one HTML file that needs no network. The first RUN is the baseline.
 
     The page has curves to zoom and smooth, tables that sort, and what differs between the runs; any browser shows it.
-    Folders of bench packages or bench dram may follow the runs; their results are drawn too.
+    Folders of jobs/measurements/packages.py or dram.py may follow the runs; their results are drawn too.
     """
     from hpcgnn.report.bench_charts import is_of_benchmark, read_bench_folders
 

@@ -1,6 +1,6 @@
 """Charts of benchmark folders: size of rows by format (MEGA's Fig. 4), and DRAM traffic (MEGA's Fig. 6 and 20b).
 
-`BenchFolder` holds the content of a folder of `hpcgnn bench packages` or `hpcgnn bench dram`, checked as it is read.
+`BenchFolder` holds the content of a folder of jobs/measurements/packages.py or dram.py, checked as it is read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _read_folder(path: Path) -> BenchFolder:
                           "run the benchmark again") from error
     if not rows and not traffic:
         raise ConfigError(f"{path} holds neither sizes of formats nor DRAM traffic; "
-                          "give a folder that hpcgnn bench packages --out or hpcgnn bench dram --out has made")
+                          "give a folder that jobs/measurements/packages.py --out or dram.py --out has made")
     return BenchFolder(path.resolve().name, rows, traffic, title)
 
 

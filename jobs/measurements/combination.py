@@ -9,6 +9,7 @@ products on registers as that way needs; `auto` picks another way and has none.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,12 +21,14 @@ import torch
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.packages import random_codes
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 from hpcgnn.cli.measurement import Shared, finish, open_place
 from hpcgnn.lowbit.package import encode
 from hpcgnn.lowbit.package_features import combine_packages
 from hpcgnn.ops.combination import WAYS, combine
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from measurements.packages import random_codes
 
 OPERATIONS = "GOP/s"
 NUM_ROWS, DIM, NUM_OUTPUTS = 2708, 1433, 64     # Cora's features, and a layer as wide as MEGA's

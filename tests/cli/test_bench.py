@@ -150,8 +150,8 @@ def test_an_exchange_on_one_rank_is_refused():
     (["kernels", "--device", "cuda", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of torch"),
     (["exchange", "--threads", "2"], 2,
      "--threads is not for this benchmark: set OMP_NUM_THREADS for the ranks"),
-    (["packages", "--repeat"], 2, "--repeat needs a value"),
-    (["packages", "--device", "cuda"], 2,
+    (["exchange", "--repeat"], 2, "--repeat needs a value"),
+    (["exchange", "--device", "cuda"], 2,
      "--device cuda is not for this benchmark, but for bits, epoch, inference, kernels, time-to-score"),
     (["inference", "g.npz", "--device", "cuda", "--peer", "dgl"], 1, "--peer has 'dgl'; expected a list of torch"),
 ])

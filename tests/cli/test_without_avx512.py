@@ -18,7 +18,6 @@ from training_setup import easy_graph, losses
 from hpcgnn.cli.bench import command as bench
 from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.ops.simd import best_level
-from hpcgnn.partition.choices import REORDERS
 from hpcgnn.widths import BIT_WIDTHS
 
 AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
@@ -140,8 +139,6 @@ BENCHES = {
     "accelerator": (("small.npz", "--designs", "mega,grow"), {"small gcn": 2, "small gin": 2, "small sage": 2}),
     "bits": (("drawn:2e4", "--clusters", 8, "--repeat", 1),
              {"product": 2, "quantize + pack": 1, "batches": 4, "reuse": 3}),
-    "dram": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1),
-             {"schemes": 7, "orders of preprocess": len(REORDERS), "aggregation": 1}),
     "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
                "--repeat", 1, "--threads", 1), {"epoch": 1}),
     "exchange": (("--rows", 50, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
@@ -151,7 +148,6 @@ BENCHES = {
                 {"ceiling": 5, "dense": 4, "spmm": 2, "sddmm": 2, "quantize + pack": 4, "unpack + dequantize": 4,
                  "rotate + pack": 4, "unpack + rotate": 4,
                  "norm + ReLU + dropout": 4, "dropout": 2}),
-    "packages": (("--repeat", 1), {"package encode": 2, "package decode": 4}),
     "ranks": (("--ranks", 64, "--neighbors", 3, "--repeat", 1),
               dict.fromkeys(("plan", "agreement", "links", "layouts", "posting", "posting at once", "exchange",
                              "solver", "solver, a budget"), 1)),
@@ -160,7 +156,7 @@ BENCHES = {
 }
 
 
-HELD_SMALL = ("bits", "kernels", "packages")
+HELD_SMALL = ("bits", "kernels")
 SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
 
 

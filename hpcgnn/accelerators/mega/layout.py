@@ -152,7 +152,7 @@ class Layout:
 
 
 def layout_of(workload: Workload, rules: Rules) -> Layout:
-    """Cut a workload's graph as the schedule says: METIS as in `hpcgnn bench dram`, or blocks of ids.
+    """Cut a workload's graph as the schedule says: METIS as in `jobs/measurements/dram.py`, or blocks of ids.
 
     Assumed: a subgraph that METIS made a few rows larger than asked for fits nevertheless. Raises ConfigError if the
     buffers hold no row, or METIS gave up.

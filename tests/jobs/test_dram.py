@@ -1,9 +1,10 @@
-"""`hpcgnn bench dram`: schemes and orders rank as they must, and the command leaves a table, dram.json and dram.png."""
+"""jobs/measurements/dram.py: schemes and orders rank as they must; the command leaves a table, JSON and a picture."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,18 @@ import scipy.sparse
 from fork_server import served
 from parallel_run import clean_environment
 
-from hpcgnn.__main__ import main
 from hpcgnn.accelerators.condense_traffic import Buffer
-from hpcgnn.bench.dram import BY_SOURCE, CONDENSED, ORDERS, PRUNED_SHARE, SCHEMES, DramBenchmark, arcs_of, shuffled
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.order import order_rows
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import dram
+from measurements.dram import BY_SOURCE, CONDENSED, ORDERS, PRUNED_SHARE, SCHEMES, DramBenchmark, arcs_of, shuffled
 
 SIDE = 60
 SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
@@ -86,7 +90,7 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
 def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
-        served([SMALL, "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
+        served([SMALL, "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
                 "--widths", "5", "--repeat", "1", "--threads", "1", "--out", tmp_path / "out"]),
         capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr
@@ -109,6 +113,6 @@ def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
 ])
 def test_what_can_not_be_counted_is_refused_before_anything_is(arguments, status, complaint, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "dram", str(tmp_path / "none.npz"), *arguments])
+        dram.main([str(tmp_path / "none.npz"), *arguments])
     assert stop.value.code == status
     assert complaint in capsys.readouterr().err

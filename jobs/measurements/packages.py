@@ -1,4 +1,6 @@
-"""`hpcgnn bench packages`: encoding and decoding of Adaptive-Packages against dense passes and libraries' formats.
+"""Measure encoding and decoding of Adaptive-Packages against dense passes and libraries' formats.
+
+    python jobs/measurements/packages.py [--repeat 7] [--threads 1] [--out DIR]
 
 Rates count the dense rows: one byte per code, four bytes per float32 value.
 """
@@ -8,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+import click
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.bench import environment
 from hpcgnn.bench.host import HostPlace, zeros
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.cli.measurement import Shared, finish, open_place
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, sizes
 from hpcgnn.lowbit.package import PackagedRows, encode
 
@@ -87,3 +93,19 @@ def _peers(codes: np.ndarray, out: np.ndarray) -> dict[str, Callable]:
 def _read_bitmap(bitmap: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
     out[:] = 0
     out[np.unpackbits(bitmap, axis=1, count=out.shape[1]).view(bool)] = values
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json, table.txt and bench.png.")
+def main(repeat: int, threads: int, out: Path | None) -> None:
+    wanted = environment.with_kept_memory(environment.thread_environment(threads))
+    environment.run_in(wanted, (__file__,))
+    shared = Shared(repeat, threads, out)
+    machine, place = open_place("packages", shared, threads)
+    finish("packages", machine, PackageBenchmark(place), shared)
+
+
+if __name__ == "__main__":
+    main()

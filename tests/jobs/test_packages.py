@@ -1,13 +1,23 @@
-"""`hpcgnn bench packages`: rows of the widths and densities asked for, and measurements that decode to them."""
+"""jobs/measurements/packages.py: rows of the widths and densities asked for, and measurements that decode to them."""
 
 from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.packages import PackageBenchmark, random_codes
 from hpcgnn.bench.timing import Effort
+from hpcgnn.report.bench_charts import read_bench_folders
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import packages
+from measurements.packages import MIXED, PackageBenchmark, random_codes
 
 
 @pytest.mark.parametrize("width", [0, 1, 4, 8])
@@ -29,3 +39,16 @@ def test_each_width_and_density_is_encoded_and_decoded_against_ceiling_and_forma
     assert (record["bits"], record["density"], rows[3].details["bits"]) == (2, 0.5, "1-8")
     assert record["stored_bits"]["dense"] == [200 * 40 * 2, 0] and record["stored_bits"]["ideal"][1] == 0
     assert "values of packages over the ideal 1.0" in rows[0].remarks[0]
+
+
+def test_the_command_writes_the_sizes_that_a_report_draws(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *arguments: None)    # this process is small enough
+    monkeypatch.setattr(packages, "PackageBenchmark",
+                        partial(PackageBenchmark, num_rows=100, dim=20, widths=(4, MIXED), densities=(0.5,)))
+    with pytest.raises(SystemExit) as stop:
+        packages.main(["--repeat", "1", "--out", str(tmp_path / "out")])
+    assert not stop.value.code, capsys.readouterr().err
+    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    assert [row["group"] for row in rows] == 2 * ["package encode", "package decode", "package decode"]
+    folder, = read_bench_folders([tmp_path / "out"])
+    assert [row.bits for row in folder.rows] == ["4", "1-8"]

@@ -1,7 +1,9 @@
-"""`hpcgnn bench dram`: DRAM bytes of an aggregation by scheme and by order of rows, and seconds of the orders.
+"""Count the bytes that an aggregation reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
+
+    python jobs/measurements/dram.py FILE.npz [--buffer-kb 128] [--shuffle] [--widths 64,256] [--out DIR]
 
 Bytes are simulated by hpcgnn.accelerators.condense_traffic; seconds are measured on the real aggregation. Results are a
-table, dram.json and dram.png.
+table, dram.json and dram.png, and bench.json where --widths are timed.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import scipy.sparse
 import torch
@@ -29,10 +32,12 @@ from hpcgnn.accelerators.condense_traffic import (
     pruned_traffic,
     source_traffic,
 )
-from hpcgnn.bench.graphs import Topology
+from hpcgnn.bench import environment
+from hpcgnn.bench.graphs import Topology, read_topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.result import why_no_picture
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.cli.measurement import Shared, finish, open_place, parse_list, say_results
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
 from hpcgnn.partition.choices import REORDERS
@@ -70,7 +75,7 @@ def shuffled(graph: Topology, seed: int) -> Topology:
 
 @dataclass(frozen=True)
 class DramBenchmark:
-    """Runs `hpcgnn bench dram`."""
+    """Bytes of each scheme and order of one graph's aggregation, and their seconds."""
 
     place: HostPlace
     graph: Topology
@@ -204,3 +209,49 @@ def _draw(settings: dict[str, Any], counts: Counts):
     axes.legend(frameon=False)
     figure.suptitle(settings["title"])
     return figure
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.argument("source", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz")
+@click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
+              help="Size of the buffer in front of DRAM, in KiB.")
+@click.option("--shuffle", is_flag=True, help="First number the nodes in random order.")
+@click.option("--widths", default="", metavar="LIST",
+              help="Also time the aggregation of fp32 rows with these numbers of columns. [default: none]")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="[default: as many as there are cores]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for dram.json, dram.png and bench.json.")
+def main(source: Path, buffer_kb: float, shuffle: bool, widths: str, repeat: int, threads: int | None,
+         out: Path | None) -> None:
+    columns = parse_list("--widths", widths, int) if widths else ()
+    threads = threads or environment.available_cores()
+    wanted = environment.with_kept_memory(environment.thread_environment(threads))
+    environment.run_in(wanted, (__file__,))
+    shared = Shared(repeat, threads, out)
+    machine, place = open_place("dram", shared, threads)
+    graph = read_topology(source)
+    if shuffle:
+        graph = shuffled(graph, SEED)
+    buffer = Buffer(int(buffer_kb * 1024), LINE_BYTES, sparse_share=SPARSE_SHARE)
+    benchmark = DramBenchmark(place, graph, buffer, PRUNED_SHARE, columns)
+    counts = []
+    with shared.steps as steps:
+        steps.begin("cuts clusters")
+        for group, name, traffic in benchmark.count():
+            counts.append((group, name, traffic))
+            steps.end(f"{group}: {name}", size_text(traffic.total_bytes))
+            steps.begin("counts the next one")
+    title = (f"{graph.name}: {DIM} x {BITS} bit, {buffer.policy} buffer of {buffer_kb:g} KiB, lines of {LINE_BYTES} "
+             "bytes")
+    show_traffic(title, counts)
+    if out is not None:
+        settings = {"title": title, "buffer_kb": buffer_kb, "policy": buffer.policy, "pruned": PRUNED_SHARE,
+                    "shuffle": shuffle}
+        write_traffic(out, settings, machine, counts)
+        say_results(out, why_no_picture(PICTURE))
+    if columns:
+        finish("dram", machine, benchmark, shared)
+
+
+if __name__ == "__main__":
+    main()
