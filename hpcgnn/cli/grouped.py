@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -134,3 +134,17 @@ def _show_all(ctx: click.Context, option: click.Option, is_asked: bool) -> None:
         ctx.meta["shows_all"] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
+
+
+def parse_set(assignments: tuple[str, ...], known: Mapping[str, click.ParamType]) -> dict[str, Any]:
+    """Values by name of the options --set NAME=VALUE, of the `known` names and types."""
+    found = {}
+    for assignment in assignments:
+        name, mark, text = assignment.partition("=")
+        if name not in known or not mark:
+            raise click.UsageError(f"--set is {assignment!r}; expected NAME=VALUE with one of {', '.join(known)}")
+        try:
+            found[name] = known[name].convert(text, None, None)
+        except click.BadParameter as error:
+            raise click.UsageError(f"--set {name}: {error.message}") from error
+    return found

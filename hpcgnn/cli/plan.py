@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
@@ -15,6 +16,7 @@ from hpcgnn.run.launched import launched_size
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "bf16", "fp16")
+RECIPE = {"input_dropout": click.FloatRange(0, 0.999), "ema": click.FloatRange(0, 0.9999)}
 
 
 @click.command()
@@ -33,10 +35,9 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--precision", default="fp32", show_default=True, help="Precision of rows and products: fp32, bf16 or "
               "fp16; --measure takes a list.")
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
-@click.option("--input-dropout", type=click.FloatRange(0, 0.999), help="[default: as --dropout]")
 @click.option("--norm", type=click.Choice(("none", "layer", "batch")), default="layer", show_default=True)
-@click.option("--ema", type=click.FloatRange(0, 0.9999), default=0.0, show_default=True,
-              help="Moving average of the weights, as in hpcgnn train --set ema=.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
+              help="input_dropout or ema, as in hpcgnn train. [default: as --dropout, 0]")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
 @click.option("--balance", type=click.Choice(BALANCES),
               help="What the parts share equally. [default: as in hpcgnn preprocess]")
@@ -131,6 +132,7 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
     from hpcgnn.planning.cluster import read_cluster
     from hpcgnn.planning.planner import Choices, make_plan
 
+    recipe = parse_set(flags["assignments"], RECIPE)
     cluster = read_cluster(cluster_file)
     cluster.rates_of(flags["precision"])
     choices = Choices(parts, tuple(dict.fromkeys(flags["method"].split(","))),
@@ -138,8 +140,8 @@ def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[s
                                                         "partitioner", "balance", "seed", "symmetrize", "root",
                                                         "make_labels", "sample", "larger")},
                       has_dropout=flags["dropout"] > 0,
-                      has_input_dropout=None if flags["input_dropout"] is None else flags["input_dropout"] > 0,
-                      has_average=flags["ema"] > 0)
+                      has_input_dropout=recipe["input_dropout"] > 0 if "input_dropout" in recipe else None,
+                      has_average=recipe.get("ema", 0.0) > 0)
     out = flags["out"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

@@ -8,8 +8,14 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli.grouped import parse_set
+
 TIMEOUT_SECONDS = 1800.0
 MOST_LAYERS = 10_000
+CORRECTIONS = {"correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
+               "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
+               "smoothing_alpha": click.FloatRange(0, 1)}
+FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name is another one
 
 
 @click.command()
@@ -22,26 +28,20 @@ MOST_LAYERS = 10_000
 @click.option("--correct-and-smooth", is_flag=True,
               help="Move the predictions by the training labels along the edges (Huang et al., ICLR 2021); needs "
                    "training labels in SHARDS.")
-@click.option("--correction-alpha", type=click.FloatRange(0, 1), metavar="SHARE",
-              help="Of the errors of training nodes, what neighbors give at each of the layers.  [default: 1.0]")
-@click.option("--correction-layers", type=click.IntRange(0, MOST_LAYERS), help="[default: 50]")
-@click.option("--correction-scale", type=click.FloatRange(min=0), metavar="FACTOR",
-              help="Multiplies the errors that have spread.  [default: scale each node's to the training nodes' mean]")
-@click.option("--smoothing-alpha", type=click.FloatRange(0, 1), metavar="SHARE",
-              help="Of the predictions, what neighbors give at each of the layers.  [default: 0.8]")
-@click.option("--smoothing-layers", type=click.IntRange(0, MOST_LAYERS), help="[default: 50]")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
+              help="Change --correct-and-smooth: correction_layers or smoothing_layers (50), correction_alpha (1.0), "
+                   "smoothing_alpha (0.8), or correction_scale, one factor for all errors that have spread.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool,
-            correct_and_smooth: bool, **chosen: float | None) -> None:
+            correct_and_smooth: bool, assignments: tuple[str, ...]) -> None:
     """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
-    given = {name.replace("correction_scale", "scale"): value for name, value in chosen.items() if value is not None}
+    given = {FIELDS.get(name, name): value for name, value in parse_set(assignments, CORRECTIONS).items()}
     if given and not correct_and_smooth:
-        name = next(name for name, value in chosen.items() if value is not None)
-        raise click.UsageError(f"--{name.replace('_', '-')} has no effect without --correct-and-smooth; add it, or "
-                               "leave this out")
+        raise click.UsageError(f"--set {assignments[0]} has no effect without --correct-and-smooth; add it, or leave "
+                               "this out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 

@@ -59,9 +59,9 @@ def test_a_plan_counts_what_a_recipe_adds(hpcgnn, cluster, tmp_path):
     sent, plain = fullest("plain")
     sent_with_all_rows, of_batch_norms = fullest("batch", "--norm", "batch")
     assert sent_with_all_rows > sent and of_batch_norms["activations"] > plain["activations"]
-    assert fullest("ema", "--ema", "0.9")[1]["weights"] > plain["weights"]
-    assert fullest("input", "--input-dropout", "0.2") == (sent, plain)
-    assert fullest("none", "--dropout", "0") == fullest("neither", "--dropout", "0", "--input-dropout", "0")
+    assert fullest("ema", "--set", "ema=0.9")[1]["weights"] > plain["weights"]
+    assert fullest("input", "--set", "input_dropout=0.2") == (sent, plain)
+    assert fullest("none", "--dropout", "0") == fullest("neither", "--dropout", "0", "--set", "input_dropout=0")
 
 
 def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):

@@ -60,8 +60,9 @@ def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settin
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("flags, peer", [
     ([], pyg.CorrectAndSmooth(50, 1.0, 50, 0.8)),
-    (["--correction-layers", "20", "--correction-alpha", "0.7", "--smoothing-layers", "10", "--smoothing-alpha", "0.9",
-      "--correction-scale", "1.5"], pyg.CorrectAndSmooth(20, 0.7, 10, 0.9, autoscale=False, scale=1.5))],
+    (["--set", "correction_layers=20", "--set", "correction_alpha=0.7", "--set", "smoothing_layers=10", "--set",
+      "smoothing_alpha=0.9", "--set", "correction_scale=1.5"],
+     pyg.CorrectAndSmooth(20, 0.7, 10, 0.9, autoscale=False, scale=1.5))],
     ids=["as in the example", "with a scale"])
 def test_corrected_and_smoothed_predictions_are_those_of_pyg(hpcgnn, shared_path, flags, peer):
     dataset = arcs_where(easy_graph(seed=5), lambda source, target: (source < target) | (target % 3 > 0))
@@ -96,8 +97,11 @@ def test_predictions_that_can_not_be_corrected_are_refused(hpcgnn, shards, share
     bare = write_once(MPI.COMM_SELF, replace(dataset, train_mask=none), shared_path / "bare")
     _, _, complaint = hpcgnn("predict", shared_path / "one", bare, "--correct-and-smooth", "--other-graph")
     assert "needs the labels of training nodes, and this graph has none; give shards with" in complaint
-    _, _, complaint = hpcgnn("predict", shared_path / "one", shards, "--smoothing-layers", "3")
-    assert "--smoothing-layers has no effect without --correct-and-smooth; add it, or leave this out" in complaint
+    _, _, complaint = hpcgnn("predict", shared_path / "one", shards, "--set", "smoothing_layers=3")
+    assert "--set smoothing_layers=3 has no effect without --correct-and-smooth; add it, or leave" in complaint
+    for wrong, said in (("smoothing=3", "expected NAME=VALUE with one of correction_layers, correction_alpha,"),
+                        ("smoothing_alpha=2", "--set smoothing_alpha: 2.0 is not in the range 0<=x<=1")):
+        assert said in hpcgnn("predict", shared_path / "one", shards, "--correct-and-smooth", "--set", wrong)[2]
 
 
 def test_a_run_with_labels_as_inputs_answers_with_all_training_labels(hpcgnn, shards, shared_path):
