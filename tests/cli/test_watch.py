@@ -105,7 +105,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
             WatchedRun(path)
 
 
-def test_a_terminal_shows_the_run_in_place(folder):
+def test_a_terminal_shows_the_run_in_place(folder, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")      # a dumb terminal has 80 columns, whatever it is told
     console = Console(file=io.StringIO(), force_terminal=True, width=200)      # the folder's path may be long
     watched = WatchedRun(folder)
     watched.look()
