@@ -24,7 +24,7 @@ if [[ -z ${PYTEST_DEBUG_TEMPROOT:-} && -w /dev/shm ]] && ((${room:-0} >= 4 << 20
     files=$(mktemp -d -p /dev/shm hpcgnn-tests-XXXXXX)
     export PYTEST_DEBUG_TEMPROOT=$files
 fi
-export HPCGNN_MPIRUN_SECONDS=900
+export HPCGNN_MPIRUN_SECONDS=1800     # a slow machine takes a third of it
 # Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
 PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
 export PY_COLORS
