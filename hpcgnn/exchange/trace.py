@@ -69,9 +69,10 @@ _NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
 def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     if len(parts) == 1:
         return parts[0]
-    position, row_range = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    order = np.argsort(position)
-    return position[order], row_range[order]
+    # Rows that come again in the backward pass are traced twice; the last time counts.
+    position, row_range = (np.concatenate(arrays)[::-1] for arrays in zip(*parts, strict=True))
+    position, last = np.unique(position, return_index=True)
+    return position, row_range[last]
 
 
 def _ranges(layout: MessageLayout, buffer: np.ndarray) -> np.ndarray:

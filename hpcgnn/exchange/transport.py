@@ -131,7 +131,7 @@ class StagedTransport(_DeviceTransport):
         return StagedDelivery(comm, peers, send, receive, tag, staging, checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
-        stream, values = self.streams.message, values.view(torch.uint8)
+        stream, values = self.streams.message, values.view(-1).view(torch.uint8)
         if self._sums is None or len(self._sums) < len(values):
             self._sums = self.streams.pinned(len(values))
         pinned = self._sums[:len(values)]
