@@ -12,9 +12,10 @@ from hpcgnn.cli.grouped import parse_set
 
 TIMEOUT_SECONDS = 1800.0
 MOST_LAYERS = 10_000
-CORRECTIONS = {"correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
-               "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
-               "smoothing_alpha": click.FloatRange(0, 1)}
+CORRECTIONS: dict[str, click.ParamType] = {
+    "correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
+    "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
+    "smoothing_alpha": click.FloatRange(0, 1)}
 FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name is another one
 
 

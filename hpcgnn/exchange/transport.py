@@ -111,7 +111,7 @@ class CudaAwareTransport(_DeviceTransport):
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
         with self.streams.message.after_computing():
             self.streams.message.mark().synchronize()     # MPI reads and writes what the device computed
-        comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(torch.uint8)), MPI.FLOAT], MPI.SUM)
+        comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(-1).view(torch.uint8)), MPI.FLOAT], MPI.SUM)
 
 
 class StagedTransport(_DeviceTransport):
