@@ -1,0 +1,286 @@
+"""Every feature with every other: the page of the pairs that settings refuse, and a walk that trains all others.
+
+    python jobs/combinations.py --page > docs/combinations.md
+    hpcgnn_mpirun 3 python jobs/combinations.py --out build/combinations.json
+
+The walk trains each pair for some epochs on a small graph, scores and saves the run. If one of the two must change
+nothing, the losses are compared with those of the other alone; else the loss must fall. It takes about half an hour on
+two cores; `tests/jobs/test_combinations.py` walks a part.
+"""
+
+from __future__ import annotations
+
+# hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
+# isort: off
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.run.launch import run_parallel
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import hpcgnn
+from hpcgnn.config import TrainConfig
+from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
+from hpcgnn.errors import ConfigError, HpcgnnError
+from hpcgnn.methods import METHODS
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import Making, write_shards
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import TrainingRun
+# isort: on
+
+GRAPH = "synthetic:nodes=900,mean_degree=8,classes=4,features=12,signal=2"
+BASE = {"model": "sage", "layers": 2, "hidden": 16, "epochs": 4, "eval_every": 4, "lr": 0.02, "dropout": 0.2,
+        "checkpoint_every": 0}
+CLUSTER_ROWS, CLUSTERS = 50, 18
+EXACT = 2e-5       # float32 sums in another order; relative to the loss
+LEAST_FALL = 0.9   # ratio of the last loss to the first
+WRONG = "wrong: "
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """One thing that a user may choose. Features of one group exclude each other.
+
+    changes_nothing : bool      losses are those of the run without it, up to the order of sums
+    """
+
+    group: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    changes_nothing: bool = False
+    graph: str = "classes"
+    model: Callable[[int], torch.nn.Module] | None = None      # of the number of columns of an answer
+
+
+def own_model(num_out: int) -> torch.nn.Module:
+    """A model of PyTorch Geometric with a batch norm."""
+    import torch_geometric.nn as pyg
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = pyg.SAGEConv(12, 16), pyg.SAGEConv(16, num_out)
+            self.norm = torch.nn.BatchNorm1d(16)
+
+        def forward(self, x, edge_index):
+            return self.second(torch.relu(self.norm(self.first(x, edge_index))), edge_index)
+
+    torch.manual_seed(1)
+    return Own()
+
+
+def _model(name: str, **settings: Any) -> Feature:
+    return Feature("model", name, {"model": name, **settings})
+
+
+FEATURES = (
+    *(_model(name) for name in ("gcn", "gin", "sage-max", "gcnii", "jknet", "appnp")), _model("gat", heads=4),
+    Feature("model", "own PyG model", model=own_model),
+    *(Feature("steps", f"steps {steps}", {"steps": steps}) for steps in ("4", "rows:4")),
+    Feature("method", "uniform, 4 bits", {"method": "uniform", "bits": 4}),
+    *(Feature("method", name, {"method": name}) for name in METHODS if name not in ("vanilla", "uniform")),
+    Feature("predict", "predict=previous", {"predict": "previous"}),
+    Feature("code", "code=rotated", {"code": "rotated"}),
+    Feature("overlap", "overlap=false", {"overlap": False}, changes_nothing=True),
+    Feature("exchange", "exchange=alltoallv", {"exchange": "alltoallv"}, changes_nothing=True),
+    Feature("rematerialize", "rematerialize", {"rematerialize": True}, changes_nothing=True),
+    Feature("nodes_aware", "nodes_aware=on", {"nodes_aware": "on", "ranks_per_node": 2}, changes_nothing=True),
+    Feature("pre_aggregation", "pre_aggregation=on", {"pre_aggregation": "on"}, changes_nothing=True),
+    Feature("epoch_rows", "epoch_rows=all", {"epoch_rows": "all"}, changes_nothing=True),
+    Feature("sum_bits", "sum_bits=8", {"sum_bits": 8}),
+    *(Feature("precision", precision, {"precision": precision}) for precision in ("bf16", "fp16")),
+    Feature("store", "store_activations=8", {"store_activations": 8}),
+    *(Feature("quantize", f"quantize {scheme}", {"quantize": scheme}) for scheme in ("uniform", "degree-aware")),
+    Feature("input_dropout", "input_dropout=0", {"input_dropout": 0.0}),
+    Feature("norm", "norm=batch", {"norm": "batch"}),
+    Feature("residual", "residual", {"residual": True, "layers": 3}),
+    Feature("optimizer", "optimizer=adamw", {"optimizer": "adamw", "weight_decay": 0.01}),
+    Feature("ema", "ema=0.9", {"ema": 0.9}, changes_nothing=True),
+    Feature("edge_dropout", "edge_dropout=0.2", {"edge_dropout": 0.2}),
+    Feature("label_inputs", "label_inputs=0.5", {"label_inputs": 0.5}),
+    Feature("clusters", "clusters", {"clusters": CLUSTERS}),
+    Feature("graph", "edge weights", graph="weights"),
+    Feature("graph", "several labels", graph="labels"),
+    Feature("graph", "regression", graph="targets"),
+)
+# Pairs in which one changes nothing alone and does change something with the other.
+CHANGES: dict[str, str] = {}
+
+
+def graphs() -> dict[str, GraphDataset]:
+    """The small graph by kind of its labels and edges."""
+    plain = load_source(GRAPH, SourceOptions(seed=3))
+    rng = np.random.default_rng(0)
+    one_hot = np.eye(4, dtype=np.uint8)[plain.labels]
+    weight = rng.uniform(0.5, 2.0, len(plain.indices)).astype(np.float32)
+    target = plain.labels.astype(np.float32)[:, None]
+    return {"classes": plain, "weights": replace(plain, edge_weight=weight).check(),
+            "labels": replace(plain, labels=one_hot | np.roll(one_hot, 1, 1)).check(),
+            "targets": replace(plain, labels=target, num_classes=1).check()}
+
+
+def write_all(folder: Path, num_parts: int) -> None:
+    """Write shards of every graph, with random owners."""
+    owner = np.random.default_rng(0).integers(0, num_parts, 900).astype(np.int32)
+    for name, graph in graphs().items():
+        write_shards(graph, owner, folder / name, Making(num_parts, reorder="none", overwrite=True),
+                     Provenance("combinations", "given", 0))
+
+
+def pairs() -> Iterator[tuple[Feature, Feature]]:
+    """All pairs of features that do not exclude each other."""
+    return ((one, other) for one, other in itertools.combinations(FEATURES, 2) if one.group != other.group)
+
+
+def key(*features: Feature) -> str:
+    return " + ".join(feature.name for feature in features)
+
+
+def trained(comm: MPI.Comm, shards: Path, *features: Feature) -> list[float] | str:
+    """Collective: train with all of `features`; return the losses by epoch, or the sentence that refuses them."""
+    settings = dict(BASE)
+    for feature in features:
+        settings |= feature.settings
+    make = next((feature.model for feature in features if feature.model), None)
+    graph = next((feature.graph for feature in features if feature.graph != "classes"), "classes")
+    if make is not None:
+        del settings["layers"], settings["hidden"]
+    model = None if make is None else hpcgnn.distribute(make(1 if graph == "targets" else 4))
+    try:
+        session = Session.open(comm, shards / graph, TrainConfig.of(**settings), recipe=Recipe(model))
+        folder = RunFolder(shards / "run")
+        if comm.rank == 0:
+            folder.create(overwrite=True)
+        TrainingRun(session, folder).execute()
+    except HpcgnnError as error:
+        return str(error)
+    return comm.bcast([record["loss"] for record in folder.read_metrics()] if comm.rank == 0 else None)
+
+
+def difference(found: list[float], expected: list[float]) -> float:
+    """Largest relative difference of two lists of losses."""
+    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
+
+
+def outcome(one: Feature, other: Feature, found: list[float] | str, alone: dict[str, list[float] | str]) -> str:
+    """What came of a pair: `=`, `~`, or why not. Raises AssertionError if it trained wrongly."""
+    if isinstance(found, str):
+        return found
+    same = [rest for exact, rest in ((one, other), (other, one)) if exact.changes_nothing]
+    gaps = [difference(found, alone[rest.name]) for rest in same]
+    if gaps and min(gaps) <= EXACT:
+        return "="
+    if gaps and key(one, other) not in CHANGES:
+        raise AssertionError(f"{key(one, other)}: losses differ by {min(gaps):.1e} from the run with one of them")
+    if not found[-1] < LEAST_FALL * found[0]:
+        raise AssertionError(f"{key(one, other)}: the loss went from {found[0]:.3f} to {found[-1]:.3f}")
+    return "~"
+
+
+@dataclass
+class Walk:
+    """Trains pairs, and each feature alone once; collective."""
+
+    comm: MPI.Comm
+    shards: Path
+    alone: dict[str, list[float] | str] = field(default_factory=dict)
+
+    def outcome(self, one: Feature, other: Feature) -> str:
+        """Train a pair; return its `outcome`, or what went wrong after WRONG."""
+        for feature in (one, other):
+            if feature.name not in self.alone:
+                self.alone[feature.name] = trained(self.comm, self.shards, feature)
+        try:
+            return outcome(one, other, trained(self.comm, self.shards, one, other), self.alone)
+        except AssertionError as error:
+            return f"{WRONG}{error}"
+
+
+HEAD = """# What goes with what
+
+This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them;
+`jobs/combinations.py` made it. Of {total} pairs, {refused} are refused, each by a sentence with the reason. The script also
+trains the other pairs, and the tests train a part of them. A graph may refuse more: `sage-max` takes no edge weights, and
+what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
+
+| feature | goes with | not with (reason) |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page, in Markdown, of the features of settings alone."""
+    settled = [pair for pair in pairs() if not any(one.model or one.group == "graph" for one in pair)]
+    refused = {pair: reason for pair in settled if (reason := refusal(*pair)) is not None}
+    numbers = {reason: number for number, reason in enumerate(dict.fromkeys(refused.values()), start=1)}
+    rows = []
+    for feature in FEATURES:
+        found = [(pair[pair[0] is feature], refused.get(pair)) for pair in settled if feature in pair]
+        others: dict[int, list[str]] = {}
+        for other, reason in found:
+            if reason is not None:
+                others.setdefault(numbers[reason], []).append(other.name)
+        names = "; ".join(f"{', '.join(names)} ({number})" for number, names in others.items())
+        if found:
+            rows.append(f"| {feature.name} | {sum(reason is None for _, reason in found)} | {names} |\n")
+    return (HEAD.format(total=len(settled), refused=len(refused)) + "".join(rows) + "\n## Reasons\n\n"
+            + "".join(f"{number}. {reason}\n" for reason, number in numbers.items()))
+
+
+def refusal(one: Feature, other: Feature) -> str | None:
+    """The reason for which the settings refuse a pair, or None."""
+    try:
+        TrainConfig.of(**{**BASE, **one.settings, **other.settings})
+    except ConfigError as error:
+        return reason_in(str(error))
+    return None
+
+
+def reason_in(sentence: str) -> str:
+    """The reason in a sentence of the form `A can't be used with B: REASON; what to do`."""
+    _, mark, rest = sentence.partition(": ")
+    reason = (rest if mark else sentence).partition("; ")[0]
+    return f"{reason}." if reason.startswith("hpcgnn") else f"{reason[0].upper()}{reason[1:]}."
+
+
+def main(comm: MPI.Comm) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="train all pairs that this file lacks, and write their outcomes to it")
+    parser.add_argument("--page", action="store_true", help="print the page of what the settings refuse")
+    arguments = parser.parse_args()
+    if arguments.page:
+        print(page(), end="")
+        return
+    folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+    if comm.rank == 0:
+        write_all(folder, comm.size)
+    comm.Barrier()
+    walk = Walk(comm, folder)
+    outcomes = comm.bcast(json.loads(arguments.out.read_text()) if comm.rank == 0 and arguments.out.exists() else {})
+    for pair in (pair for pair in pairs() if key(*pair) not in outcomes):
+        outcomes[key(*pair)] = walk.outcome(*pair)
+        if comm.rank == 0:
+            arguments.out.write_text(json.dumps(outcomes, indent=1))
+    wrong = [found for found in outcomes.values() if found.startswith(WRONG)]
+    if comm.rank == 0:
+        print(*wrong, sep="\n")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    run_parallel(main)
