@@ -213,10 +213,10 @@ class Walk:
 
 HEAD = """# What goes with what
 
-This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them;
-`jobs/combinations.py` made it. Of {total} pairs, {refused} are refused, each by a sentence with the reason. The script also
-trains the other pairs, and the tests train a part of them. A graph may refuse more: `sage-max` takes no edge weights, and
-what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
+This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them.
+Of {total} pairs, {refused} are refused, each by a sentence with the reason. `jobs/combinations.py` made the page; it
+also trains the other pairs, and the tests train a part of them. A graph may refuse more: `sage-max` takes no edge
+weights, and what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
 
 | feature | goes with | not with (reason) |
 |---|---|---|

@@ -79,6 +79,6 @@ def test_work_of_nothing_is_refused(hpcgnn, tmp_path, work, complaint):
 def test_a_run_on_another_graph_is_refused(hpcgnn, made, shared_path):
     shards, run = made("g"), shared_path / "run"
     hpcgnn("train", shards, "--out", run, "--layers", 2, "--hidden", 8, "--epochs", 4, "--eval-every", 2)
-    with pytest.raises(package.HpcgnnError, match=r"which holds 300 nodes and .* give a run on the same graph"):
+    with pytest.raises(package.HpcgnnError, match=r"\(300 nodes, .* has 400 nodes and .* give a run on the same graph"):
         made("other", SOURCE.replace("300", "400"), balance=f"run:{run}")
     assert on_rank_zero(COMM, lambda: not (shared_path / "other" / "graph.h5").exists())
