@@ -22,6 +22,7 @@ import pytest
 from fork_server import served
 from parallel_run import clean_environment, is_open_mpi, launcher
 
+from hpcgnn.cli.predict import CORRECTIONS
 from hpcgnn.command_line import cli
 from hpcgnn.config import known_settings
 
@@ -129,7 +130,7 @@ def complaint_about(shown: Shown) -> str | None:
         known |= {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
     assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
-    settings = {own.name for own in known_settings()} | {"NAME", "few_bits"}
+    settings = CORRECTIONS if command.name == "predict" else {own.name for own in known_settings()} | {"NAME", "few_bits"}
     unknown += [f"--set {name}" for name in assigned if name not in settings]
     return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None
 
