@@ -130,7 +130,7 @@ def complaint_about(shown: Shown) -> str | None:
         known |= {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
     assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
-    settings = CORRECTIONS if command.name == "predict" else {own.name for own in known_settings()} | {"NAME", "few_bits"}
+    settings = {own.name for own in known_settings()} | {"NAME", "few_bits", *CORRECTIONS}
     unknown += [f"--set {name}" for name in assigned if name not in settings]
     return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None
 
