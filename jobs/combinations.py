@@ -66,6 +66,12 @@ class Feature:
     graph: str = "classes"
     model: Callable[[int], torch.nn.Module] | None = None      # of the number of columns of an answer
 
+    def is_equal_with(self, other: Feature) -> bool:
+        """Whether losses with both are those with the `other` alone."""
+        # Ranks of a node read rows unrounded, and sums are rounded in place of rows.
+        return self.changes_nothing and not (self.group in ("nodes_aware", "pre_aggregation")
+                                             and other.group in ("method", "predict", "code", "precision"))
+
 
 def own_model(num_out: int) -> torch.nn.Module:
     """A model of PyTorch Geometric with a batch norm."""
@@ -182,7 +188,7 @@ def outcome(one: Feature, other: Feature, found: list[float] | str, alone: dict[
     """What came of a pair: `=`, `~`, or why not. Raises AssertionError if it trained wrongly."""
     if isinstance(found, str):
         return found
-    same = [rest for exact, rest in ((one, other), (other, one)) if exact.changes_nothing]
+    same = [rest for exact, rest in ((one, other), (other, one)) if exact.is_equal_with(rest)]
     gaps = [difference(found, alone[rest.name]) for rest in same]
     if gaps and min(gaps) <= EXACT:
         return "="
