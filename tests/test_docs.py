@@ -22,6 +22,7 @@ import pytest
 from fork_server import served
 from parallel_run import clean_environment, is_open_mpi, launcher
 
+from hpcgnn.cli.plan import RECIPE
 from hpcgnn.cli.predict import CORRECTIONS
 from hpcgnn.command_line import cli
 from hpcgnn.config import known_settings
@@ -130,7 +131,8 @@ def complaint_about(shown: Shown) -> str | None:
         known |= {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
     assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
-    settings = {own.name for own in known_settings()} | {"NAME", "few_bits", *CORRECTIONS}
+    own = {"predict": CORRECTIONS, "plan": RECIPE}.get(next(iter(shown.words), ""))
+    settings = own or {setting.name for setting in known_settings()} | {"NAME", "few_bits"}
     unknown += [f"--set {name}" for name in assigned if name not in settings]
     return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None
 
@@ -150,9 +152,10 @@ def test_every_command_that_a_text_shows_exists_with_its_flags(path):
 
 
 def test_a_wrong_command_in_a_text_is_found():
-    text = ("`hpcgnn trian DIR` or `hpcgnn train DIR --bit 2` or `hpcgnn train DIR --set most_drfit=1`\n"
+    text = ("`hpcgnn trian DIR` or `hpcgnn train DIR --bit 2` or `hpcgnn train DIR --set most_drfit=1`"
+            " or `hpcgnn predict RUN DIR --set lr=1`\n"
             "```sh\nmpirun -n 2 hpcgnn infer m.h5 s \\\n  --wrong\n```\n")
-    assert sum(complaint_about(shown) is not None for shown in commands_of(text)) == 4
+    assert sum(complaint_about(shown) is not None for shown in commands_of(text)) == 5
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)

@@ -115,14 +115,18 @@ class HaloExchange:
     def keeps_state(self) -> bool:
         return any(kind.keeps_state for kind in self._all_kinds)
 
-    def state(self) -> State:
-        """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
+    def settle(self) -> None:
+        """Collective: wait for messages on their way, without reading them."""
         # Waits here are not part of an epoch's seconds.
         seconds = self.training.exchange_seconds, self.training.blocked_seconds
         for kind in self._all_kinds:
             kind.settle()
         self.training.exchange_seconds, self.training.blocked_seconds = seconds
         self._sender.transport.streams.message.join()
+
+    def state(self) -> State:
+        """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
+        self.settle()
         whole, *of_steps = (kind.state() for kind in self._all_kinds)
         return {**whole, **({IN_STEPS: of_steps[0]} if of_steps else {})}
 

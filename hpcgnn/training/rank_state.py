@@ -48,9 +48,12 @@ def save_rank_state(session: Session, controller: Controller, files: RankFiles, 
     """
     if not is_needed(session, controller) or not _is_shared(session, files):
         return
-    states = {"exchange": session.exchange.state(), "controller": controller.rank_state()}
+    states = {}
     if session.steps is not None:
+        # First, since a step's late messages also change what the exchange keeps.
+        session.exchange.settle()
         states["steps"] = session.steps.state()
+    states |= {"exchange": session.exchange.state(), "controller": controller.rank_state()}
 
     def fill(file: h5py.File) -> None:
         file.attrs["token"], file.attrs["layout"] = token, session.plan.digest
