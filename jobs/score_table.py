@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
 
 
 def score(summary: dict) -> tuple[str, str, str]:
@@ -22,6 +23,12 @@ def less(summary: dict, reference: dict | None) -> tuple[str, str]:
     if summary is not reference and min(len(summary["seeds"]), len(reference["seeds"])) > 1:
         error = f"{100 * math.hypot(_standard_error(summary), _standard_error(reference)):.2f}"
     return f"{100 * (summary['test_score'] - reference['test_score']):+.2f}", error
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error, NaN for fewer than two values."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return fmean(values), error
 
 
 def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:

@@ -52,3 +52,38 @@ def test_the_table_has_the_chosen_rate_and_the_error_of_the_difference(rates, tm
     assert (named["lr"], named["seeds"], named["less fp32"]) == ("0.001", "12", "-1.00")
     # sqrt(1 / 3 + 4 / 12), the squared standard errors of both in percent
     assert named["± its error"] == "0.82" and named["times smaller"] == "8.0"
+
+
+def write_training(folder, validation, test, curve, is_complete=True):
+    """A run of one seed; `curve` has the test scores of its evaluations, one every second epoch."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('model = "sage"\n')
+    records = [record for number, score in enumerate(curve, 1)
+               for record in ({"seed": 0, "epoch": 2 * number - 1, "loss": 1.0},
+                              {"seed": 0, "epoch": 2 * number, "loss": 1.0, "test_score": score})]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if is_complete:
+        (folder / "summary.json").write_text(json.dumps({
+            "seeds": [0], "num_epochs_recorded": len(records),
+            "results": [{"val_score": validation, "test_score": test}]}))
+
+
+def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path):
+    place = tmp_path / "cora" / "sage"
+    for seed, (base, better) in enumerate([(0.70, 0.71), (0.80, 0.83)]):
+        write_training(place / "base" / str(seed), base, base - 0.1, [0.1] * 5 + [0.6] * 19 + [0.5])
+        write_training(place / "norm=batch" / str(seed), better, base - 0.2, [0.4] * 20)
+    write_training(place / "norm=batch" / "2", 0.99, 0.99, [0.99] * 20)      # the base has no such seed
+    write_training(place / "ema=0.9" / "0", 0.99, 0.99, [0.99] * 20, is_complete=False)
+    corrected = place / "correct-and-smooth" / "1"
+    corrected.mkdir(parents=True)
+    (corrected / "scores.txt").write_text("accuracy: train 99.00 %, val 82.50 %, test 74.00 %\n")
+    header, _, *lines = map(cells, run_script("recipe_table.py", tmp_path).splitlines()[4:])
+    base, smooth, batch = (dict(zip(header, line, strict=True)) for line in lines)
+    assert header.count("less base") == 2
+    assert base["validation"] == "75.00 ± 5.00" and base["test"] == "65.00 ± 5.00"
+    assert (base["test, last 20: mean"], base["worst"]) == ("59.50", "50.00")      # not of the five evaluations before
+    assert lines[2][:5] == ["sage", "norm=batch", "2", "77.00 ± 6.00", "+2.00 ± 1.00"]
+    assert lines[2][6] == "-10.00 ± 0.00" and batch["worst"] == "40.00"
+    assert lines[1] == ["sage", "correct-and-smooth", "1", "82.50", "+2.50", "74.00", "+4.00", "-", "-"]
+    assert smooth["seeds"] == "1"
