@@ -1,11 +1,11 @@
-"""Every feature with every other: the page of the pairs that settings refuse, and a walk that trains all others.
+"""Every feature with every other, and with every action: the page of what is refused, and a walk that tries the rest.
 
     python jobs/combinations.py --page > docs/combinations.md
     hpcgnn_mpirun 3 python jobs/combinations.py --out build/combinations.json
 
 The walk trains each pair for some epochs on a small graph, scores and saves the run. If one of the two must change
-nothing, the losses are compared with those of the other alone; else the loss must fall. It takes about half an hour on
-two cores; `tests/jobs/test_combinations.py` walks a part.
+nothing, the losses are compared with those of the other alone; else the loss must fall. Then it does with a run of each
+feature what `actions` lists. It takes about 40 minutes on two cores; `tests/jobs/test_combinations.py` walks a part.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.run.launch import run_parallel
 
+from actions import (
+    ACTIONS, EXACT, FEWEST_EQUAL, NEAR_LOGITS, NEAR_LOSS, NEAR_SCORE, RESUME, Trial, difference, losses_of,
+)
+
 import numpy as np
 import torch
 from mpi4py import MPI
 
-import hpcgnn
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import SourceOptions
@@ -36,19 +40,15 @@ from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import Making, write_shards
-from hpcgnn.training.recipe import Recipe
-from hpcgnn.training.run_folder import RunFolder
-from hpcgnn.training.session import Session
-from hpcgnn.training.trainer import TrainingRun
 # isort: on
 
 GRAPH = "synthetic:nodes=900,mean_degree=8,classes=4,features=12,signal=2"
 BASE = {"model": "sage", "layers": 2, "hidden": 16, "epochs": 4, "eval_every": 4, "lr": 0.02, "dropout": 0.2,
         "checkpoint_every": 0}
 CLUSTER_ROWS, CLUSTERS = 50, 18
-EXACT = 2e-5       # float32 sums in another order; relative to the loss
 LEAST_FALL = 0.95  # ratio of the last loss to the first
 WRONG = "wrong: "
+Make = Callable[[], torch.nn.Module]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,10 @@ FEATURES = (
     Feature("graph", "several labels", graph="labels"),
     Feature("graph", "regression", graph="targets"),
 )
+# Features with which the cut of the graph decides what is rounded, drawn or late.
+CHANGED_BY_THE_CUT = ("steps 4", "steps rows:4", "uniform, 4 bits", "random", "pipegcn", "bns", "sylvie",
+                      "sylvie-paper", "adaqp", "joint", "sum_bits=8", "bf16")
+WORKS = ("yes", "=", "~")
 # Pairs in which one changes nothing alone and does change something with the other.
 CHANGES = {"steps 4 + epoch_rows=all": "a rank cuts its clusters from rows in another order"}
 
@@ -142,12 +146,13 @@ def graphs() -> dict[str, GraphDataset]:
             "targets": replace(plain, labels=target, num_classes=1).check()}
 
 
-def write_all(folder: Path, num_parts: int) -> None:
-    """Write shards of every graph, with random owners."""
-    owner = np.random.default_rng(0).integers(0, num_parts, 900).astype(np.int32)
-    for name, graph in graphs().items():
-        write_shards(graph, owner, folder / name, Making(num_parts, reorder="none", overwrite=True),
-                     Provenance("combinations", "given", 0))
+def write_all(folder: Path, *num_parts: int) -> None:
+    """Write shards of every graph for each number of parts, with random owners."""
+    for number in num_parts:
+        owner = np.random.default_rng(0).integers(0, number, 900).astype(np.int32)
+        for name, graph in graphs().items():
+            write_shards(graph, owner, folder / f"{name}-p{number}", Making(number, reorder="none", overwrite=True),
+                         Provenance("combinations", "given", 0))
 
 
 def pairs() -> Iterator[tuple[Feature, Feature]]:
@@ -159,31 +164,30 @@ def key(*features: Feature) -> str:
     return " + ".join(feature.name for feature in features)
 
 
-def trained(comm: MPI.Comm, shards: Path, *features: Feature) -> list[float] | str:
-    """Collective: train with all of `features`; return the losses by epoch, or the sentence that refuses them."""
-    settings = dict(BASE)
+def settings_of_all(*features: Feature, **others: Any) -> tuple[dict[str, Any], str, Make | None]:
+    """Settings of a training with all of `features`, its graph, and what makes its model if that is one's own."""
+    settings = {**BASE, **others}
     for feature in features:
         settings |= feature.settings
     make = next((feature.model for feature in features if feature.model), None)
     graph = next((feature.graph for feature in features if feature.graph != "classes"), "classes")
-    if make is not None:
-        del settings["layers"], settings["hidden"]
-        settings["model"] = "combinations:Own"
-    model = None if make is None else hpcgnn.distribute(make(1 if graph == "targets" else 4))
+    if make is None:
+        return settings, graph, None
+    del settings["layers"], settings["hidden"]
+    return settings | {"model": "combinations:Own"}, graph, partial(make, 1 if graph == "targets" else 4)
+
+
+def trial_of(comm: MPI.Comm, root: Path, *features: Feature, **others: Any) -> Trial:
+    settings, graph, make = settings_of_all(*features, **others)
+    return Trial(comm, root, graph, settings, make)
+
+
+def trained(comm: MPI.Comm, root: Path, *features: Feature) -> list[float] | str:
+    """Collective: train with all of `features`; return the losses by epoch, or the sentence that refuses them."""
     try:
-        session = Session.open(comm, shards / graph, TrainConfig.of(**settings), recipe=Recipe(model))
-        folder = RunFolder(shards / "run")
-        if comm.rank == 0:
-            folder.create(overwrite=True)
-        TrainingRun(session, folder).execute()
+        return losses_of(comm, trial_of(comm, root, *features).finished)
     except HpcgnnError as error:
         return str(error)
-    return comm.bcast([record["loss"] for record in folder.read_metrics()] if comm.rank == 0 else None)
-
-
-def difference(found: list[float], expected: list[float]) -> float:
-    """Largest relative difference of two lists of losses."""
-    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
 
 
 def outcome(one: Feature, other: Feature, found: list[float] | str, alone: dict[str, list[float] | str]) -> str:
@@ -219,24 +223,57 @@ class Walk:
         except AssertionError as error:
             return f"{WRONG}{error}"
 
+    def actions(self, feature: Feature) -> dict[str, str]:
+        """Try each action with a feature; the reason, "yes", "=" or "~", or what went wrong after WRONG."""
+        found: dict[str, str] = {}
+        try:
+            found.update(tried(self.comm, self.shards, feature))
+            expected = "~" if feature.name in CHANGED_BY_THE_CUT else "="
+            assert found[RESUME] in ("", expected), f"{feature.name}: {RESUME} is {found[RESUME]}, expected {expected}"
+        except AssertionError as error:
+            return {**found, "": f"{WRONG}{feature.name}: {error}"}
+        return found
+
 
 HEAD = """# What goes with what
 
-This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them.
-Of {total} pairs, {refused} are refused, each by a sentence with the reason. `jobs/combinations.py` made the page; it
-also trains the other pairs, and the tests train a part of them. A graph may refuse more: `sage-max` takes no edge
-weights, and what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
+This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them,
+and then what can be done with a run that has a feature. Of {total} pairs, {refused} are refused, each by a sentence
+with the reason. `jobs/combinations.py` made the page; it also trains the other pairs, and the tests train a part of
+them. A graph may refuse more: `sage-max` takes no edge weights, and what is for classes is not for a regression. Models
+of your own have [their own page](own-model.md).
 
 | feature | goes with | not with (reason) |
 |---|---|---|
 """
+ACTIONS_HEAD = """
+## What can be done with a run
+
+Each feature was trained on its own, and each action tried with the run; `no` has the program's own reason.
+
+| column | what holds, on three ranks |
+|---|---|
+| `--device cuda` | the settings take it. No GPU was used here; other tests train with its kernels |
+| `--dry-run` | it ends with numbers, and the bytes that it forecasts are those of the training |
+| `--resume` | half of the epochs on two ranks, the rest on three. `=`: the losses are those of an unstopped run, up \
+to the order of sums ({exact}). `~`: another cut of the graph rounds, draws or delays other rows, so losses are near, \
+the last one within {near_loss} |
+| `predict` | the scores of the training's best evaluation (within {near_score} after training in 16 bits) |
+| `--correct-and-smooth` | `predict` ends with shares of classes |
+| `export` | `hpcgnn.load_model` in plain PyTorch has the logits of `predict`, up to {near_logits} of the largest |
+| `--format pyg` | the same from the model of PyTorch Geometric |
+| `infer` | integers of 8 bits predict what floats predict for at least {equal} of the nodes |
+
+"""
+Refusals = dict[str, dict[str, str]]     # by feature, then by action
 
 
-def page() -> str:
-    """The page, in Markdown, of the features of settings alone."""
+def page(of_actions: Refusals) -> str:
+    """The page, in Markdown: pairs of the features of settings, and what is refused of actions."""
     settled = [pair for pair in pairs() if not any(one.model or one.group == "graph" for one in pair)]
     refused = {pair: reason for pair in settled if (reason := refusal(*pair)) is not None}
-    numbers = {reason: number for number, reason in enumerate(dict.fromkeys(refused.values()), start=1)}
+    reasons = [*refused.values(), *(reason for own in of_actions.values() for reason in own.values())]
+    numbers = {reason: number for number, reason in enumerate(dict.fromkeys(reasons), start=1)}
     rows = []
     for feature in FEATURES:
         found = [(pair[pair[0] is feature], refused.get(pair)) for pair in settled if feature in pair]
@@ -247,8 +284,51 @@ def page() -> str:
         names = "; ".join(f"{', '.join(names)} ({number})" for number, names in others.items())
         if found:
             rows.append(f"| {feature.name} | {sum(reason is None for _, reason in found)} | {names} |\n")
-    return (HEAD.format(total=len(settled), refused=len(refused)) + "".join(rows) + "\n## Reasons\n\n"
-            + "".join(f"{number}. {reason}\n" for reason, number in numbers.items()))
+    of_actions_head = ACTIONS_HEAD.format(exact=EXACT, near_loss=in_percent(NEAR_LOSS),
+                                          near_score=NEAR_SCORE, near_logits=NEAR_LOGITS,
+                                          equal=in_percent(FEWEST_EQUAL))
+    return (HEAD.format(total=len(settled), refused=len(refused)) + "".join(rows) + of_actions_head
+            + "".join(_row(cells) + ("" if number else _row(["---"] * len(cells)))
+                      for number, cells in enumerate(_table_of_actions(of_actions, numbers)))
+            + "\n## Reasons\n\n" + "".join(f"{number}. {reason}\n" for reason, number in numbers.items()))
+
+
+def in_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _table_of_actions(refused: Refusals, numbers: dict[str, int]) -> Iterator[list[str]]:
+    yield ["feature", *ACTIONS]
+    for feature in FEATURES:
+        works = {name: "yes" for name in ACTIONS} | {RESUME: "~" if feature.name in CHANGED_BY_THE_CUT else "="}
+        yield [feature.name, *(f"no ({numbers[refused[feature.name][name]]})" if name in refused[feature.name] else word
+                               for name, word in works.items())]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def refused_actions(features: Sequence[Feature]) -> Refusals:
+    """Reasons with which the program refuses to do something with a run of each feature, on this rank alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_all(Path(folder), 1)
+        return {feature.name: {name: reason for name, reason in tried(MPI.COMM_SELF, Path(folder), feature, epochs=0)
+                               if reason not in WORKS} for feature in features}
+
+
+def tried(comm: MPI.Comm, root: Path, feature: Feature, **settings: Any) -> Iterator[tuple[str, str]]:
+    """Collective: each action with the reason for which it is refused, else one of WORKS."""
+    trial = trial_of(comm, root, feature, **settings)
+    for name, act in ACTIONS.items():
+        yield name, _done(act, trial)
+
+
+def _done(act: Callable[[Trial], str | None], trial: Trial) -> str:
+    try:
+        return act(trial) or "yes"
+    except HpcgnnError as error:
+        return reason_in(str(error).removeprefix("rank 0: ").replace(str(trial.folder), "the run"))
 
 
 def refusal(one: Feature, other: Feature) -> str | None:
@@ -264,28 +344,30 @@ def reason_in(sentence: str) -> str:
     """The reason in a sentence of the form `A can't be used with B: REASON; what to do`."""
     _, mark, rest = sentence.partition(": ")
     reason = (rest if mark else sentence).partition("; ")[0]
-    return f"{reason}." if reason.startswith("hpcgnn") else f"{reason[0].upper()}{reason[1:]}."
+    return f"{reason}." if reason.startswith(("hpcgnn", "synthetic")) else f"{reason[0].upper()}{reason[1:]}."
 
 
 def main(comm: MPI.Comm) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="train all pairs that this file lacks, and write their outcomes to it")
+    parser.add_argument("--out", type=Path, help="try all that this file lacks, and write their outcomes to it")
     parser.add_argument("--page", action="store_true", help="print the page of what the settings refuse")
     arguments = parser.parse_args()
     if arguments.page:
-        print(page(), end="")
+        print(page(refused_actions(FEATURES)), end="")
         return
     folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
     if comm.rank == 0:
-        write_all(folder, comm.size)
+        write_all(folder, *sorted({max(1, comm.size - 1), comm.size}))
     comm.Barrier()
     walk = Walk(comm, folder)
-    outcomes = comm.bcast(json.loads(arguments.out.read_text()) if comm.rank == 0 and arguments.out.exists() else {})
-    for pair in (pair for pair in pairs() if key(*pair) not in outcomes):
-        outcomes[key(*pair)] = walk.outcome(*pair)
+    known = comm.bcast(json.loads(arguments.out.read_text()) if comm.rank == 0 and arguments.out.exists() else {})
+    todo: list[tuple[Feature, ...]] = [*((feature,) for feature in FEATURES), *pairs()]
+    for features in (features for features in todo if key(*features) not in known):
+        known[key(*features)] = walk.outcome(*features) if len(features) > 1 else walk.actions(*features)
         if comm.rank == 0:
-            arguments.out.write_text(json.dumps(outcomes, indent=1))
-    wrong = [found for found in outcomes.values() if found.startswith(WRONG)]
+            arguments.out.write_text(json.dumps(known, indent=1))
+    wrong = [text for found in known.values() for text in (found.values() if isinstance(found, dict) else [found])
+             if text.startswith(WRONG)]
     if comm.rank == 0:
         print(*wrong, sep="\n")
     sys.exit(bool(wrong))

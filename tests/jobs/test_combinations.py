@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,11 +15,37 @@ sys.path.insert(0, str(ROOT / "jobs"))
 import combinations  # noqa: E402
 
 COMM = MPI.COMM_WORLD
-ONE_IN = 60
+ONE_IN, FEATURE_IN = 60, 16
+
+
+PAGE = (ROOT / "docs/combinations.md").read_text()
+
+
+def actions_of_the_page():
+    """What the page says of every action, by feature: yes, = or ~, or the reason."""
+    reasons = dict(re.findall(r"^(\d+)\. (.*)$", PAGE, re.MULTILINE))
+    table = PAGE[PAGE.index("| feature | --device"):PAGE.index("## Reasons")].strip()
+    head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    return {name: {action: reasons[cell[4:-1]] if cell.startswith("no") else cell
+                   for action, cell in zip(head[1:], cells, strict=True)} for name, *cells in rows}
+
+
+def refused_on_the_page():
+    return {name: {action: cell for action, cell in found.items() if cell not in combinations.WORKS}
+            for name, found in actions_of_the_page().items()}
 
 
 def test_the_page_is_of_these_settings():
-    assert (ROOT / "docs/combinations.md").read_text() == combinations.page()
+    """One feature in so many tries its actions here; all of them below."""
+    expected = refused_on_the_page()
+    assert combinations.page(expected) == PAGE
+    some = combinations.FEATURES[1::FEATURE_IN]
+    assert combinations.refused_actions(some) == {one.name: expected[one.name] for one in some}
+
+
+@pytest.mark.long
+def test_the_page_has_what_every_action_refuses():
+    assert combinations.refused_actions(combinations.FEATURES) == refused_on_the_page()
 
 
 @pytest.mark.parallel([3])
@@ -31,3 +58,12 @@ def test_pairs_that_settings_take_train(shared_path):  # noqa: F811
         assert not found.startswith(combinations.WRONG), found
         if refused is not None:
             assert combinations.reason_in(found) == refused
+
+
+@pytest.mark.parallel([3])
+def test_a_run_serves_for_what_the_page_says(shared_path):  # noqa: F811
+    """One feature in so many, in other ways than the refusals above; jobs/combinations.py tries all."""
+    on_rank_zero(COMM, lambda: combinations.write_all(shared_path, COMM.size - 1, COMM.size))
+    walk, expected = combinations.Walk(COMM, shared_path), actions_of_the_page()
+    for feature in combinations.FEATURES[4::FEATURE_IN]:
+        assert walk.actions(feature) == expected[feature.name]
