@@ -28,8 +28,8 @@ def export(shards: Path, folder: Path) -> None:
 def settings(fanout: str, batch: str, epochs: str) -> str:
     """Return the settings of the peer as JSON."""
     drawn = tuple(int(number) for number in fanout.split(","))
-    return json.dumps(asdict(PeerSettings("sage", int(epochs), float("inf"), 1, lr=0.003, batch=int(batch),
-                                          fanout=drawn)))
+    return json.dumps(asdict(PeerSettings("sage", int(epochs), float("inf"), lr=0.003, input_dropout=0.5,
+                                          batch=int(batch), fanout=drawn)))
 
 
 def trainings(folder: Path) -> Iterator[tuple[str, Training]]:

@@ -17,7 +17,7 @@ FAILING_RATE = 0.5      # with which the last process fails, while the others wa
 class Rowwise(nn.Module):
     """A convolution that reads no neighbor."""
 
-    def __init__(self, model: str, in_dim: int, out_dim: int):
+    def __init__(self, model: str, in_dim: int, out_dim: int, is_last: bool):
         super().__init__()
         self.map = nn.Linear(in_dim, out_dim)
 

@@ -166,32 +166,37 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
 @command.command("time-to-score")
 @click.argument("graph")
 @click.option("--target", default="0.95,0.98,1.0", show_default=True,
-              help="Scores to reach, as shares of the best validation score of full-graph training.")
-@click.option("--model", default="sage", show_default=True, help="Models to train: sage, gcn or both with a comma.")
+              help="Scores to reach, as shares of the best validation score of full-graph training, or themselves, as "
+                   "in 62%,64%.")
+@click.option("--model", default="sage", show_default=True, metavar="LIST",
+              help="Models to train: sage, gcn, gat, pyg-sage (PyTorch Geometric's own), or without peers another.")
 @click.option("--method", default="vanilla", show_default=True, metavar="LIST",
               help="hpcgnn's methods, each METHOD or METHOD:BITS.")
 @click.option("--steps", default="1", show_default=True, metavar="LIST",
-              help="hpcgnn's steps per epoch: numbers and auto. Full-graph training with 1 always takes part.")
+              help="hpcgnn's steps per epoch: numbers and auto. Full-graph training with 1 also takes part if it sets "
+                   "the --target.")
 @click.option("--precision", default="fp32", show_default=True,
               help="Precision of hpcgnn's rows and products: fp32, bf16 or fp16; peers train in fp32.")
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
               help="hpcgnn trains in one process with --threads threads, or on this many ranks with one thread each.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
               help="Normalization of features, as preprocess's --normalize-features.")
-@_peer_option(("dgl", "pyg"), ", each PEER or PEER:PROCESSES; PEER alone tries 1 process, and --threads of them")
+@_peer_option(("dgl", "pyg"), ", or one kind of their batches, as in dgl-labor; each may be PEER:PROCESSES, else it "
+                              "tries 1 process and --threads of them")
 @click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that all contestants try.")
+@click.option("--dropout", default="0.5:0,0.2:0", show_default=True, metavar="LIST",
+              help="Dropout rates that all contestants try, RATE or RATE:INPUT. INPUT is the rate of the input rows.")
 @click.option("--batch", default="1024", show_default=True,
               help="Training nodes per step; every peer tries each value, and divides it among its processes.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Seeds of the trial that is shown; its medians are reported. Trials are compared on the first seed.")
+              help="Seeds of the trials that are first at a target; their medians are reported. Trials are compared "
+                   "on the first seed.")
 @click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Most epochs of a training.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
               help="Most seconds of a training, without its evaluations.")
-@click.option("--eval-every", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Epochs between evaluations; evaluations are not timed.")
 @click.option("--stop-at-target", is_flag=True,
-              help="End a training when it reaches the highest target; full-graph training, which sets the targets, "
-                   "goes on to its limit.")
+              help="End a training when it reaches the highest target, and a trial when it can't be the first there; "
+                   "full-graph training that sets the targets goes on to its limit.")
 @click.pass_obj
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.

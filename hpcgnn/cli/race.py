@@ -7,11 +7,14 @@ from typing import Any
 
 from hpcgnn.bench.epoch import find_mpirun
 from hpcgnn.bench.peers.names import parse_peers
-from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
+from hpcgnn.bench.race.benchmark import Graph, RaceBenchmark, Trials
 from hpcgnn.bench.race.contestants import (
+    KINDS,
+    PEERS_MODEL,
     RaceSettings,
     list_ours,
     list_peers,
+    parse_dropouts,
     parse_methods,
     parse_processes,
     parse_steps,
@@ -33,21 +36,26 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, dev
     ------
     ConfigError, UsageError      an option can't be used, or there is no such graph
     """
-    races = [RaceSettings(model, flags["epochs"], flags["seconds"], flags["eval_every"])
-             for model in parse_choices("--model", flags["model"], ("sage", "gcn"))]
-    trials = Trials(parse_list("--lr", flags["lr"], float), parse_list("--batch", flags["batch"], int), flags["seeds"])
+    races = [RaceSettings(model, flags["epochs"], flags["seconds"])
+             for model in parse_choices("--model", flags["model"], tuple(PEERS_MODEL))]
+    trials = Trials(parse_list("--lr", flags["lr"], float), parse_dropouts(flags["dropout"]),
+                    parse_list("--batch", flags["batch"], int), flags["seeds"])
     ours = list_ours(parse_methods(flags["method"], tuple(METHODS)), parse_steps(flags["steps"]),
                      parse_choices("--precision", flags["precision"], PRECISIONS))
     asked = parse_processes(flags["peer"], tuple(sorted({1, threads})))
-    parse_peers(",".join(asked), ("dgl", "pyg"))
+    parse_peers(",".join(asked), tuple(name for package, kinds in KINDS.items()
+                                       for name in (package, *(f"{package}-{kind}" for kind in kinds))))
     check_batches(trials.batches, asked)
     if asked and device != "cpu":
         raise ConfigError(f"--peer has {', '.join(asked)}, and peers of this benchmark train on the host; leave --peer "
                           f"or --device {device} out")
+    for race in races:
+        if asked and not PEERS_MODEL[race.model]:
+            raise ConfigError(f"--model has {race.model}, which no peer trains; leave it or --peer out")
     peers, remarks = list_peers(asked)
     if flags["ranks"] > 1:
         find_mpirun()
-    return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [REFERENCE, *ours, *peers],
+    return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [*ours, *peers],
                          parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin,
                          flags["stop_at_target"], device)
 
@@ -57,7 +65,7 @@ def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -
     most = max((number for numbers in asked.values() for number in numbers), default=1)
     if min(batches) < most:
         raise ConfigError(f"--batch has {min(batches)}, which {most} processes of a peer can't divide; ask for larger "
-                          "ones, or for fewer processes with --peer PACKAGE:PROCESSES")
+                          "ones, or for fewer processes with --peer PEER:PROCESSES")
 
 
 def source_of(graph: str) -> str:

@@ -14,7 +14,7 @@ from hpcgnn.bench.peers.score_loop import BlockStack, PeerGraph
 from hpcgnn.bench.peers.together import Alone, Together
 from hpcgnn.bench.race.contestants import PeerSettings
 
-EVERYTHING = PeerSettings("sage", 1, 1.0, 1, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
+EVERYTHING = PeerSettings("sage", 1, 1.0, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
 
 
 class OneWeight(torch.nn.Module):
@@ -28,11 +28,11 @@ class OneWeight(torch.nn.Module):
         return rows * self.scale
 
 
-@pytest.mark.parametrize("limit, epochs", [(60.0, [2, 4, 5]), (0.0, [1])])
-def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit, epochs):
+@pytest.mark.parametrize("limit, epochs", [(60.0, [1, 2, 3, 4, 5]), (0.0, [1])])
+def test_a_peers_clock_counts_batches_and_ends_it_after_the_limit(limit, epochs):
     rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
     arrays = PeerGraph(None, None, rows, labels, {"train": mask, "val": mask, "test": mask}, 2)
-    settings = PeerSettings("sage", 5, limit, 2)
+    settings = PeerSettings("sage", 5, limit, batch=2)
 
     def losses(model):
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_an_epoch_of_batches_is_evaluated_within_too(batch, within):
             assert model.training
             yield torch.nn.functional.cross_entropy(model(None, rows), labels)
 
-    points, _ = score_loop.train(OneWeight(), None, arrays, losses, PeerSettings("sage", 2, 60.0, 1, batch=batch),
+    points, _ = score_loop.train(OneWeight(), None, arrays, losses, PeerSettings("sage", 2, 60.0, batch=batch),
                                  Alone())
     assert [(point.epoch, point.updates) for point in points] == [
         *within, (1, num_batches), *((1 + epoch, num_batches + updates) for epoch, updates in within),
@@ -73,7 +73,7 @@ def test_a_peer_ends_with_a_score_that_is_enough_within_an_epoch_too():
             yield torch.nn.functional.cross_entropy(model(None, rows), labels)
 
     for enough, epochs in ((1.0, [0.25]), (1.1, [0.25, 0.5, 0.75, 1])):
-        settings = PeerSettings("sage", 1, 60.0, 1, batch=1, enough=enough)
+        settings = PeerSettings("sage", 1, 60.0, batch=1, enough=enough)
         points, _ = score_loop.train(OneWeight(), None, arrays, losses, settings, Alone())
         assert [point.epoch for point in points] == epochs
 
@@ -90,7 +90,7 @@ def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(
     class Batch:
         edge_index, num_nodes, num_sampled_nodes, num_sampled_edges = edges, 5, [1, 2, 1, 1], [2, 1, 1]
 
-    stack = BlockStack(PeerSettings("sage", 1, 1.0, 1), [4, 8, 8, 3], lambda kind, *dims:
+    stack = BlockStack(PeerSettings("sage", 1, 1.0), [4, 8, 8, 3], lambda kind, *dims:
                        pyg_batches.make_convolution(model, *dims)).eval()
     rows, graphs = torch.randn(5, 4), pyg_batches.layer_graphs(Batch, 3)
     assert [graph.num_rows for graph in graphs] == [5, 4, 3]
@@ -118,9 +118,9 @@ def parts_of(size):
     return [Alone()] if size == 1 else [Together(rank, size) for rank in range(size)]
 
 
-def mean_of_losses(make_losses, arrays, graph, stack, num_processes):
+def mean_of_losses(make_losses, arrays, graph, stack, num_processes, settings=EVERYTHING):
     """The mean over the processes of the loss of the one batch that each has."""
-    settings = replace(EVERYTHING, batch=EVERYTHING.batch // num_processes)
+    settings = replace(settings, batch=settings.batch // num_processes)
     losses = [loss for part in parts_of(num_processes) for loss in make_losses(arrays, graph, settings, part)(stack)]
     assert len(losses) == num_processes
     return torch.stack(losses).mean()
@@ -159,17 +159,49 @@ def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole
     torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
 
 
+@pytest.mark.parametrize("kind", ["sampler", "labor"])
+@pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("num_processes", [1, 2, 3])
-def test_a_batch_of_dgls_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes):
+def test_a_batch_of_dgl_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes, model, kind):
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
     from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
 
     arrays = small_graph()
-    graph = dgl_sampler.make_graph(arrays.indptr, arrays.indices, "sage")
-    stack = BlockStack(EVERYTHING, [4, 8, 8, 3], dgl_epoch.make_convolution).eval()
-    loss = mean_of_losses(dgl_sampler.make_losses, arrays, graph, stack, num_processes)
+    settings = replace(EVERYTHING, model=model, kind=kind)
+    graph = dgl_sampler.make_graph(arrays.indptr, arrays.indices, model)
+    stack = BlockStack(settings, [4, 8, 8, 3], dgl_epoch.make_convolution).eval()
+    loss = mean_of_losses(dgl_sampler.make_losses, arrays, graph, stack, num_processes, settings)
     torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
+
+
+def test_one_step_of_all_nodes_has_the_loss_of_the_whole_graph_and_steps_hold_each_node_once():
+    if importlib.util.find_spec("dgl") is None:
+        pytest.skip("dgl is not installed")
+    from hpcgnn.bench.peers import dgl_epoch, dgl_uniform
+
+    arrays = small_graph()
+    graph = dgl_uniform.make_graph(arrays.indptr, arrays.indices, "sage")
+    stack = BlockStack(EVERYTHING, [4, 8, 8, 3], dgl_epoch.make_convolution).eval()
+    loss = mean_of_losses(dgl_uniform.make_losses, arrays, graph, stack, 1)
+    torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
+    model = Seeing()
+    losses = list(dgl_uniform.make_losses(arrays, graph, replace(EVERYTHING, batch=3), Alone())(model))
+    assert len(losses) == 4 and sorted(model.seen) == sorted(arrays.rows[:, 0].tolist())
+
+
+def test_dropout_of_the_input_rows_is_apart_from_that_of_hidden_rows():
+    rows, kept = torch.ones(200, 4), []
+
+    class Looking(torch.nn.Module):
+        def forward(self, graph, h):
+            kept.append((h != 0).float().mean().item())
+            return torch.ones_like(h)
+
+    stack = BlockStack(replace(EVERYTHING, dropout=0.5, input_dropout=0.0), [4, 4, 4], lambda *_: Looking()).train()
+    stack.norms[0] = torch.nn.Identity()
+    stack(None, rows)
+    assert kept[0] == 1.0 and 0.3 < kept[1] < 0.7
 
 
 class Seeing(torch.nn.Module):

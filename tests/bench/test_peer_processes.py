@@ -23,7 +23,7 @@ from hpcgnn.bench.race.runs import run_beside, train_peer
 from hpcgnn.errors import TrainingError
 
 NUM_NODES, NUM_WEIGHTS = 400, 4 * 16 + 16 + 2 * 16 + 16 * 2 + 2
-RACE = RaceSettings("sage", 6, 60.0, 2, layers=2, hidden=16, dropout=0.0)
+RACE = RaceSettings("sage", 6, 60.0, layers=2, hidden=16)
 
 
 class StandIn(Peer):
@@ -50,21 +50,22 @@ def arrays(tmp_path, monkeypatch):
 
 @pytest.mark.long      # test_together has what processes exchange
 def test_processes_train_as_one_does_with_their_batches_together(arrays, tmp_path):
-    one, two = (train_peer(StandIn("dgl"), RACE, Settings(0.02, 100, processes), 0, 2, arrays, tmp_path)
-                for processes in (1, 2))
-    assert [(point.epoch, point.updates) for point in two.points] == [(2, 4), (4, 8), (6, 12)]
+    one, two = (train_peer(StandIn("dgl", "uniform"), RACE, Settings(0.02, 0.0, 0.0, 100, processes), 0, 2, arrays,
+                           tmp_path) for processes in (1, 2))
+    assert [(point.epoch, point.updates) for point in two.points] == [(epoch, 2 * epoch) for epoch in range(1, 7)]
     assert [point.val_score for point in two.points] == pytest.approx([point.val_score for point in one.points],
                                                                       abs=0.02)
     assert one.best.val_score > 0.6
-    assert [point.sent_bytes for point in one.points] == [0, 0, 0]
-    assert [point.sent_bytes for point in two.points] == [2 * updates * 4 * NUM_WEIGHTS for updates in (4, 8, 12)]
+    assert [point.sent_bytes for point in one.points] == [0] * 6
+    assert [point.sent_bytes for point in two.points] == [2 * 2 * epoch * 4 * NUM_WEIGHTS for epoch in range(1, 7)]
     assert two.peak_bytes > 1e6
 
 
 @pytest.mark.long
 def test_where_a_peers_process_fails_its_sentence_is_told(arrays, tmp_path):
     with pytest.raises(TrainingError, match=r"stand_in_peer … failed with status 1: .*the last process has failed"):
-        train_peer(StandIn("dgl"), RACE, Settings(stand_in_peer.FAILING_RATE, 100, 3), 0, 2, arrays, tmp_path)
+        train_peer(StandIn("dgl", "uniform"), RACE, Settings(stand_in_peer.FAILING_RATE, batch=100, processes=3), 0, 2,
+                   arrays, tmp_path)
 
 
 def test_where_one_process_fails_its_sentence_is_told_and_the_others_are_ended(tmp_path):
@@ -101,7 +102,7 @@ class SlowToEvaluate(torch.nn.Module):
 
 def train_beside(rank: int, store: Path, answers) -> None:
     """Train two epochs in one of two processes, of which the second begins late and is slow."""
-    settings = PeerSettings("sage", 2, 60.0, 1, processes=2, rank=rank, store=str(store))
+    settings = PeerSettings("sage", 2, 60.0, processes=2, rank=rank, store=str(store))
     processes = join(settings)
     mask = torch.tensor([True, True])
     arrays = PeerGraph(None, None, torch.eye(2), torch.tensor([0, 1]), {"train": mask, "val": mask, "test": mask}, 2)

@@ -16,12 +16,13 @@ from hpcgnn.bench.race.contestants import (
     RaceSettings,
     list_ours,
     list_peers,
+    parse_dropouts,
     parse_methods,
     parse_processes,
     parse_steps,
     parse_targets,
 )
-from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest
+from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest, search
 from hpcgnn.bench.race.runs import points_of, run_within
 from hpcgnn.errors import ConfigError, TrainingError
 
@@ -66,13 +67,54 @@ def test_the_trial_shown_comes_first_to_the_target_or_else_has_the_best_score():
     assert fastest([slow, fast], 0.6) is fast       # a seed that the others have not trained does not count
 
 
+CHOICES = [{"lr": 1.0}, {"lr": 2.0}], [{"batch": 1}, {"batch": 2}, {"batch": 3}]
+
+
+def searched(seconds, targets=(0.5,), choices=CHOICES):
+    """Trials of a search where a training of lr and batch reaches 0.5 after so many seconds, and what each was given.
+
+    Instead of seconds there may be scores of its epochs.
+    """
+    given = []
+
+    def train(settings, enough):
+        given.append((settings.lr, settings.batch, enough))
+        needed = seconds.get((settings.lr, settings.batch))
+        return None if needed is None else training(*needed) if isinstance(needed, tuple) else \
+            training(0.5, seconds=needed)
+
+    return search(list(choices), train, list(targets)), given
+
+
+def test_a_search_changes_one_setting_at_a_time_until_no_change_is_better():
+    # The second rate is better only with the third batch, which is found with the first rate.
+    seconds = {(1.0, 1): 9.0, (2.0, 1): 10.0, (1.0, 2): 8.0, (1.0, 3): 7.0, (2.0, 3): 3.0, (2.0, 2): 5.0}
+    trials, given = searched(seconds)
+    assert fastest(trials, 0.5).settings == Settings(2.0, batch=3)
+    assert [(lr, batch) for lr, batch, _ in given] == [(1, 1), (2, 1), (1, 2), (1, 3), (2, 3), (2, 2)]
+    assert [enough for *_, enough in given] == [math.inf, 9.0, 9.0, 8.0, 7.0, 3.0]      # the best one's seconds so far
+
+
+def test_a_search_leaves_out_what_fails_and_without_a_target_takes_the_best_score():
+    trials, _ = searched({(1.0, 2): 4.0}, choices=([{"lr": 1.0}], [{"batch": 1}, {"batch": 2}]))
+    assert [trial.settings.batch for trial in trials] == [2]
+    curves = {(1.0, 1): (0.5, 0.6), (2.0, 1): (0.3, 0.9), (2.0, 2): (0.9, 0.1), (2.0, 3): (0.7,)}
+    trials, given = searched(curves, targets=())
+    assert len(trials) == 4 and {enough for *_, enough in given} == {math.inf}
+    assert fastest(trials, 2.0).best_score == 0.9
+    trials, _ = searched({(1.0, 1): (0.5, 0.7), (2.0, 1): (0.1, 0.5, 0.7)}, targets=(0.5, 0.7))
+    assert fastest(trials, 0.7).settings.lr == 1.0
+
+
 # Contestants
 
-def test_ours_try_learning_rates_and_peers_batches_too():
-    assert [str(one) for one in Ours().candidates((0.003, 0.01), (512, 1024))] == ["lr 0.003", "lr 0.01"]
-    found = Peer("dgl", (5, 5, 5), (1, 2)).candidates((0.003, 0.01), (512, 2048))
-    assert [str(one) for one in found] == [f"lr {lr}, batch {batch}" for lr in (0.003, 0.01) for batch in
-                                           ("1 x 512", "2 x 256", "1 x 2,048", "2 x 1,024")]
+def test_peers_try_processes_batches_and_where_they_draw_neighbors_fanouts():
+    assert Ours().choices((512, 1024)) == []
+    both = [{"processes": 1}, {"processes": 2}], [{"batch": 512}, {"batch": 2048}]
+    drawn = [{"fanout": (15, 10, 5)}, {"fanout": (5, 5, 5)}]
+    assert Peer("dgl", "labor", (1, 2)).choices((512, 2048)) == [drawn, *both]
+    assert Peer("dgl", "uniform", (1, 2)).choices((512, 2048)) == [[{"fanout": ()}], *both]
+    assert str(Settings(0.01, 0.3, 0.0, 512, 2, (5, 5, 5))) == "lr 0.01, dropout 0.3:0, batch 2 x 256, fanout 5,5,5"
 
 
 def test_a_contestant_has_its_flags_only_where_they_differ_from_full_graph_training():
@@ -86,14 +128,14 @@ def test_a_contestant_has_its_flags_only_where_they_differ_from_full_graph_train
 def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(monkeypatch):
     monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: None)
     peers, remarks = list_peers({"dgl": (1, 2), "pyg": (4,)})
-    assert [peer.name for peer in peers] == ["dgl sampler 15,10,5", "dgl sampler 5,5,5", "pyg clusters"]
+    assert [peer.name for peer in peers] == ["dgl sampler", "dgl labor", "dgl uniform", "pyg clusters"]
     assert remarks == ["pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
                        "neither is installed"]
-    assert [peer.processes for peer in peers] == [(1, 2), (1, 2), (4,)]
+    assert [peer.processes for peer in peers] == [(1, 2), (1, 2), (1, 2), (4,)]
     monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: name == "torch_sparse")
-    peers, remarks = list_peers({"pyg": (1,)})
+    peers, remarks = list_peers({"pyg": (1,), "dgl-labor": (2,), "dgl-uniform": (2,)})
     assert [peer.driver for peer in peers] == [
-        f"hpcgnn.bench.peers.pyg_{kind}" for kind in ("sampler", "sampler", "clusters")]
+        f"hpcgnn.bench.peers.{name}" for name in ("pyg_sampler", "pyg_clusters", "dgl_sampler", "dgl_uniform")]
     assert remarks == []
 
 
@@ -104,10 +146,14 @@ def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(m
     (lambda text: parse_methods(text, ("vanilla", "uniform")), "vanilla,unifrom",
      "--method has 'unifrom'; expected METHOD or METHOD:BITS of vanilla, uniform"),
     (lambda text: parse_methods(text, ("uniform",)), "uniform:x", "--method has 'uniform:x'"),
-    (lambda text: parse_processes(text, (1,)), "dgl:0", "--peer has 'dgl:0'; expected PACKAGE or PACKAGE:PROCESSES"),
+    (lambda text: parse_processes(text, (1,)), "dgl:0", "--peer has 'dgl:0'; expected PEER or PEER:PROCESSES"),
     (lambda text: parse_processes(text, (1,)), "pyg,dgl:two", "--peer has 'dgl:two'"),
     (parse_targets, "0.9,1.1", "--target is '0.9,1.1'; expected shares above 0 and up to 1"),
     (parse_targets, "best", "--target is 'best'"),
+    (parse_targets, "62%,0.9", "--target is '62%,0.9'"),
+    (parse_targets, "101%", "--target is '101%'"),
+    (parse_dropouts, "0.2,much", "--dropout has 'much'; expected RATE or RATE:INPUT"),
+    (parse_dropouts, "0.2:1", "--dropout has '0.2:1'; expected RATE or RATE:INPUT, from 0 up to below 1"),
 ])
 def test_an_option_that_can_not_be_read_is_refused(parse, text, complaint):
     with pytest.raises(ConfigError, match=re.escape(complaint)):
@@ -116,7 +162,9 @@ def test_an_option_that_can_not_be_read_is_refused(parse, text, complaint):
 
 def test_lists_are_read_once_each_and_targets_ascend():
     assert parse_steps("1, auto,8,1") == ("1", "auto", "8")
-    assert parse_targets("1.0,0.95") == (0.95, 1.0)
+    assert parse_targets("1.0,0.95") == ((0.95, True), (1.0, True))
+    assert parse_targets("64%, 62.5%") == ((0.625, False), (0.64, False))
+    assert parse_dropouts("0.5, 0.2:0,0.5:0.5") == ((0.5, 0.5), (0.2, 0.0))
     assert parse_methods("uniform:1,vanilla", ("vanilla", "uniform")) == ("uniform:1", "vanilla")
     assert parse_processes("dgl:4, pyg,dgl:1,", (1, 2)) == {"dgl": (1, 4), "pyg": (1, 2)}
     assert parse_processes("", (1, 2)) == {}
@@ -152,7 +200,7 @@ with pathlib.Path(sys.argv[1]).open("w") as metrics:
 @pytest.mark.parametrize("limit, enough", [(3.0, 0.5), (1e9, 0.4)])
 def test_a_run_is_stopped_when_it_has_trained_longer_than_the_limit_or_has_a_score_that_is_enough(tmp_path, limit,
                                                                                                    enough):
-    metrics, race = tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, limit, 1, enough=enough)
+    metrics, race = tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, limit, enough=enough)
     metrics.parent.mkdir()
     peak = run_within([sys.executable, "-c", SLOW_RUN, str(metrics)], thread_environment(1), metrics, race)
     assert peak > 1e6 and len(runs.read_records(metrics)) > (3 if enough == 0.5 else 0)
@@ -161,4 +209,4 @@ def test_a_run_is_stopped_when_it_has_trained_longer_than_the_limit_or_has_a_sco
 def test_a_run_that_fails_is_told_by_its_own_sentence(tmp_path):
     command = [sys.executable, "-c", "import sys; print('hpcgnn: no shards', file=sys.stderr); sys.exit(75)"]
     with pytest.raises(TrainingError, match="failed with status 75: hpcgnn: no shards"):
-        run_within(command, thread_environment(1), tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, 3.0, 1))
+        run_within(command, thread_environment(1), tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, 3.0))

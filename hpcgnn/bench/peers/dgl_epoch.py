@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench epoch`: DGL's GraphConv and SAGEConv on the whole graph."""
+"""Driver of `hpcgnn bench epoch`: DGL's GraphConv and SAGEConv on the whole graph; GATConv for drivers of batches."""
 
 from __future__ import annotations
 
@@ -7,30 +7,45 @@ import torch
 from torch import nn
 
 from hpcgnn.bench.peers.dgl_import import import_dgl
-from hpcgnn.bench.peers.epoch_loop import drive
+from hpcgnn.bench.peers.epoch_loop import HEADS, drive
 
 dgl = import_dgl()
-from dgl.nn.pytorch import GraphConv, SAGEConv  # noqa: E402  (needs what import_dgl prepares)
+from dgl.nn.pytorch import GATConv, GraphConv, SAGEConv  # noqa: E402  (needs what import_dgl prepares)
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
-    """The graph with both sparse formats made beforehand, and with self-loops for GCN, as DGL needs them."""
+    """The graph with both sparse formats made beforehand; for GCN and GAT with self-loops, as DGL needs them."""
     target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
                       idtype=torch.int32)
-    graph = (dgl.add_self_loop(graph) if model == "gcn" else graph).formats(["csr", "csc"])
+    graph = (dgl.add_self_loop(graph) if model in ("gcn", "gat") else graph).formats(
+        ["csr", "csc", *["coo"] * (model == "gat")])      # attention is computed edge by edge
     graph.create_formats_()
     return graph
 
 
-def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """DGL's layer; both kinds map before they sum if the mapped rows are narrower.
+class Heads(GATConv):
+    """GATConv, whose heads are concatenated, or averaged if `is_last`."""
+
+    def __init__(self, in_dim: int, out_dim: int, is_last: bool):
+        super().__init__(in_dim, out_dim if is_last else out_dim // HEADS, HEADS, allow_zero_in_degree=True)
+        self._is_last = is_last
+
+    def forward(self, graph, h: torch.Tensor) -> torch.Tensor:
+        out = super().forward(graph, h)
+        return out.mean(1) if self._is_last else out.flatten(1)
+
+
+def make_convolution(model: str, in_dim: int, out_dim: int, is_last: bool) -> nn.Module:
+    """DGL's layer; GraphConv and SAGEConv map before they sum if the mapped rows are narrower.
 
     SAGEConv's weights start as in torch.nn.Linear, like hpcgnn's and PyTorch Geometric's weights. With DGL's own start
     (Glorot with the gain of ReLU) it learns more slowly, which would look like a difference between the systems.
     """
     if model == "gcn":
-        return GraphConv(in_dim, out_dim)
+        return GraphConv(in_dim, out_dim, allow_zero_in_degree=True)
+    if model == "gat":
+        return Heads(in_dim, out_dim, is_last)
     convolution = SAGEConv(in_dim, out_dim, "mean")
     convolution.fc_self.reset_parameters()
     convolution.fc_neigh.reset_parameters()

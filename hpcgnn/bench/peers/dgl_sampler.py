@@ -1,4 +1,7 @@
-"""Driver of `hpcgnn bench time-to-score`: batches of DGL's NeighborSampler."""
+"""Driver of `hpcgnn bench time-to-score`: batches of DGL's NeighborSampler, or of its LaborSampler.
+
+LABOR draws neighbors of a batch's nodes together, so that fewer different ones are read (Balin and Catalyurek, 2023).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.contestants import PeerSettings
 
 dgl = import_dgl()
-from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)
+from dgl.dataloading import DataLoader, LaborSampler, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
@@ -26,8 +29,9 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
     """The loader over this process's training nodes, shuffled again every epoch; the loader draws in its threads."""
     dgl.seed(processes.seed(settings.seed))
-    loader = DataLoader(graph, processes.share(arrays.train_nodes).to(graph.idtype),
-                        NeighborSampler(list(settings.fanout)), batch_size=settings.batch, shuffle=True)
+    sampler = (LaborSampler if settings.kind == "labor" else NeighborSampler)(list(settings.fanout))
+    loader = DataLoader(graph, processes.share(arrays.train_nodes).to(graph.idtype), sampler,
+                        batch_size=settings.batch, shuffle=True)
 
     def losses(model: BlockStack) -> Iterator[torch.Tensor]:
         for inputs, outputs, blocks in loader:

@@ -22,23 +22,32 @@ from torch import nn
 from hpcgnn.bench.epoch import EpochSettings
 from hpcgnn.bench.timing import wall_seconds
 
-# (model, in, out) -> module with forward(graph, rows).
-ConvolutionMaker = Callable[[str, int, int], nn.Module]
+# (model, in, out, whether it is the last layer) -> module with forward(graph, rows).
+ConvolutionMaker = Callable[[str, int, int, bool], nn.Module]
+HEADS = 4      # of GAT; hidden layers concatenate them, the last one averages them
 
 
 class PeerStack(nn.Module):
-    """Dropout → convolution → LayerNorm → ReLU, as in hpcgnn; the last convolution gives the logits."""
+    """Dropout → convolution → LayerNorm → ReLU, as in hpcgnn; the last convolution gives the logits.
+
+    The input rows have a dropout of their own where the settings have `input_dropout`.
+    """
 
     def __init__(self, settings: Any, dims: list[int], make: ConvolutionMaker):
         super().__init__()
-        self.dropout = settings.dropout
-        self.convolutions = nn.ModuleList(make(settings.model, left, right) for left, right in pairwise(dims))
+        self.dropout, self.input_dropout = settings.dropout, getattr(settings, "input_dropout", settings.dropout)
+        self.convolutions = nn.ModuleList(make(settings.model, left, right, layer == len(dims) - 2)
+                                          for layer, (left, right) in enumerate(pairwise(dims)))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for dim in dims[1:-1])
 
     def forward(self, graph, h: torch.Tensor) -> torch.Tensor:
         """Map (num_nodes, num_features) rows to (num_nodes, num_classes) logits."""
-        for layer, convolution in enumerate(self.convolutions):
-            h = convolution(graph, F.dropout(h, self.dropout, self.training))
+        return self.run([graph] * len(self.convolutions), h)
+
+    def run(self, graphs: list, h: torch.Tensor) -> torch.Tensor:
+        """Map rows to logits; each layer has its own graph."""
+        for layer, (convolution, graph) in enumerate(zip(self.convolutions, graphs, strict=True)):
+            h = convolution(graph, F.dropout(h, self.dropout if layer else self.input_dropout, self.training))
             if layer < len(self.norms):
                 h = torch.relu(self.norms[layer](h))
         return h

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
+from hpcgnn.bench.peers import pyg_epoch
+from hpcgnn.bench.peers.epoch_loop import HEADS
 from hpcgnn.bench.peers.pyg_epoch import RowsSecond
 from hpcgnn.bench.peers.score_loop import PeerGraph
 
@@ -27,15 +29,28 @@ class Trimmed(RowsSecond):
         return self.convolution(h, graph)
 
 
-def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
+def make_convolution(model: str, in_dim: int, out_dim: int, is_last: bool) -> nn.Module:
+    """The layer of a model; the last one of GAT averages its heads, others concatenate them."""
+    if model == "gat":
+        return Trimmed(GATConv(in_dim, out_dim if is_last else out_dim // HEADS, HEADS, concat=not is_last))
     # The normalized adjacency differs from batch to batch, so GCN can't cache it.
     return Trimmed(GCNConv(in_dim, out_dim) if model == "gcn" else SAGEConv(in_dim, out_dim))
 
 
+def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Tensor:
+    """The whole graph for evaluations; GAT reads edges only."""
+    return edges_of(indptr, indices) if model == "gat" else pyg_epoch.make_graph(indptr, indices, model)
+
+
 def edge_index_of(arrays: PeerGraph) -> torch.Tensor:
     """Sources and targets, (2, num_edges) int64."""
-    target = np.repeat(np.arange(len(arrays.indptr) - 1), np.diff(arrays.indptr))
-    return torch.from_numpy(np.stack([arrays.indices.astype(np.int64), target]))
+    return edges_of(arrays.indptr, arrays.indices)
+
+
+def edges_of(indptr: np.ndarray, indices: np.ndarray) -> torch.Tensor:
+    """Sources and targets, (2, num_edges) int64, of a CSR by destination."""
+    target = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return torch.from_numpy(np.stack([indices.astype(np.int64), target]))
 
 
 def layer_graphs(batch, num_layers: int) -> list[LayerGraph]:

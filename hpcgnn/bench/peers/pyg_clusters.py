@@ -8,14 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.sparse
 import torch
-import torch.nn.functional as F
 from torch.utils.data import SubsetRandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ClusterData, ClusterLoader
 
-from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution
-from hpcgnn.bench.peers.pyg_epoch import make_graph
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution, make_graph
+from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive, mean_loss
 from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.contestants import PeerSettings
 from hpcgnn.partition.order import cluster_rows
@@ -53,11 +51,6 @@ def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alo
                 yield mean_loss(logits[batch.is_train], batch.y[batch.is_train])
 
     return losses
-
-
-def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of (n, num_classes) logits and (n,) labels; 0 if n is 0."""
-    return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
 
 
 if __name__ == "__main__":

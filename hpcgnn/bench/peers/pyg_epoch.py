@@ -31,7 +31,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Ten
                                    torch.ones(len(indices)), size=(num_nodes, num_nodes))
 
 
-def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
+def make_convolution(model: str, in_dim: int, out_dim: int, is_last: bool) -> nn.Module:
     # GCNConv caches the normalized adjacency. SAGEConv takes the mean before its linear map, whatever the widths.
     if model == "gcn":
         return RowsSecond(GCNConv(in_dim, out_dim, cached=True))

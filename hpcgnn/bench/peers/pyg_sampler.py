@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 
-from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_convolution
-from hpcgnn.bench.peers.pyg_epoch import make_graph
+from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_convolution, make_graph
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
 from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.contestants import PeerSettings

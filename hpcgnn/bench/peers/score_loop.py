@@ -26,11 +26,7 @@ class BlockStack(PeerStack):
 
     def forward_batch(self, blocks: list, h: torch.Tensor) -> torch.Tensor:
         """Map rows of a batch's inputs to logits; `blocks` begins at the input's layer."""
-        for layer, (convolution, block) in enumerate(zip(self.convolutions, blocks, strict=True)):
-            h = convolution(block, F.dropout(h, self.dropout, self.training))
-            if layer < len(self.norms):
-                h = torch.relu(self.norms[layer](h))
-        return h
+        return self.run(blocks, h)
 
 
 @dataclass(frozen=True)
@@ -90,6 +86,11 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
     processes.leave()
 
 
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of (n, num_classes) logits and (n,) labels; 0 if n is 0."""
+    return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
+
+
 def set_seeds(seed: int) -> None:
     """Seed torch and NumPy, from which loaders draw."""
     torch.manual_seed(seed)
@@ -100,10 +101,9 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
           processes: Alone) -> tuple[list[Point], int]:
     """Collective: the evaluations, and the peak bytes of the largest process in training.
 
-    Training ends at the limit of epochs or seconds, or with a sufficient score. An epoch of batches is long, so if
-    every epoch is evaluated, EVALUATIONS evaluations are spread over it. The clock starts in all processes together. It
-    is stopped while the first process evaluates the whole graph and the others wait. Peak bytes are taken before the
-    first evaluation.
+    Training ends at the limit of epochs or seconds, or with a sufficient score. An epoch of batches is long, so
+    EVALUATIONS evaluations are spread over it. The clock starts in all processes together. It is stopped while the
+    first process evaluates the whole graph and the others wait. Peak bytes are taken before the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     clock, points, updates, peak = Clock(processes), list[Point](), 0, 0
@@ -128,15 +128,14 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
             processes.average_gradients(model)
             optimizer.step()
             updates += 1
-            if settings.eval_every == 1 and number in within:
+            if number in within:
                 clock.stop()
                 note(round(epoch - 1 + number / num_batches, 2))
-                if is_enough:
+                if is_enough or clock.seconds > settings.seconds:
                     return points, peak
                 clock.start()
         clock.stop()
-        if settings.is_evaluated(epoch) or clock.seconds > settings.seconds:
-            note(epoch)
+        note(epoch)
         if is_enough or clock.seconds > settings.seconds:
             break
     return points, peak

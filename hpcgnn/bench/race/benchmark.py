@@ -10,17 +10,18 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hpcgnn.bench.environment import call_in_child, find_tcmalloc
 from hpcgnn.bench.epoch import hpcgnn_command, run
-from hpcgnn.bench.race.contestants import Contestant, Ours, Peer, RaceSettings
-from hpcgnn.bench.race.curve import Settings, Trial, fastest
+from hpcgnn.bench.race.contestants import OWN_MODEL, Contestant, Ours, Peer, RaceSettings
+from hpcgnn.bench.race.curve import Settings, Training, Trial, fastest, search
 from hpcgnn.bench.race.result import ScoreRow, Target
 from hpcgnn.bench.race.runs import Course, train
 from hpcgnn.bench.timing import Begin, say_nothing
 from hpcgnn.errors import ConfigError, HpcgnnError
 
-REFERENCE = Ours()       # full-graph training; targets are shares of its best validation score
+REFERENCE = Ours()       # full-graph training; targets may be shares of its best validation score
 
 
 @dataclass(frozen=True)
@@ -37,35 +38,47 @@ class Graph:
 
 @dataclass(frozen=True)
 class Trials:
-    """Settings that every contestant tries: learning rates, training nodes per batch, and the number of seeds."""
+    """What every contestant tries, and the number of seeds.
+
+    `dropouts` has pairs (of the hidden rows, of the input rows); `batches` are training nodes per batch.
+    """
 
     rates: tuple[float, ...]
+    dropouts: tuple[tuple[float, float], ...]
     batches: tuple[int, ...]
     seeds: int
+
+    def choices(self, contestant: Contestant, model: str) -> list[list[dict[str, Any]]]:
+        """Values of each setting that `curve.search` tries."""
+        pairs = dict.fromkeys((rate, 0.0 if model == OWN_MODEL else of_input)
+                              for rate, of_input in self.dropouts)
+        return [[{"lr": rate} for rate in self.rates],
+                [{"dropout": rate, "input_dropout": of_input} for rate, of_input in pairs],
+                *contestant.choices(self.batches)]
 
 
 @dataclass
 class RaceBenchmark:
     """Runs `hpcgnn bench time-to-score`.
 
-    Trials are compared on seed 0; the chosen one is also trained on the other seeds.
+    Trials are compared on seed 0; those that are first at a target are also trained on the other seeds.
     """
 
     graph: Graph
     races: list[RaceSettings]
     contestants: list[Contestant]
-    targets: tuple[float, ...]  # shares of the reference's best validation score, ascending
+    targets: tuple[tuple[float, bool], ...]  # ascending; (share of the reference's best score, True), or (score, False)
     trials: Trials
     ranks: int                                                       # 1: one process; else ranks with one thread each
     threads: int
     remarks: list[str] = field(default_factory=list)                 # printed with the table, known before measuring
     begin: Begin = say_nothing
-    is_short: bool = False  # trainings other than the reference end with the highest target
+    is_short: bool = False  # trainings end with the highest target, and trials that can't be the best one before it
     device: str = "cpu"  # {"cpu", "cuda"}, of our trainings; peers train on the host
     failures: list[str] = field(default_factory=list, init=False)    # trainings that failed, filled by `measure`
 
     def measure(self) -> Iterator[ScoreRow]:
-        """Yield one row per contestant and model, the reference's first."""
+        """Yield one row per contestant and model; the reference's first, if a target is a share of its score."""
         with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
             shards = self._shards(Path(folder))
             arrays = Path(folder) / "graph.npz"
@@ -90,30 +103,29 @@ class RaceBenchmark:
 
     def _race(self, name: str, race: RaceSettings, course: Course) -> Iterator[ScoreRow]:
         group = f"{name} {race.model} {race.layers} x {race.hidden}"
-        runner = Runner(self, race, course)
-        reference = runner.trials_of(REFERENCE)
-        best = runner.complete(REFERENCE, max(reference, key=lambda trial: trial.best_score)).best_score
-        targets = [Target(share, share * best) for share in self.targets]
-        first = self._row(group, REFERENCE, reference, targets, runner, None)
-        yield first
-        if self.is_short:
-            runner = Runner(self, replace(race, enough=targets[-1].score), course)
-        for contestant in self.contestants:
-            if contestant == REFERENCE:
-                continue
+        targets, contestants = [Target(number) for number, _ in self.targets], list(self.contestants)
+        if self.targets[0][1]:
+            # The whole training of the reference sets the targets, so nothing ends it before.
+            runner = Runner(self, race, course, [])
+            trials = runner.trials_of(REFERENCE)
+            best = runner.complete(REFERENCE, max(trials, key=lambda trial: trial.best_score)).best_score
+            targets = [Target(share * best, share) for share, _ in self.targets]
+            runner = replace(runner, targets=targets)
+            yield self._row(group, REFERENCE, trials, runner)
+            contestants = [contestant for contestant in contestants if contestant != REFERENCE]
+        race = replace(race, enough=targets[-1].score) if self.is_short else race
+        for contestant in contestants:
+            runner = Runner(self, race, course, targets)
             try:
-                yield self._row(group, contestant, runner.trials_of(contestant), targets, runner, first)
+                yield self._row(group, contestant, runner.trials_of(contestant), runner)
             except HpcgnnError as error:
                 self.failures.append(f"{contestant.name}: {error}")
 
-    def _row(self, group: str, contestant: Contestant, trials: list[Trial], targets: list[Target], runner: Runner,
-             reference: ScoreRow | None) -> ScoreRow:
-        chosen = runner.complete(contestant, fastest(trials, targets[0].score))
-        seconds = {} if reference is None else reference.seconds_to_target()
-        remarks = list(self.remarks) if reference is None else []
-        if isinstance(contestant, Peer):
-            remarks += peer_remarks(runner.course)
-        return ScoreRow(group, contestant.name, trials, chosen, targets, seconds, remarks)
+    def _row(self, group: str, contestant: Contestant, trials: list[Trial], runner: Runner) -> ScoreRow:
+        firsts = [runner.complete(contestant, fastest(trials, target.score)) for target in runner.targets]
+        is_peer = isinstance(contestant, Peer)
+        remarks = [*self.remarks, *(peer_remarks(runner.course) if is_peer else [])]
+        return ScoreRow(group, contestant.name, trials, runner.targets, firsts, is_peer, remarks)
 
 
 @dataclass(frozen=True)
@@ -123,20 +135,25 @@ class Runner:
     benchmark: RaceBenchmark
     race: RaceSettings
     course: Course
+    targets: list[Target]
 
     def trials_of(self, contestant: Contestant) -> list[Trial]:
-        """Train all settings of a contestant on seed 0; leave out settings that fail.
+        """Search a contestant's best settings on seed 0; leave out settings that fail.
 
         Raises HpcgnnError, with the first reason, if all failed.
         """
-        tried, trials, failures = self.benchmark.trials, [], {}
-        for settings in contestant.candidates(tried.rates, tried.batches):
-            trial = Trial(settings)
+        failures: dict[Settings, HpcgnnError] = {}
+
+        def train(settings: Settings, enough: float) -> Training | None:
+            seconds = min(self.race.seconds, enough) if self.benchmark.is_short else self.race.seconds
             try:
-                self._train(contestant, trial, 0)
-                trials.append(trial)
+                return self._train(contestant, settings, 0, replace(self.race, seconds=seconds))
             except HpcgnnError as error:
                 failures[settings] = error
+                return None
+
+        trials = search(self.benchmark.trials.choices(contestant, self.race.model), train,
+                        [target.score for target in self.targets])
         if not trials:
             raise next(iter(failures.values()))
         self.benchmark.failures += [f"{contestant.name}, {settings}: {error}" for settings, error in failures.items()]
@@ -146,13 +163,12 @@ class Runner:
         """Train a trial on its missing seeds."""
         for seed in range(self.benchmark.trials.seeds):
             if seed not in trial.by_seed:
-                self._train(contestant, trial, seed)
+                trial.by_seed[seed] = self._train(contestant, trial.settings, seed, self.race)
         return trial
 
-    def _train(self, contestant: Contestant, trial: Trial, seed: int) -> None:
-        settings: Settings = trial.settings
-        self.benchmark.begin(f"trains {self.race.model}: {contestant.name}, {settings}, seed {seed}")
-        trial.by_seed[seed] = train(contestant, self.race, settings, seed, self.course)
+    def _train(self, contestant: Contestant, settings: Settings, seed: int, race: RaceSettings) -> Training:
+        self.benchmark.begin(f"trains {race.model}: {contestant.name}, {settings}, seed {seed}")
+        return train(contestant, race, settings, seed, self.course)
 
 
 def peer_remarks(course: Course) -> list[str]:

@@ -1,4 +1,4 @@
-"""Contestants of a race: `Ours` and `Peer`, the settings that each may try, and the settings that all share.
+"""Contestants of a race: `Ours` and `Peer`, the settings that each tries, and what all have in common.
 
 `RaceSettings` and `PeerSettings` travel to a peer's process as JSON. Imports neither NumPy nor torch.
 """
@@ -9,24 +9,22 @@ import importlib.util
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
-from hpcgnn.bench.race.curve import Settings
 from hpcgnn.bench.timing import OURS
 from hpcgnn.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """Settings that all contestants share: dropout, convolution, LayerNorm, ReLU; Adam."""
+    """What all contestants have in common: dropout, convolution, LayerNorm, ReLU; Adam."""
 
-    model: str
+    model: str                  # a key of PEERS_MODEL
     # epochs, seconds: limits of a training, whichever comes first; seconds without evaluations
     epochs: int
     seconds: float
-    eval_every: int             # epochs between evaluations; the last epoch has one too
     layers: int = 3
     hidden: int = 256
-    dropout: float = 0.5
     enough: float = math.inf    # validation score that ends a training; infinite: only the limits end it
 
 
@@ -35,21 +33,30 @@ class PeerSettings(RaceSettings):
     """One training of a peer."""
 
     lr: float = 0.01
-    batch: int = 1024               # training nodes in one process's batch; approximate with clusters
-    fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first; empty: clusters
+    # dropout, input_dropout: shares of the hidden rows and of the input rows that are dropped in training
+    dropout: float = 0.5
+    input_dropout: float = 0.0
+    kind: str = "sampler"           # how batches are made, of KINDS
+    batch: int = 1024               # training nodes in one process's batch; approximate but with drawn neighbors
+    fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first; empty: none are drawn
     seed: int = 0
     # processes: how many train together; rank: number of this one
     processes: int = 1
     rank: int = 0
     store: str = ""                 # file by which several processes find each other
 
-    def is_evaluated(self, epoch: int) -> bool:
-        """Whether scores are taken after this many epochs, unless it is the last one."""
-        return epoch == self.epochs or epoch % self.eval_every == 0
 
-
+# Models, and what peers train: of pyg-sage, which is PyTorch Geometric's own class given to hpcgnn unchanged, the same
+# layers from their libraries; nothing where there is an empty name.
+PEERS_MODEL = {"sage": "sage", "gcn": "gcn", "gat": "gat", "pyg-sage": "sage", "sage-max": "", "gin": "", "gcnii": "",
+               "jknet": "", "appnp": ""}
+OWN_MODEL = "pyg-sage"     # has no dropout of the input rows
+OWN_FLAGS = {"model": "torch_geometric.nn:GraphSAGE",
+             "model-args": '{"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}'}
 FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps per epoch
 FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn per node in each layer, the input's first
+DRAWING = ("sampler", "labor")                        # kinds of batches that draw neighbors by a fanout
+KINDS = {"dgl": ("sampler", "labor", "uniform"), "pyg": ("sampler", "clusters")}
 SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
 PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
                 "neither is installed")
@@ -75,32 +82,33 @@ class Ours:
                "precision": "" if self.precision == "fp32" else self.precision}
         return {name: value for name, value in own.items() if value}
 
-    def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Settings to try: learning rates only, since the number of steps fixes the batch."""
-        return [Settings(rate) for rate in rates]
+    def choices(self, batches: tuple[int, ...]) -> list[list[dict[str, Any]]]:
+        """None of its own, since the number of steps fixes the batch; see `Peer.choices`."""
+        return []
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer that trains on batches: drawn neighbors, or clusters if `fanout` is empty."""
+    """A peer that trains on batches."""
 
-    package: str                         # {"dgl", "pyg"}
-    fanout: tuple[int, ...] = ()         # neighbors drawn per node in each layer, the input's first
+    package: str                         # a key of KINDS
+    kind: str                            # how its batches are made, of KINDS
     processes: tuple[int, ...] = (1,)    # numbers of processes that divide a batch, to try
 
     @property
     def name(self) -> str:
-        return f"{self.package} sampler {','.join(map(str, self.fanout))}" if self.fanout else \
-            f"{self.package} clusters"
+        return f"{self.package} {self.kind}"
 
     @property
     def driver(self) -> str:
         """Module that trains it."""
-        return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.fanout else 'clusters'}"
+        return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.kind in DRAWING else self.kind}"
 
-    def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Settings to try: learning rates times batch sizes times numbers of processes."""
-        return [Settings(*chosen) for chosen in product(rates, batches, self.processes)]
+    def choices(self, batches: tuple[int, ...]) -> list[list[dict[str, Any]]]:
+        """Its own settings to try, a list of changes of Settings for each: batch, processes, fanout."""
+        fanouts = FANOUTS if self.kind in DRAWING else ((),)
+        return [[{"fanout": fanout} for fanout in fanouts],
+                [{"processes": processes} for processes in self.processes], [{"batch": batch} for batch in batches]]
 
 
 Contestant = Ours | Peer
@@ -114,33 +122,51 @@ def list_ours(methods: tuple[str, ...], steps: tuple[str, ...], precisions: tupl
 def list_peers(asked: dict[str, tuple[int, ...]]) -> tuple[list[Peer], list[str]]:
     """Contestants from installed packages, and a sentence on each that is left out.
 
-    `asked` has the numbers of processes by package.
+    `asked` has the numbers of processes by PACKAGE, which means all kinds of its batches, or PACKAGE-KIND.
     """
-    peers, remarks = [], []
+    peers, remarks = list[Peer](), []
     can_sample = any(map(importlib.util.find_spec, SAMPLING_LIBRARIES))
-    for package, processes in asked.items():
-        if package == "pyg" and not can_sample:
-            remarks.append(PYG_LEFT_OUT)
-        else:
-            peers += [Peer(package, fanout, processes) for fanout in FANOUTS]
-        if package == "pyg":
-            peers.append(Peer(package, processes=processes))
+    for name, processes in asked.items():
+        package, _, kind = name.partition("-")
+        for one in (kind,) if kind else KINDS[package]:
+            if (package, one) == ("pyg", "sampler") and not can_sample:
+                remarks.append(PYG_LEFT_OUT)
+            else:
+                peers.append(Peer(package, one, processes))
     return peers, remarks
 
 
 def parse_processes(text: str, default: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Read PACKAGE or PACKAGE:PROCESSES with commas as ascending numbers of processes by package.
+    """Read PEER or PEER:PROCESSES with commas as ascending numbers of processes by peer.
 
-    A package without a number has the default. Raises ConfigError for anything but a positive number.
+    A peer without a number has the default. Raises ConfigError for anything but a positive number.
     """
     asked: dict[str, tuple[int, ...]] = {}
     for item in filter(None, map(str.strip, text.split(","))):
-        package, has_number, number = item.partition(":")
+        peer, has_number, number = item.partition(":")
         if has_number and not (number.isdecimal() and int(number) > 0):
-            raise ConfigError(f"--peer has {item!r}; expected PACKAGE or PACKAGE:PROCESSES, as in dgl:2")
+            raise ConfigError(f"--peer has {item!r}; expected PEER or PEER:PROCESSES, as in dgl:2")
         numbers = (int(number),) if has_number else default
-        asked[package] = tuple(sorted({*asked.get(package, ()), *numbers}))
+        asked[peer] = tuple(sorted({*asked.get(peer, ()), *numbers}))
     return asked
+
+
+def parse_dropouts(text: str) -> tuple[tuple[float, float], ...]:
+    """Read RATE or RATE:INPUT with commas as pairs: dropout of the hidden rows, and of the input rows (else as RATE).
+
+    Raises ConfigError for anything outside of [0, 1).
+    """
+    pairs = []
+    for item in text.split(","):
+        rate, _, of_input = item.strip().partition(":")
+        try:
+            pair = float(rate), float(of_input or rate)
+        except ValueError:
+            pair = math.nan, math.nan
+        if not all(0 <= number < 1 for number in pair):
+            raise ConfigError(f"--dropout has {item!r}; expected RATE or RATE:INPUT, from 0 up to below 1, as in 0.3:0")
+        pairs.append(pair)
+    return tuple(dict.fromkeys(pairs))
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
@@ -167,13 +193,19 @@ def parse_methods(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return items
 
 
-def parse_targets(text: str) -> tuple[float, ...]:
-    """Read shares of the best score, ascending. Raises ConfigError for numbers outside of (0, 1]."""
+def parse_targets(text: str) -> tuple[tuple[float, bool], ...]:
+    """Read shares of the best score, or scores in percent as in 62%; ascending pairs (number, is a share).
+
+    Raises ConfigError for a mixture, and for numbers outside of (0, 1] or (0, 100] percent.
+    """
+    items = [item.strip() for item in text.split(",")]
+    is_share = not items[0].endswith("%")
     try:
-        shares = tuple(sorted({float(item) for item in text.split(",")}))
+        found = sorted({float(item) if is_share else float(item.removesuffix("%")) / 100 for item in items})
     except ValueError:
-        shares = ()
-    if not shares or not all(0 < share <= 1 for share in shares):
-        raise ConfigError(f"--target is {text!r}; expected shares above 0 and up to 1, with commas between them, as in "
-                          "0.95,0.98,1.0")
-    return shares
+        found = []
+    if not found or not all(0 < number <= 1 for number in found) or \
+            any(item.endswith("%") == is_share for item in items):
+        raise ConfigError(f"--target is {text!r}; expected shares above 0 and up to 1, as in 0.95,0.98,1.0, or scores, "
+                          "as in 62%,64%")
+    return tuple((number, is_share) for number in found)

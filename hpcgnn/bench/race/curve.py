@@ -1,4 +1,6 @@
 """`Training` holds the scores of one training over time; `Trial` holds trainings with the same settings by seed.
+
+`search` finds a contestant's best settings.
 """
 
 from __future__ import annotations
@@ -6,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 NEVER = math.inf
@@ -60,12 +62,15 @@ def reaches(point: Point, score: float) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one trial: the learning rate and, with batches, training nodes per step (else 0) and processes.
-    """
+    """Settings of one trial; `batch` and `fanout` are empty without batches."""
 
     lr: float
-    batch: int = 0
+    # dropout, input_dropout: shares of the hidden rows and of the input rows that are dropped in training
+    dropout: float = 0.5
+    input_dropout: float = 0.5
+    batch: int = 0                  # training nodes per step of all processes
     processes: int = 1
+    fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first
 
     @property
     def own_batch(self) -> int:
@@ -73,7 +78,9 @@ class Settings:
         return self.batch // self.processes
 
     def __str__(self) -> str:
-        return f"lr {self.lr:g}" + (f", batch {self.processes} x {self.own_batch:,}" if self.batch else "")
+        drawn = f", fanout {','.join(map(str, self.fanout))}" if self.fanout else ""
+        batch = f", batch {self.processes} x {self.own_batch:,}" if self.batch else ""
+        return f"lr {self.lr:g}, dropout {self.dropout:g}:{self.input_dropout:g}{batch}{drawn}"
 
 
 @dataclass
@@ -118,7 +125,54 @@ def fastest(trials: list[Trial], score: float) -> Trial:
     """The trial that is first to reach a validation score on its first seed; among equals, the best by score."""
     def rank(trial: Trial) -> tuple[float, float]:
         first = trial.trainings[0]
-        point = first.reach(score)
-        return NEVER if point is None else point.seconds, -first.best.val_score
+        return seconds_to(first, score), -first.best.val_score
 
     return min(trials, key=rank)
+
+
+def seconds_to(training: Training, score: float) -> float:
+    """Seconds of one training to a validation score; NEVER if it doesn't reach it."""
+    point = training.reach(score)
+    return NEVER if point is None else point.seconds
+
+
+def search(choices: list[list[dict[str, Any]]], train: Callable[[Settings, float], Training | None],
+           targets: list[float]) -> list[Trial]:
+    """Find a contestant's best settings by changing one at a time, until no single change is better.
+
+    The better trial is sooner at the highest target; if both never reach it, at the one below it, and so on; at last it
+    has the better score.
+
+    Parameters
+    ----------
+    choices : for each setting its values to try, as changes of Settings; the first of each make the first trial
+    train : callable(settings, enough seconds) -> Training, or None if it failed
+        A trial that trains longer than `enough seconds` can't be the best one.
+    targets : ascending validation scores
+
+    Returns
+    -------
+    list of Trial      all that were tried and did not fail, with their first seed
+    """
+    tried: dict[Settings, Trial | None] = {}
+
+    def rank(settings: Settings, enough: float = NEVER) -> tuple[float, ...]:
+        if settings not in tried:
+            training = train(settings, enough)
+            tried[settings] = None if training is None else Trial(settings, {0: training})
+        trial = tried[settings]
+        if trial is None:
+            return (math.inf,) * (len(targets) + 1)
+        first = trial.trainings[0]
+        return *(seconds_to(first, score) for score in reversed(targets)), -first.best.val_score
+
+    best = Settings(**{name: value for values in choices for name, value in values[0].items()})
+    best_rank, is_better = rank(best), True
+    while is_better:
+        is_better = False
+        for changes in choices:
+            for change in changes:
+                found = rank(replace(best, **change), best_rank[0] if targets else NEVER)
+                if found < best_rank:
+                    best, best_rank, is_better = replace(best, **change), found, True
+    return [trial for trial in tried.values() if trial is not None]

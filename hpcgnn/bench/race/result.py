@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from hpcgnn.bench.race.curve import Point, Settings, Trial
+from hpcgnn.bench.race.curve import Point, Trial
 from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.run.output import number_text
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A validation score to reach, and its share of full-graph training's best score."""
+    """A validation score to reach, and its share of full-graph training's best score; None if it was asked for."""
 
-    share: float
     score: float
+    share: float | None = None
 
     def __str__(self) -> str:
-        return f"{100 * self.share:g} %"
+        return f"{100 * (self.score if self.share is None else self.share):g} %"
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,26 @@ class ScoreRow:
     group: str
     case: str
     trials: list[Trial]
-    chosen: Trial                    # the shown trial: first to reach the first target, then best by score
-    targets: list[Target]            # ascending
-    reference: dict[float, float]    # dict share -> float, seconds of full-graph training; empty in that training's row
+    targets: list[Target]      # ascending
+    firsts: list[Trial]        # for each target the trial that reached it first on its first seed, trained on all seeds
+    is_peer: bool = False
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> Trial:
+        """The trial whose settings, epochs and scores are shown: the first at the highest target that any reached."""
+        for trial, target in zip(reversed(self.firsts), reversed(self.targets), strict=True):
+            if math.isfinite(trial.seconds_to(target.score)):
+                return trial
+        return self.firsts[-1]
 
     def median(self) -> float:
         """Median seconds per epoch."""
         return self.chosen.median(lambda training: training.epoch_seconds)
 
-    def seconds_to_target(self) -> dict[float, float]:
-        """Median seconds to each target by its share; infinite if it is not reached."""
-        return {target.share: self.chosen.seconds_to(target.score) for target in self.targets}
-
-    def ratio(self, target: Target) -> float | None:
-        """Seconds to a target, divided by full-graph training's; None if either never reaches it."""
-        ours, theirs = self.chosen.seconds_to(target.score), self.reference.get(target.share, math.inf)
-        return ours / theirs if math.isfinite(ours) and math.isfinite(theirs) and theirs > 0 else None
+    def seconds(self) -> list[float]:
+        """Median seconds to each target by its best trial; infinite if it is not reached."""
+        return [trial.seconds_to(target.score) for trial, target in zip(self.firsts, self.targets, strict=True)]
 
     def as_record(self) -> dict[str, Any]:
         # bench.json has null for a target that is never reached.
@@ -63,11 +66,11 @@ class ScoreRow:
         return {"group": self.group, "case": self.case, "unit": "s", "chosen": str(chosen.settings),
                 "epoch_seconds": self.median(), "epoch_bytes": self.epoch_bytes(), "peak_bytes": self.peak_bytes(),
                 "val_score": best[0], "test_score": best[1],
-                "targets": [{"share": target.share, "score": target.score,
-                             "seconds": finite(chosen.seconds_to(target.score)),
-                             "epochs": finite(chosen.epochs_to(target.score)),
-                             "updates": finite(chosen.updates_to(target.score)), "ratio": self.ratio(target)}
-                            for target in self.targets],
+                "targets": [{"share": target.share, "score": target.score, "first": str(trial.settings),
+                             "seconds": finite(trial.seconds_to(target.score)),
+                             "epochs": finite(trial.epochs_to(target.score)),
+                             "updates": finite(trial.updates_to(target.score))}
+                            for trial, target in zip(self.firsts, self.targets, strict=True)],
                 "remarks": self.remarks, "trials": [trial.as_record() for trial in self.trials]}
 
     def best_scores(self) -> tuple[float, float]:
@@ -86,8 +89,10 @@ def finite(value: float) -> float | None:
 
 
 NOT_REACHED = "–"
-CAPTION = ("s to: seconds of training (epochs), evaluations not counted; –: not reached. lr, NxB: of the best trial,",
-           "N processes of a peer with B training nodes per batch each. bench.json has all trials, updates and ratios.")
+CAPTION = ("s to: seconds of training (epochs), evaluations not counted, by the trial that was first there; –: not",
+           "reached. s/epoch, scores, bytes and peak are of the trial that was first at the highest score. sooner: the",
+           "first peer's seconds divided by ours. dropout A:B: A of the hidden rows, B of the input rows. batch N x B:",
+           "B training nodes in each of N processes. bench.json has all trials.")
 AXES: dict[str, Callable[[Point], float]] = {
     "seconds of training": lambda point: point.seconds, "epochs": lambda point: point.epoch,
     "MB sent by all ranks": lambda point: point.sent_bytes / 1e6}
@@ -101,7 +106,10 @@ class RaceResult(BenchmarkResult):
 
     def tables(self) -> list[Table | str]:
         grouped = _grouped(self.measurements)
-        return [part for group, rows in grouped for part in (_title_of(group, rows), _table_of(rows))] + [*CAPTION]
+        parts: list[Table | str] = []
+        for group, rows in grouped:
+            parts += [_title_of(group, rows), _table_of(rows), *map(_settings_of, rows)]
+        return [*parts, *CAPTION]
 
     def figure(self) -> Figure:
         return draw_curves(self.measurements)
@@ -119,7 +127,7 @@ def _title_of(group: str, rows: list[ScoreRow]) -> str:
 
 def _table_of(rows: list[ScoreRow]) -> Table:
     columns: dict[str, Callable[[ScoreRow], str]] = {
-        f"s to {target}": partial(_reached, target=target) for target in rows[0].targets}
+        f"s to {target}": partial(_reached, number=number) for number, target in enumerate(rows[0].targets)}
     columns |= {"s/epoch": lambda row: number_text(row.median()),
                 "val, test %": lambda row: ", ".join(f"{100 * score:.2f}" for score in row.best_scores())}
     if rows[0].epoch_bytes() > 0:
@@ -127,22 +135,37 @@ def _table_of(rows: list[ScoreRow]) -> Table:
     columns["peak GB"] = lambda row: number_text(row.peak_bytes() / 1e9)
     table = Table(box=box.MARKDOWN)
     table.add_column("contestant", no_wrap=True)
-    table.add_column("lr, NxB", no_wrap=True)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.case, _chosen(row.chosen.settings), *(cell(row) for cell in columns.values()))
+        table.add_row(row.case, *(cell(row) for cell in columns.values()))
+    peers = [row.seconds() for row in rows if row.is_peer]
+    if peers:
+        first = [min(seconds) for seconds in zip(*peers, strict=True)]
+        for row in rows:
+            if not row.is_peer:
+                ratios = map(_sooner, first, row.seconds())
+                table.add_row(f"{row.case}: sooner", *ratios, *[""] * (len(columns) - len(first)))
     return table
 
 
-def _chosen(settings: Settings) -> str:
-    batch = f", {settings.processes}x{settings.own_batch}" if settings.batch else ""
-    return f"{settings.lr:g}{batch}"
+def _settings_of(row: ScoreRow) -> str:
+    # The settings of the trials that were first, each once, with the targets at which they were.
+    by_settings: dict[str, list[str]] = {}
+    for trial, target in zip(row.firsts, row.targets, strict=True):
+        by_settings.setdefault(str(trial.settings), []).append(str(target))
+    told = "; ".join(f"{settings} ({', '.join(targets)})" for settings, targets in by_settings.items())
+    return f"{row.case}, {len(row.trials)} trials: {told}"
 
 
-def _reached(row: ScoreRow, target: Target) -> str:
-    seconds = row.chosen.seconds_to(target.score)
-    return f"{number_text(seconds)} ({row.chosen.epochs_to(target.score):g})" if math.isfinite(seconds) else NOT_REACHED
+def _reached(row: ScoreRow, number: int) -> str:
+    trial, score = row.firsts[number], row.targets[number].score
+    seconds = trial.seconds_to(score)
+    return f"{number_text(seconds)} ({trial.epochs_to(score):g})" if math.isfinite(seconds) else NOT_REACHED
+
+
+def _sooner(peer: float, ours: float) -> str:
+    return number_text(peer / ours) if math.isfinite(peer) and math.isfinite(ours) and ours > 0 else NOT_REACHED
 
 
 def draw_curves(rows: list[ScoreRow]) -> Figure:

@@ -20,7 +20,17 @@ from typing import IO, Any
 
 from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
 from hpcgnn.bench.epoch import complaint, find_mpirun, hpcgnn_command
-from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours, Peer, PeerSettings, RaceSettings
+from hpcgnn.bench.race.contestants import (
+    FULL_GRAPH,
+    OWN_FLAGS,
+    OWN_MODEL,
+    PEERS_MODEL,
+    Contestant,
+    Ours,
+    Peer,
+    PeerSettings,
+    RaceSettings,
+)
 from hpcgnn.bench.race.curve import Point, Settings, Training
 from hpcgnn.errors import TrainingError
 
@@ -37,8 +47,9 @@ def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, th
     store = folder / "store"
     with suppress(FileNotFoundError):
         store.unlink()
-    asked = PeerSettings(**asdict(race), lr=settings.lr, batch=settings.own_batch, fanout=peer.fanout, seed=seed,
-                         processes=settings.processes, store=str(store))
+    asked = PeerSettings(**{**asdict(race), "model": PEERS_MODEL[race.model]}, lr=settings.lr, dropout=settings.dropout,
+                         input_dropout=settings.input_dropout, kind=peer.kind, batch=settings.own_batch,
+                         fanout=settings.fanout, seed=seed, processes=settings.processes, store=str(store))
     environment = with_tcmalloc(thread_environment(max(1, threads // settings.processes), {**os.environ, **LOOPBACK}))
     commands = [[sys.executable, "-m", peer.driver, str(arrays), json.dumps(asdict(replace(asked, rank=rank)))]
                 for rank in range(settings.processes)]
@@ -108,19 +119,21 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     """Run `hpcgnn train`, and end it by a signal once it has trained longer than the limit."""
     out = course.folder / "run"
     shutil.rmtree(out, ignore_errors=True)
-    flags = {"model": race.model, "layers": race.layers, "hidden": race.hidden, "dropout": race.dropout,
-             "norm": "layer", "weight-decay": 0, "lr": settings.lr, "epochs": race.epochs, "seed": seed,
-             "eval-every": race.eval_every, "early-stop": 0, "repeat": 1, "checkpoint-every": 0,
+    is_own = race.model == OWN_MODEL
+    flags = {**(OWN_FLAGS if is_own else {"model": race.model, "norm": "layer"}), "layers": race.layers,
+             "hidden": race.hidden, "dropout": settings.dropout, "weight-decay": 0, "lr": settings.lr,
+             "epochs": race.epochs, "seed": seed, "eval-every": 1, "early-stop": 0, "repeat": 1, "checkpoint-every": 0,
              **({} if course.device == "cpu" else {"device": course.device}), **ours.flags()}
-    command = hpcgnn_command("train", course.shards, "--out", out, *(f"--{name}={flags[name]}" for name in flags))
+    more = [] if is_own else ["--set", f"input_dropout={settings.input_dropout}"]
+    command = hpcgnn_command("train", course.shards, "--out", out, *(f"--{name}={flags[name]}" for name in flags),
+                             *more)
     if course.ranks > 1:
         command = [find_mpirun(), "-n", str(course.ranks), *command]
     environment = thread_environment(course.threads if course.ranks == 1 else 1)
     peak_bytes = run_within(command, environment, out / METRICS, race)
     points = list(points_of(read_records(out / METRICS), ours.steps))
     if not points:
-        raise TrainingError(f"{ours.name} was evaluated in none of its epochs; allow more --seconds or fewer "
-                            "--eval-every")
+        raise TrainingError(f"{ours.name} ended before its first evaluation; allow more --seconds")
     return Training(points, peak_bytes, allocator_name(environment))
 
 
