@@ -374,6 +374,12 @@ class TrainConfig:
         return number, self.steps.startswith(BY_ROW)
 
     @property
+    def in_clusters(self) -> bool:
+        """Whether an epoch may have steps of whole clusters."""
+        number, by_row = self.fixed_steps
+        return number != 1 and not by_row
+
+    @property
     def may_share_rows(self) -> bool:
         """Whether ranks of a node may share rows."""
         if self.nodes_aware != "auto":

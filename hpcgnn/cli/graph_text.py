@@ -58,7 +58,7 @@ def refinement_line(settings: dict) -> str:
 
 
 def fact_lines(info: GraphInfo) -> list[str]:
-    """Class names, node ids, edge weights and clusters, if the graph has them."""
+    """Class names, node ids and edge weights, if the graph has them, and clusters."""
     lines = []
     if info.class_names:
         shown = ", ".join(info.class_names[:SHOWN_CLASSES])
@@ -71,6 +71,8 @@ def fact_lines(info: GraphInfo) -> list[str]:
         lines.append("edges have weights")
     if info.num_clusters:
         lines.append(f"clusters: {info.num_clusters:,}, of {info.num_nodes / info.num_clusters:.0f} nodes on average")
+    else:
+        lines.append("clusters: none are stored; in a training in steps, each rank cuts its own")
     return lines
 
 

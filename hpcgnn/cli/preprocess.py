@@ -16,8 +16,10 @@ from hpcgnn.partition.choices import (
     DEFAULT_PARTITIONER,
     DEFAULT_REORDER,
     EDGES_A_NODE,
+    FRUGAL_PARTITIONERS,
     PARTITIONERS,
     REORDERS,
+    ROWS_A_CLUSTER,
     split_balance,
 )
 from hpcgnn.run.launched import launched_rank, launched_size
@@ -62,10 +64,10 @@ class PartitionerChoice(click.Choice):
                    "metis lays out clusters that fit one level, which takes longer; degree puts rows with many "
                    "in-neighbors first; rcm is reverse Cuthill-McKee; condense-edge lays out smaller clusters, and in "
                    "each puts the rows that others read first; none keeps the source's order. Losses stay the same.")
-@click.option("--cluster-rows", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+@click.option("--cluster-rows", type=click.IntRange(min=0), metavar="N",
               help="Cut the graph into clusters of about N nearby nodes and store the cluster of each node, for "
                    "training in steps; 100 to 128 are good. The whole graph is cut, in the same way for any --parts; 0 "
-                   "stores none.")
+                   f"stores none. [default: {ROWS_A_CLUSTER}; 0 for {', '.join(FRUGAL_PARTITIONERS)}]")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Seed of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")

@@ -52,7 +52,7 @@ class Options(TypedDict, total=False):
     reorder: str
     feature_format: str
     feature_bits: int
-    cluster_rows: int
+    cluster_rows: int | None
     non_finite: str
     normalize_features: str
     split: tuple[float, float]

@@ -104,7 +104,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     balance : str                quantity that all parts share equally: "nodes", "edges", "both", "training:LAYERS" or
         "run:FOLDER"; by default both, or nodes if the partitioner takes no weights
     reorder : {"nested", "none", "metis", "degree", "rcm", "condense-edge"}      order of rows inside a part
-    cluster_rows : int           nodes of a cluster for training in steps; 0 stores no clusters
+    cluster_rows : int           nodes of a cluster for training in steps; 0 stores no clusters; by default 106, or 0 if
+        the partitioner is ldg, random or contiguous
     feature_format : {"float32", "float16", "package"}      how features are stored
     feature_bits : int           1 to 8, the widest row of features that are stored as packages
     non_finite : {"error", "zero"}       what to do with NaN and infinite features

@@ -18,6 +18,11 @@ REORDERS = ("none", "nested", "metis", "degree", "rcm", "condense-edge")
 DEFAULT_REORDER = "nested"
 MEASURED = "run"      # in --balance run:FOLDER
 MOST_LAYERS = 1024
+# Nodes of a cluster for training in steps. With many small clusters, a step resembles the whole graph; larger clusters
+# keep more edges inside a step.
+ROWS_A_CLUSTER = 106
+# Chosen for graphs that leave no memory for KaMinPar, which cuts the clusters.
+FRUGAL_PARTITIONERS = ("ldg", "random", "contiguous")
 
 
 def split_balance(text: str) -> tuple[str, str]:

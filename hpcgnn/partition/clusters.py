@@ -1,4 +1,4 @@
-"""Cuts the whole graph into clusters with METIS: for the steps of a training, and for the batches of inference.
+"""Cuts the whole graph into clusters: for the steps of a training, and for the batches of inference.
 
 A training step takes a few clusters of the graph, a batch takes `batch_size` consecutive ones. Clusters do not depend
 on the parts, so any number of ranks makes the same steps and batches.
@@ -14,19 +14,21 @@ import scipy.sparse
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import ConfigError
+from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.metis import metis_parts, symmetric_adjacency
 from hpcgnn.partition.owner import contiguous_owners
 
-ADVICE = "leave out --cluster-rows"
+ADVICE = "use --cluster-rows 0"
+FEW_CLUSTERS = 128     # METIS is as quick for them, and needs no process
 
 
 def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scratch: Path | None = None,
                   progress: Progress = silent) -> np.ndarray:
     """Cut a graph into clusters of about `cluster_rows` nodes with few edges between them, (num_nodes,) int32.
 
-    They are numbered from 0 without gaps; clusters of one region have nearly consecutive numbers, since METIS splits
-    them late. A directed graph is taken as undirected; one without edges is cut into blocks of ids. ConfigError if
-    cluster_rows < 1, or METIS can't cut the graph.
+    They are numbered from 0 without gaps; clusters of one region have nearly consecutive numbers, since they are split
+    late. A directed graph is taken as undirected; one without edges is cut into blocks of ids. METIS cuts small graphs
+    and KaMinPar large ones. ConfigError if cluster_rows < 1, or they can't cut the graph.
     """
     if cluster_rows < 1:
         raise ConfigError(f"cluster_rows is {cluster_rows}; expected at least 1, or 0 for no clusters")
@@ -34,10 +36,14 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scrat
     if num_clusters == 1:
         return np.zeros(dataset.num_nodes, np.int32)
     indptr, indices = symmetric_adjacency(dataset, ADVICE, scratch, progress)
-    progress("clustering with metis", None)
     if len(indices) == 0:
         return contiguous_owners(dataset.num_nodes, num_clusters)
-    return _without_gaps(metis_parts(indptr, indices, num_clusters, "cut", seed, name=dataset.name, advice=ADVICE))
+    progress("cutting clusters", None)
+    if num_clusters <= FEW_CLUSTERS:
+        cluster = metis_parts(indptr, indices, num_clusters, "cut", seed, name=dataset.name, advice=ADVICE)
+    else:
+        cluster = kaminpar_parts(indptr, indices, num_clusters, seed, name=dataset.name, advice=ADVICE)
+    return _without_gaps(cluster)
 
 
 def _without_gaps(cluster: np.ndarray) -> np.ndarray:

@@ -25,8 +25,10 @@ from hpcgnn.partition.choices import (
     DEFAULT_LAYERS,
     DEFAULT_PARTITIONER,
     DEFAULT_REORDER,
+    FRUGAL_PARTITIONERS,
     MEASURED,
     MOST_LAYERS,
+    ROWS_A_CLUSTER,
     TRAINING,
     default_balance,
     split_balance,
@@ -37,6 +39,7 @@ from hpcgnn.partition.owner import choose_owners, own_parts, read_own_parts
 from hpcgnn.partition.partition import Halo, Partition, find_halos
 from hpcgnn.partition.statistics import PartitionStatistics, degree_quantiles, measure_partition, node_importance
 from hpcgnn.partition.work import TrainingWork
+from hpcgnn.run.output import tell
 from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS, feature_format
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters, store_features
@@ -79,7 +82,8 @@ class Measured:
 class Making:
     """How a graph is cut and stored; `hpcgnn.preprocess` describes each option.
 
-    `measured` is the run that balance "run:FOLDER" names. Raises ConfigError for an impossible option.
+    `measured` is the run that balance "run:FOLDER" names; cluster_rows None is ROWS_A_CLUSTER, or 0 with a frugal
+    partitioner. Raises ConfigError for an impossible option.
     """
 
     parts: int = 1
@@ -90,13 +94,15 @@ class Making:
     seed: int = 0
     feature_format: str = "float32"
     feature_bits: int = 8
-    cluster_rows: int = 0
+    cluster_rows: int | None = None
     overwrite: bool = False
     measured: Measured | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("parts", 1), ("cluster_rows", 0)):
             value = getattr(self, name)
+            if value is None and name == "cluster_rows":
+                continue
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}")
         if self.own_parts is not None and self.balance is not None:
@@ -116,6 +122,13 @@ class Making:
         """The partitioner's name, the file of the user's own parts, or "array"."""
         own = self.own_parts
         return self.partitioner if own is None else str(own) if isinstance(own, Path) else "array"
+
+    @property
+    def nodes_a_cluster(self) -> int:
+        """The option `cluster_rows`, or its default; 0 for no clusters."""
+        if self.cluster_rows is not None:
+            return self.cluster_rows
+        return 0 if self.cut_by in FRUGAL_PARTITIONERS else ROWS_A_CLUSTER
 
     @property
     def what_is_balanced(self) -> str:
@@ -148,10 +161,18 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
         if crew.rank:
             return None, "", None
         owner, found = (given, "{}") if given is not None else stages.result("owner", own)
-        cluster = None
-        if how.cluster_rows:
-            cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
-        return owner, found, cluster
+        return owner, found, clusters() if how.nodes_a_cluster else None
+
+    def clusters() -> np.ndarray | None:
+        try:
+            return stages.result("clusters", lambda: (
+                cluster_nodes(dataset, how.nodes_a_cluster, how.seed, scratch, progress), ""))[0]
+        except ConfigError as reason:
+            if how.cluster_rows is not None:
+                raise
+            # Without clusters the shards train all the same.
+            tell(f"hpcgnn: no clusters are stored, so each rank of a training in steps cuts its own: {reason}")
+            return None
 
     given = crew.together(lambda: None if crew.rank or how.own_parts is None else read_own_parts(
         how.own_parts, dataset, how.parts))
@@ -161,7 +182,9 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
         # Shards without clusters have no such setting, so their bytes are those of versions without the option.
-        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+        settings = {name: value for name, value in settings.items() if name != "cluster_rows"}
+        if crew.share(cluster is not None):
+            settings["cluster_rows"] = how.nodes_a_cluster
         provenance = Provenance(source, how.cut_by, how.seed, settings | json.loads(crew.share(found)))
         return write_shards(dataset, owner, out, how, provenance, cluster, crew, stages)
 

@@ -18,12 +18,11 @@ from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.spans import blocks
+from hpcgnn.partition.choices import ROWS_A_CLUSTER
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
 from hpcgnn.run.launch import together
 
-# With many small clusters, a step resembles the whole graph; larger clusters keep more edges inside a step.
-ROWS_A_CLUSTER = 106
 ROWS_A_STEP, LEAST_CLUSTERS_A_STEP = 2048, 4
 PURPOSE = 7            # part of the draws' key, with seed and epoch
 HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bits exactly
@@ -135,4 +134,4 @@ def _clusters_of(indptr: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarr
     arcs = undirected(scipy.sparse.csr_matrix((np.ones(int(near[-1]), np.int8), indices[is_inner], near),
                                               shape=(num_inner, num_inner)))
     return kaminpar_parts(arcs.indptr, arcs.indices, num_clusters, seed, name="the rows of a rank",
-                          advice="store clusters in the shards by hpcgnn preprocess --cluster-rows 100")
+                          advice="store clusters in the shards by hpcgnn preprocess")

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
+OWN_CLUSTERS = ("these shards hold no clusters, so each rank cuts its own, and other numbers of ranks have other "
+                "losses; hpcgnn preprocess stores clusters for any number of ranks by its default, --cluster-rows 106")
 CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
 
 
@@ -197,7 +199,7 @@ class Session:
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
-                   rows_within, steps, _remarks(model, tried, has_weights), tried, reading,
+                   rows_within, steps, _remarks(config, info, model, tried, has_weights), tried, reading,
                    LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
                    EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
                    if config.edge_dropout else None,
@@ -416,9 +418,11 @@ def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks:
     return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
 
 
-def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[str, ...]:
+def _remarks(config: TrainConfig, info: GraphInfo, model: nn.Module, tried: Tried | None,
+             has_weights: bool) -> tuple[str, ...]:
     of_edges = model.remarks(has_weights) if isinstance(model, Distributed) else []
-    return (*of_edges, *([tried.remark] if tried is not None and tried.remark else ()))
+    of_steps = [OWN_CLUSTERS] if config.in_clusters and not info.num_clusters else []
+    return (*of_edges, *of_steps, *([tried.remark] if tried is not None and tried.remark else ()))
 
 
 def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:

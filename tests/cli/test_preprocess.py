@@ -238,8 +238,8 @@ def test_each_stage_has_a_line_where_no_terminal_shows_bars(hpcgnn, tmp_path, mo
     monkeypatch.delenv("HPCGNN_PROGRESS")
     code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--normalize-features", "standard")
     stages = ["drawing edges", "cleaning edges", "drawing features", "preparing features", "normalizing features",
-              "partitioning with kaminpar", "refining parts", "finding halos", "computing the fingerprint",
-              "writing parts"]
+              "partitioning with kaminpar", "refining parts", "cutting clusters", "finding halos",
+              "computing the fingerprint", "writing parts"]
     assert code == 0 and re.sub(r"(?m)^\[ *\d+\.\d s\] ", "", err).splitlines() == stages
 
 
@@ -269,7 +269,7 @@ def test_every_step_of_known_length_ends_at_its_total(normalization, tmp_path):
     assert {name: progress.done[name] for name in known} == known
 
 
-def test_clusters_are_stored_on_request_and_shown(hpcgnn, tmp_path):
+def test_clusters_are_stored_and_shown(hpcgnn, tmp_path):
     for parts in (1, 3):
         code, out, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path / str(parts), "--parts", parts,
                                 "--cluster-rows", 20)
@@ -277,8 +277,12 @@ def test_clusters_are_stored_on_request_and_shown(hpcgnn, tmp_path):
     assert "clusters: 15, of 20 nodes on average" in hpcgnn("inspect", tmp_path / "3")[1]
     one, three = (verify_shards(tmp_path / name) for name in "13")
     assert one.cluster_digest == three.cluster_digest and one.provenance.settings["cluster_rows"] == 20
-    hpcgnn("preprocess", SOURCE, "--out", tmp_path / "none", "--parts", 2)
-    assert "cluster_rows" not in read_graph_info(tmp_path / "none").provenance.settings
+    out = hpcgnn("preprocess", SOURCE, "--out", tmp_path / "default", "--parts", 2)[1]
+    assert "clusters: 3, of 100 nodes on average" in out
+    for name, options in (("zero", ("--cluster-rows", 0)), ("ldg", ("--partitioner", "ldg"))):
+        out = hpcgnn("preprocess", SOURCE, "--out", tmp_path / name, "--parts", 2, *options)[1]
+        assert "clusters: none are stored; in a training in steps, each rank cuts its own" in out
+        assert "cluster_rows" not in read_graph_info(tmp_path / name).provenance.settings
 
 
 def test_tables_of_text_ids_classes_and_weights_are_shown_as_what_they_are(hpcgnn, tmp_path):

@@ -15,9 +15,11 @@ from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.clusters import cluster_nodes
 
 
+@pytest.mark.parametrize("few", [0, 128])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("cluster_rows", [16, 50, 100])
-def test_clusters_have_about_as_many_nodes_as_asked_for(directed, cluster_rows):
+def test_clusters_have_about_as_many_nodes_as_asked_for(monkeypatch, directed, cluster_rows, few):
+    monkeypatch.setattr(clusters, "FEW_CLUSTERS", few)
     dataset = random_dataset(2000, 8000, seed=1, directed=directed)
     cluster = cluster_nodes(dataset, cluster_rows)
     assert cluster.dtype == np.int32 and cluster.shape == (2000,)
@@ -74,12 +76,14 @@ def test_clusters_of_no_node_are_refused(cluster_rows):
         cluster_nodes(random_dataset(20, 40), cluster_rows)
 
 
-def test_where_metis_gives_up_the_remedy_is_to_do_without(monkeypatch):
+@pytest.mark.parametrize("few, tool", [(128, "metis_parts"), (3, "kaminpar_parts")])
+def test_where_a_tool_gives_up_the_remedy_is_to_do_without(monkeypatch, few, tool):
     def give_up(*arguments, advice, **settings):
-        raise ConfigError(f"METIS could not partition; {advice}")
+        raise ConfigError(f"it could not partition; {advice}")
 
-    monkeypatch.setattr(clusters, "metis_parts", give_up)
-    with pytest.raises(ConfigError, match="leave out --cluster-rows"):
+    monkeypatch.setattr(clusters, "FEW_CLUSTERS", few)
+    monkeypatch.setattr(clusters, tool, give_up)
+    with pytest.raises(ConfigError, match="use --cluster-rows 0"):
         cluster_nodes(random_dataset(20, 40), 5)
 
 

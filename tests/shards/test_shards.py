@@ -143,12 +143,26 @@ def test_shards_without_clusters_are_those_of_before_to_the_byte(tmp_path, datas
     monkeypatch.setattr(writer.uuid, "uuid4", lambda: uuid.UUID(int=7))
     how = {"parts": 2, "reorder": "metis"}
     for name, settings in (("before", how), ("now", {**how, "cluster_rows": 0})):
-        make_shards(dataset, tmp_path / name, Making(parts=2), "a:b", settings)
+        make_shards(dataset, tmp_path / name, Making(parts=2, cluster_rows=0), "a:b", settings)
     for path in (tmp_path / "before").iterdir():
         assert path.read_bytes() == (tmp_path / "now" / path.name).read_bytes()
         with h5py.File(path) as file:
             assert not {"cluster", "num_clusters", "cluster_digest"} & {*file, *file.attrs}
     assert read_partition(tmp_path / "now", 0, 2).cluster is None
+
+
+def test_a_graph_that_cannot_be_clustered_is_stored_without_clusters_unless_they_were_asked_for(tmp_path, dataset,
+                                                                                                monkeypatch, capfd):
+    def give_up(*arguments):
+        raise ConfigError("KaMinPar gave up")
+
+    monkeypatch.setattr(writer, "cluster_nodes", give_up)
+    info = make_shards(dataset, tmp_path / "default", Making(parts=2), "a:b", {"cluster_rows": None})
+    assert info.num_clusters == 0 and "cluster_rows" not in info.provenance.settings
+    assert ("hpcgnn: no clusters are stored, so each rank of a training in steps cuts its own: KaMinPar gave up"
+            in capfd.readouterr().err)
+    with pytest.raises(ConfigError, match="KaMinPar gave up"):
+        make_shards(dataset, tmp_path / "asked", Making(parts=2, cluster_rows=106), "a:b", {})
 
 
 def test_an_empty_part_has_no_ids(tmp_path, dataset):

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write
 
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
+from hpcgnn.shards.writer import Making, make_shards
 from hpcgnn.steps.clusters import Clusters, count_inside
+from hpcgnn.training.session import OWN_CLUSTERS, Session
+
+COMM = MPI.COMM_WORLD
 
 
 def clusters(count, inner=None):
@@ -60,3 +67,39 @@ def test_arcs_inside_a_cluster_are_counted():
     assert count_inside(indptr, indices, np.array([7, 7, 8, 7, 8])) == 4      # all but that from 2 to 0
     assert count_inside(indptr, indices, np.arange(5)) == 1
     assert count_inside(np.array([0]), np.empty(0, np.int32), np.array([7])) == 0
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("model, steps", [("sage", "4"), ("gcn", "auto"), ("sage", "auto")])
+def test_any_number_of_ranks_has_the_losses_of_one_on_shards_as_preprocess_makes_them(shared_path, monkeypatch,
+                                                                                         model, steps):
+    """Partitions differ, and the order of rows; the clusters are those of the whole graph."""
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 400)
+    dataset = easy_graph(1, "synthetic:nodes=2000,mean_degree=8,classes=4,features=12,signal=2")
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 6, "steps": steps, "lr": 0.008}
+    shards = on_rank_zero(COMM, lambda: as_preprocessed(dataset, shared_path / "shards", COMM.size))
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
+    alone = on_rank_zero(COMM, lambda: as_preprocessed(dataset, shared_path / "alone", 1, "none"))
+    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[:2])
+    np.testing.assert_allclose(losses(metrics), losses(expected[1]), rtol=1e-5)
+    dealt = [[(line["num_steps"], line["by_row"]) for line in lines] for lines in (metrics, expected[1])]
+    assert dealt[0] == dealt[1] and dealt[0][0][0] > 1
+    assert summary["val_score"] == pytest.approx(expected[0]["val_score"], abs=0.006)      # two nodes of 400
+
+
+def as_preprocessed(dataset, folder, parts, reorder="nested"):
+    """Shards by the defaults of hpcgnn preprocess, clusters included."""
+    make_shards(dataset, folder, Making(parts, reorder=reorder), "test", {})
+    return folder
+
+
+def test_shards_without_clusters_are_said_to_have_other_steps_on_other_numbers_of_ranks(tmp_path):
+    with_clusters = as_preprocessed(easy_graph(), tmp_path / "with", 1)
+    without = write(easy_graph(), np.zeros(240, np.int32), 1, tmp_path / "without")
+
+    def remarks(shards, steps):
+        return Session.open(MPI.COMM_SELF, shards, TrainConfig.of(**{**SMALL, "steps": steps})).remarks
+
+    assert OWN_CLUSTERS in remarks(without, "2") and OWN_CLUSTERS in remarks(without, "auto")
+    assert OWN_CLUSTERS not in (*remarks(without, "rows:2"), *remarks(without, "1"), *remarks(with_clusters, "2"))
