@@ -52,8 +52,7 @@ STEPS_CLASHES = (
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
     Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"))
 # Settings that edge_dropout refuses, and why.
-FITTED_TO_EDGES = {"steps": "steps read rows of earlier epochs, and cut a graph that stays as it is",
-                   "pre_aggregation": "sums before sending are fitted to all edges",
+FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edges",
                    "quantize": "steps and widths are fitted to all edges"}
 NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
@@ -162,9 +161,9 @@ class TrainConfig:
     input_dropout: float = setting(AS_DROPOUT, "Dropout probability on the input rows: 0 for PyTorch Geometric's "
                                    "models, which have none there; -1 is the same as dropout.", low=AS_DROPOUT,
                                    high=0.999, models=MODELS, group=TRAINING, flag="none")
-    edge_dropout: float = setting(0.0, "Share of the edges that are left out, drawn anew in every epoch; sums are "
-                                  "those of the thinned graph. Evaluation has all edges.", low=0.0, high=0.999,
-                                  models=MODELS, group=TRAINING, flag="none")
+    edge_dropout: float = setting(0.0, "Share of the edges that are left out, drawn anew in every epoch, and for "
+                                  "each step; sums are those of the thinned graph. Evaluation has all edges.",
+                                  low=0.0, high=0.999, models=MODELS, group=TRAINING, flag="none")
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients, or AdamW's decay.", low=0.0, group=TRAINING)
     weight_decay_layers: str = setting("all", "Layers with weight decay.", ("all", "first"), group=TRAINING,
                                        flag="none")

@@ -62,8 +62,8 @@ class StepGraphs:
         self._cut, self.num_clusters = cut, num_clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
-        self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
-                                   self._shared_rows() if self._is_shared else None)
+        self._is_sent = self._shared_rows() if self._is_shared else None
+        self._cutter = self._cutter_of(graph)
         self._late = self._late_messages() if self._is_shared else None
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None      # state of an epoch that stopped between two steps
@@ -73,10 +73,11 @@ class StepGraphs:
         return self._cut()
 
     def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0,
-              by_row: bool = False) -> Iterator[Step]:
+              by_row: bool = False, graph: LocalGraph | None = None) -> Iterator[Step]:
         """Collective: yield the steps of an epoch from `first` on; train each before asking for the next.
 
-        `by_row` deals rows one by one instead of in clusters.
+        `by_row` deals rows one by one instead of in clusters. `graph` has the edges of this epoch; None: all. An epoch
+        computes each row in one step, so edges that are drawn for an epoch are drawn anew for each step.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row is sent once per epoch.
@@ -86,14 +87,19 @@ class StepGraphs:
             self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
             self._exchange.training.staleness = 1      # age in epochs of the oldest row that is read
-        inputs = EpochInput(self._graph)
+        whole = self._graph if graph is None else graph
+        cutter = self._cutter if whole is self._graph else self._cutter_of(whole)
+        inputs = EpochInput(whole)
         inner, halo = self._dealt(seed, epoch, num_steps, by_row)
         for number in range(first, num_steps):
-            batch = self._cutter.cut(np.flatnonzero(inner == number),
-                                     self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
-            graph = self._graph_of(batch, inputs, number == first)
-            yield Step(graph, batch.rows)
-            self._history.check(graph.current_pass.num_halo_calls)
+            batch = cutter.cut(np.flatnonzero(inner == number),
+                               self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
+            made = self._graph_of(whole, batch, inputs, number == first)
+            yield Step(made, batch.rows)
+            self._history.check(made.current_pass.num_halo_calls)
+
+    def _cutter_of(self, graph: LocalGraph) -> BatchCutter:
+        return BatchCutter(*graph.arcs, graph.num_rows, graph.num_within, self._is_sent)
 
     def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         if by_row:
@@ -124,9 +130,9 @@ class StepGraphs:
             return None
         return LateMessages(kind, self._graph.node_id, self._shared_rows())
 
-    def _graph_of(self, batch: Batch, inputs: EpochInput, is_first: bool) -> StepGraph:
+    def _graph_of(self, whole: LocalGraph, batch: Batch, inputs: EpochInput, is_first: bool) -> StepGraph:
         exchange = self._exchange.of_step(self._plans(batch), is_first) if self._is_shared else None
-        return StepGraph(self._graph, batch, StepExchange(exchange, self._history, batch, self._late), inputs)
+        return StepGraph(whole, batch, StepExchange(exchange, self._history, batch, self._late), inputs)
 
     def _plans(self, batch: Batch) -> PlanWithin:
         self._place.fill(-1)
@@ -180,11 +186,12 @@ class StepGraph(LocalGraph):
 
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
-        weight = whole.rows.edge_weight
+        weight, kept = whole.rows.edge_weight, whole.rows.kept_degree
         self._inner = on_device(batch.rows, whole.x)
         rows = LocalRows(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
                          _rows_at(whole.x, self._inner), whole.num_nodes,
-                         None if weight is None else weight[batch.arc], None if weight is None else whole.degree[row])
+                         None if weight is None else weight[batch.arc], None if weight is None else whole.degree[row],
+                         None if kept is None else kept[row])
         super().__init__(rows, exchange, batch.prefixes, has_half_sums=whole.has_half_sums,
                          stored_bits=whole.stored_bits)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs

@@ -76,7 +76,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
         learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
-        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row):
+        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row,
+                                session.graph_of(seed, epoch)):
             loss, check = train_step(session, learner, step.graph, objective.of_rows(step.rows, num_steps),
                                      Moment(seed, epoch, len(taken.losses), num_steps))
             learner.average.note(num_steps)

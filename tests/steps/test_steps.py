@@ -133,6 +133,47 @@ def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypat
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model, steps", [("gcn", "8"), ("gcnii", "rows:8"), ("sage", "rows:8"), ("sage-max", "8"),
+                                          ("gat", "8")])
+def test_ranks_leave_out_the_edges_of_one_in_steps(shared_path, monkeypatch, model, steps):
+    share_clusters(monkeypatch)
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 4, "steps": steps, "lr": 0.008,
+                "edge_dropout": 0.4}
+    shards = write_once(COMM, easy_graph(seed=4), shared_path / "shards")
+    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
+    alone = write_once(MPI.COMM_SELF, easy_graph(seed=4), shared_path / "alone") if COMM.rank == 0 else None
+    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[1])
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_steps_of_weights_that_stand_have_the_loss_and_gradient_of_the_thinned_graph(shared_path, monkeypatch, model):
+    """One layer, which reads no history. Each epoch has other edges."""
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=1), shared_path / "shards")
+    session, learner = opened(shards, model=model, layers=1, lr=0.0, steps="6", edge_dropout=0.4)
+    found = []
+    for epoch in range(2):
+        objective, total, total_loss = session.objective, 0.0, 0.0
+        for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, 6,
+                                                          graph=session.graph_of(0, epoch))):
+            loss, _ = train_step(session, learner, step.graph, objective.of_rows(step.rows, 6),
+                                 Moment(0, epoch, number, 6))
+            total, total_loss = total + gradient_of(learner) / 6, total_loss + loss / 6
+        loss, _ = train_step(session, learner, session.graph_of(0, epoch), objective, Moment(0, epoch))
+        assert COMM.allreduce(total_loss) == pytest.approx(COMM.allreduce(loss), rel=1e-5)
+        torch.testing.assert_close(total, gradient_of(learner), rtol=1e-4, atol=1e-6)
+        found.append(COMM.allreduce(loss))
+    assert abs(found[0] - found[1]) > 1e-4
+
+
+def gradient_of(learner):
+    return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("bits", [1, 8, 32])
 def test_bytes_do_not_grow_with_the_number_of_steps(shared_path, monkeypatch, bits):
     """A row crosses once an epoch, in whichever step computes it. One step sends the narrower side of the last layer,
@@ -174,17 +215,20 @@ def test_gradients_may_be_summed_in_few_bits(shared_path, monkeypatch):
     assert sums[1] < 0.6 * sums[0]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, monkeypatch, dtype):
+@pytest.mark.parametrize("dtype, model, edge_dropout", [
+    ("fp32", "gcn", 0.0), ("bf16", "gcn", 0.0), ("fp32", "gcn", 0.3), ("fp32", "sage", 0.3), ("fp32", "gat", 0.3)])
+def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, monkeypatch, dtype, model,
+                                                                      edge_dropout):
     share_clusters(monkeypatch, 1000)
     shards = write(easy_graph(), np.zeros(240, np.int32), 1, tmp_path / "shards")
     gradients = []
     for num_steps in (1, 0):
-        session, learner = opened(shards, steps="auto", precision=dtype, dropout=0.5)
+        session, learner = opened(shards, steps="auto", precision=dtype, dropout=0.5, model=model,
+                                  edge_dropout=edge_dropout)
         if num_steps:
             train_epoch(session, learner, 0, 0)
         else:
-            for step in session.steps.steps(learner.model, 0, 0, 1):
+            for step in session.steps.steps(learner.model, 0, 0, 1, graph=session.graph_of(0, 0)):
                 train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, 0))
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]))
     assert (gradients[0] - gradients[1]).abs().max() < (1e-6 if dtype == "fp32" else 2e-2) * gradients[0].abs().max()

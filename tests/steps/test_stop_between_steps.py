@@ -56,12 +56,14 @@ def stop(monkeypatch, shards, out, epoch, number, said, **settings):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("epoch, number", [(0, 0), (2, 3)])
-@pytest.mark.parametrize("steps, history", [("6", "stored"), ("auto", "stored"), ("6", "4"), ("rows:6", "stored")])
+@pytest.mark.parametrize("steps, history, edge_dropout", [
+    ("6", "stored", 0.3), ("auto", "stored", 0.0), ("6", "4", 0.0), ("rows:6", "stored", 0.0)])
 def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, monkeypatch, epoch,
-                                                                                        number, steps, history):
+                                                                                        number, steps, history,
+                                                                                        edge_dropout):
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 40)      # auto begins with 6 steps
-    settings = {**SETTINGS, "steps": steps, "history": history}
+    settings = {**SETTINGS, "steps": steps, "history": history, "edge_dropout": edge_dropout}
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     expected_summary, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
     resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,

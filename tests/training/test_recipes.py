@@ -196,7 +196,6 @@ def test_integers_of_models_that_have_none_are_refused(settings, complaint):
     ({"residual": True, "model": "appnp"}, "residual = True has no effect on model appnp, only on gcn, sage, sage-max"),
     ({"residual": True, "quantize": "uniform"}, "residual can't be used with quantize uniform: integers have no resid"),
     ({"optimizer": "adamw"}, "optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01"),
-    ({"edge_dropout": 0.5, "steps": "4"}, "edge_dropout can't be used with steps 4: steps read rows of earlier epoch"),
     ({"edge_dropout": 0.5, "pre_aggregation": "on"}, "edge_dropout can't be used with pre_aggregation on: sums befor"),
     ({"edge_dropout": 0.5, "quantize": "uniform"}, "edge_dropout can't be used with quantize uniform: steps and width"),
     ({"edge_dropout": 0.5, "model": "mine:Net"}, "edge_dropout = 0.5 has no effect on model mine:Net, only on gcn, sa"),
