@@ -19,9 +19,10 @@ from score_table import mean_and_error, print_table
 
 from hpcgnn.report.run_folder import read_run
 
-LAST = 20      # evaluations at the end of a training, whose test scores are not selected
-HEADER = ("model", "recipe", "seeds", "validation", "less base", "test", "less base",
-          f"test, last {LAST}: mean", "worst")
+# Evaluations at the end of a training, or the second half of fewer than 40; nothing is selected among them.
+LAST = 20
+HEADER = ("model", "recipe", "seeds", "validation", "less base", "test", "less base", f"last {LAST}: mean",
+          "worst")
 SCORES = re.compile(r"val ([\d.]+) %, test ([\d.]+) %")
 
 
@@ -44,8 +45,9 @@ def read_scores(run: Path) -> Scores | None:
         return None
     training = read_run(run, run.name)
     (result,), (curve,) = training.summary["results"], training.curves("test_score")
+    evaluated = 100 * curve[~np.isnan(curve)]
     return Scores(100 * result["val_score"], 100 * result["test_score"],
-                  tuple(100 * curve[~np.isnan(curve)][-LAST:]))
+                  tuple(evaluated[-min(LAST, (len(evaluated) + 1) // 2):]))
 
 
 def row(model: str, recipe: str, found: Mapping[str, Scores], base: Mapping[str, Scores]) -> list[str]:
