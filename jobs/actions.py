@@ -19,6 +19,7 @@ import hpcgnn
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.lowbit.inference.model_source import open_model
 from hpcgnn.lowbit.inference.run import IntegerRun
+from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.results.correct_and_smooth import CorrectAndSmooth
 from hpcgnn.results.export import exported, write_exported
 from hpcgnn.results.float_run import FloatRun
@@ -33,6 +34,7 @@ EXACT = 2e-5         # float32 sums in another order; relative to the loss
 NEAR_LOSS = 0.1      # by which the last loss may differ where another cut sends other rounded rows; relative
 NEAR_LOGITS = 1e-4   # of float32 answers, relative to the largest
 NEAR_SCORE = 0.02    # of a model that was trained in 16 bits, or whose rows are rounded to 8
+DRAWN = 0.2          # by which the bytes of rows that are drawn may differ from their mean; relative
 FEWEST_EQUAL = 0.95  # share of the predictions in which integers agree with floats
 
 
@@ -69,6 +71,13 @@ class Trial:
         return losses_of(comm, train(comm, job))
 
     @cached_property
+    def sent(self) -> list[int]:
+        """Bytes of each epoch, of all ranks."""
+        folder = self.finished.run.folder
+        records = self.comm.bcast(folder.read_metrics() if self.comm.rank == 0 else None)
+        return [one["sent_bytes_payload"] + one["sent_bytes_parameters"] for one in records]
+
+    @cached_property
     def opened(self) -> FloatRun:
         self.finished  # noqa: B018
         return FloatRun.open(self.comm, self.folder, self.shards(), read_shared_info(self.comm, self.shards()),
@@ -99,9 +108,7 @@ def dry_run(trial: Trial) -> None:
     """The forecast has numbers, and its bytes are those of the training."""
     found = forecast(trial.comm, trial.job())
     assert found.epoch_seconds > 0 and all(memory.process > memory.weights > 0 for memory in found.memory)
-    folder = trial.finished.run.folder
-    records = trial.comm.bcast(folder.read_metrics() if trial.comm.rank == 0 else None)
-    sent = [one["sent_bytes_payload"] + one["sent_bytes_parameters"] for one in records]
+    sent = trial.sent
     assert not sent or (found.least_bytes <= min(sent) and max(sent) <= found.most_bytes), (
         f"an epoch sent {min(sent)} to {max(sent)} bytes, forecast {found.least_bytes} to {found.most_bytes}")
 
@@ -201,7 +208,22 @@ def infer(trial: Trial) -> None:
     assert share >= FEWEST_EQUAL, f"{share:.1%} of the predictions are those of floats"
 
 
+def plan(trial: Trial) -> None:
+    """The planned bytes of the run's shards are those of the training, or of the mean where rows are drawn."""
+    settings = {name: value for name, value in trial.settings.items() if name not in ("method", "bits")}
+    own = {name: settings.pop(name) for name in ("model", "layers", "hidden", "precision", "norm", "dropout")
+           if name in settings}
+    bits = f":{trial.settings['bits']}" if "bits" in trial.settings else ""
+    method = trial.settings.get("method", "vanilla") + bits
+    found, = together(trial.comm, lambda: make_plan(str(trial.shards()), None, Choices(
+        None, (method,), settings=settings, **own)).predictions)
+    sent, planned = trial.sent, found.sent.total
+    assert found.peak_bytes > 0
+    assert not sent or not found.messages.is_exact or set(sent) == {planned}, f"an epoch sent {sent}, planned {planned}"
+    assert not sent or abs(planned - max(sent)) <= DRAWN * max(sent), f"an epoch sent {sent}, planned {planned}"
+
+
 RESUME = "--resume"
 ACTIONS: dict[str, Callable[[Trial], str | None]] = {
-    "--device cuda": on_a_device, "--dry-run": dry_run, RESUME: resume, "predict": predict,
+    "--device cuda": on_a_device, "--dry-run": dry_run, "plan": plan, RESUME: resume, "predict": predict,
     "--correct-and-smooth": correct_and_smooth, "export": export, "--format pyg": export_pyg, "infer": infer}

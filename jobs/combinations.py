@@ -26,7 +26,7 @@ from typing import Any
 from hpcgnn.run.launch import run_parallel
 
 from actions import (
-    ACTIONS, EXACT, FEWEST_EQUAL, NEAR_LOGITS, NEAR_LOSS, NEAR_SCORE, RESUME, Trial, difference, losses_of,
+    ACTIONS, DRAWN, EXACT, FEWEST_EQUAL, NEAR_LOGITS, NEAR_LOSS, NEAR_SCORE, RESUME, Trial, difference, losses_of,
 )
 
 import numpy as np
@@ -258,6 +258,8 @@ Each feature was trained on its own, and each action tried with the run; `no` ha
 | `--resume` | half of the epochs on two ranks, the rest on three. `=`: the losses are those of an unstopped run, up \
 to the order of sums ({exact}). `~`: another cut of the graph rounds, draws or delays other rows, so losses are near, \
 the last one within {near_loss} |
+| `plan` | the bytes of an epoch that `hpcgnn plan` predicts are those of the training, to the byte; of `bns`, which \
+draws rows, within {drawn} |
 | `predict` | the scores of the training's best evaluation (within {near_score} after training in 16 bits) |
 | `--correct-and-smooth` | `predict` ends with shares of classes |
 | `export` | `hpcgnn.load_model` in plain PyTorch has the logits of `predict`, up to {near_logits} of the largest |
@@ -286,7 +288,7 @@ def page(of_actions: Refusals) -> str:
             rows.append(f"| {feature.name} | {sum(reason is None for _, reason in found)} | {names} |\n")
     of_actions_head = ACTIONS_HEAD.format(exact=EXACT, near_loss=in_percent(NEAR_LOSS),
                                           near_score=NEAR_SCORE, near_logits=NEAR_LOGITS,
-                                          equal=in_percent(FEWEST_EQUAL))
+                                          equal=in_percent(FEWEST_EQUAL), drawn=in_percent(DRAWN))
     return (HEAD.format(total=len(settled), refused=len(refused)) + "".join(rows) + of_actions_head
             + "".join(_row(cells) + ("" if number else _row(["---"] * len(cells)))
                       for number, cells in enumerate(_table_of_actions(of_actions, numbers)))

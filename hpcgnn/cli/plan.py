@@ -8,27 +8,27 @@ from typing import Any
 
 import click
 
-from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
 from hpcgnn.run.launched import launched_size
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+DEFAULT_METHODS = ("vanilla", "uniform:8", "uniform:1", "pipegcn")
 PRECISIONS = ("fp32", "bf16", "fp16")
-RECIPE = {"input_dropout": click.FloatRange(0, 0.999), "ema": click.FloatRange(0, 0.9999)}
 
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--cluster", type=FILE, help="TOML file with the rates of a node's kernels and of the network.")
+@click.option("--cluster", type=FILE, help="TOML file with the rates of a node's kernels and of the network; without "
+              "it, memory and bytes are planned, and no seconds.")
 @click.option("--measure", type=FILE, metavar="FILE",
               help="Measure this machine, write a FILE for --cluster and plan nothing; run it under mpirun with as "
                    "many ranks as a node will have.")
 @click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: number of parts in the shards, else "
                                               "4,16,64,256,1024]")
-@click.option("--method", default="vanilla,uniform:8,uniform:1,pipegcn", show_default=True, metavar="LIST",
-              help="Methods, each METHOD or METHOD:BITS.")
+@click.option("--method", metavar="LIST", help="Methods, each METHOD or METHOD:BITS. [default: vanilla,uniform:8,"
+              "uniform:1, and pipegcn for epochs of one step]")
 @click.option("--model", default="sage", show_default=True, help="Model to plan: sage or gcn.")
 @click.option("--layers", type=click.IntRange(1, 64), default=3, show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
@@ -37,7 +37,7 @@ RECIPE = {"input_dropout": click.FloatRange(0, 0.999), "ema": click.FloatRange(0
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
 @click.option("--norm", type=click.Choice(("none", "layer", "batch")), default="layer", show_default=True)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="input_dropout or ema, as in hpcgnn train. [default: as --dropout, 0]")
+              help="Any setting of hpcgnn train, such as steps=4; what a plan can't count is refused.")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
 @click.option("--balance", type=click.Choice(BALANCES),
               help="What the parts share equally. [default: as in hpcgnn preprocess]")
@@ -67,8 +67,8 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
         precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
         run_parallel(lambda comm: measure_in_parallel(comm, measure, precisions))
         return
-    if source is None or cluster is None:
-        raise click.UsageError("a plan needs SOURCE and --cluster FILE; hpcgnn plan --measure FILE writes one")
+    if source is None:
+        raise click.UsageError("a plan needs SOURCE; give a source graph, a folder of shards, or --measure FILE")
     variable, size = launched_size()
     if size != "1":
         raise ConfigError(f"hpcgnn plan SOURCE runs in one process, and {size} ranks were started ({variable}={size}); "
@@ -125,23 +125,26 @@ def check_writable(file: Path) -> None:
         raise ConfigError(f"the cluster file {file} can't be written: {error.strerror}") from error
 
 
-def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[str, Any]) -> None:
+def plan(source: str, cluster_file: Path | None, parts: list[int] | None, flags: dict[str, Any]) -> None:
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.plan_text import plan_text
     from hpcgnn.cli.progress import shown_progress
+    from hpcgnn.cli.train import read_assignments
     from hpcgnn.planning.cluster import read_cluster
     from hpcgnn.planning.planner import Choices, make_plan
 
-    recipe = parse_set(flags["assignments"], RECIPE)
-    cluster = read_cluster(cluster_file)
-    cluster.rates_of(flags["precision"])
-    choices = Choices(parts, tuple(dict.fromkeys(flags["method"].split(","))),
-                      **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm",
+    settings = read_assignments(flags["assignments"])
+    for name in settings.keys() & (flags.keys() | {"bits"}):
+        raise click.UsageError(f"--set {name} can't be planned; use --"
+                               + ("method uniform:BITS" if name == "bits" else name))
+    methods = flags["method"] or ",".join(DEFAULT_METHODS[:3 if "steps" in settings else 4])
+    cluster = None if cluster_file is None else read_cluster(cluster_file)
+    if cluster is not None:
+        cluster.rates_of(flags["precision"])
+    choices = Choices(parts, tuple(dict.fromkeys(methods.split(","))),
+                      **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "dropout",
                                                         "partitioner", "balance", "seed", "symmetrize", "root",
-                                                        "make_labels", "sample", "larger")},
-                      has_dropout=flags["dropout"] > 0,
-                      has_input_dropout=recipe["input_dropout"] > 0 if "input_dropout" in recipe else None,
-                      has_average=recipe.get("ema", 0.0) > 0)
+                                                        "make_labels", "sample", "larger")}, settings=settings)
     out = flags["out"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

@@ -23,11 +23,13 @@ def draw_plan(plan: Plan) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    runs = plan.predictions
+    runs, best = plan.predictions, plan.best
     figure = Figure(figsize=(12, 1.8 + 0.3 * max(len(runs), 3)), layout="constrained")
     seconds, memory = figure.subplots(1, 2, sharey=True)
     labels = [f"{one.num_parts} {one.messages.name}" + ("" if one.fits else " (too large)") for one in runs]
-    _stack(seconds, labels, {stage: [one.seconds.of_slowest[stage] for one in runs] for stage in STAGES})
+    timed = [one.seconds for one in runs if one.seconds is not None]
+    if timed:
+        _stack(seconds, labels, {stage: [own.of_slowest[stage] for own in timed] for stage in STAGES})
     fullest = [int(total(one.memory.values()).argmax()) for one in runs]
     _stack(memory, labels, {kind.replace("_", " "): [float(one.memory[kind][rank]) / 1e9
                                                      for one, rank in zip(runs, fullest, strict=True)]
@@ -35,7 +37,8 @@ def draw_plan(plan: Plan) -> Figure:
     seconds.set(xlabel="seconds of an epoch, slowest rank", ylabel="ranks and method",
                 ylim=(len(runs) - 0.5, -0.5))
     memory.set(xlabel="GB of the fullest rank")
-    figure.suptitle(f"hpcgnn plan {plan.graph}: {plan.best.num_parts} ranks with {plan.best.messages.name}")
+    figure.suptitle(f"hpcgnn plan {plan.graph}" + ("" if best is None else
+                                                   f": {best.num_parts} ranks with {best.messages.name}"))
     return figure
 
 
@@ -59,10 +62,12 @@ def plan_text(plan: Plan) -> str:
     head: list[str] = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
             f"{sizes.edges:,} edges, {sizes.features} features, {sizes.classes} classes; {size.model} "
             f"{size.num_layers} x {size.hidden_dim} in {size.precision}, "
-            f"{plan.cluster.network.ranks_per_node} ranks per node",
+            + (f"{size.num_steps} steps in an epoch, " if size.num_steps > 1 else "")
+            + f"{plan.cluster.network.ranks_per_node} ranks per node",
             "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; ")]
-    tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
-              _seconds_table(plan.predictions)]
+    tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions)]
+    if plan.cluster.is_measured:
+        tables.append(_seconds_table(plan.predictions))
     cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
             for parts, took in plan.cut_seconds.items()]
     best, *others = plan.reasons
@@ -102,13 +107,13 @@ def _memory_table(predictions: list[Prediction]) -> Table:
 def _bytes_table(predictions: list[Prediction]) -> Table:
     table = _table("rows and bytes of an epoch; pairs of ranks that share rows", [
         "pairs", "halo rows / rows", "rows per pair, mean", "max", "within nodes", "per pair, mean", "max",
-        "between nodes", "a pair, mean", "max", "an evaluation", "once"])
+        "between nodes", "a pair, mean", "max", "sums of gradients", "an evaluation", "once"])
 
     def cells(one: Prediction) -> list[str]:
         rows = one.sent.rows
         return [f"{len(rows):,}", f"{one.loads.halo_ratio:.3f}", f"{rows.mean() if len(rows) else 0:,.0f}",
                 f"{rows.max(initial=0):,.0f}", *map(size_text, one.sent.of(True)), *map(size_text, one.sent.of(False)),
-                size_text(one.sent.evaluation), size_text(one.sent.setup)]
+                size_text(one.sent.sums), size_text(one.sent.evaluation), size_text(one.sent.setup)]
 
     return _fill(table, predictions, cells)
 
@@ -119,6 +124,7 @@ def _seconds_table(predictions: list[Prediction]) -> Table:
         "by closed form"])
 
     def cells(one: Prediction) -> list[str]:
+        assert one.seconds is not None
         stages = one.seconds.of_slowest
         work = total(one.seconds.by_stage[stage] for stage in ("products", "sums", "passes"))
         return [time_text(one.seconds.epoch), *(time_text(stages[stage]) for stage in STAGES),

@@ -68,10 +68,11 @@ class LinearLayer:
     reduction: str      # A; this and the next see `Kind`
     has_self: bool
     is_input: bool = False
+    reads_history: bool = False      # in an epoch of several steps, which sends rows before they are mapped
 
     @property
     def maps_first(self) -> bool:
-        return maps_first(self.in_dim, self.out_dim)
+        return not self.reads_history and maps_first(self.in_dim, self.out_dim)
 
     @property
     def sent_dim(self) -> int:

@@ -24,6 +24,7 @@ CODES = tuple([f"{code}_{bits}" for code in ("affine", "rotated") for bits in (1
               + ["stored_16", "stored_32"])
 TEXTS = ("processor", "measured")
 PRECISIONS = ("fp32", "bf16", "fp16")
+TYPICAL_PROCESS_BYTES = 3e8      # of a rank with Python, torch and MPI, before it reads its part
 AGAIN = "hpcgnn plan --measure FILE writes a file with all of them"
 
 
@@ -84,6 +85,11 @@ class Cluster:
     memory_bytes: float | None = None    # memory of a node
     about: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether seconds can be planned."""
+        return bool(self.rates)
+
     def rates_of(self, precision: str) -> Rates:
         """The rates in a precision. Raises ConfigError if the file has none."""
         if precision not in self.rates:
@@ -98,6 +104,8 @@ class Cluster:
 
     def check_network(self, num_parts: int) -> None:
         """Raise ConfigError if the file does not describe the network between the ranks of a run."""
+        if not self.is_measured:
+            return
         ranks, network = min(num_parts, self.network.ranks_per_node), self.network
         needed = {} if ranks == 1 else dict(zip(WITHIN, (network.within_latency, network.within_rate), strict=True))
         if num_parts > ranks:
@@ -106,6 +114,11 @@ class Cluster:
             if value is None:
                 raise ConfigError(f"{self.name}: network.{key} is missing, which {num_parts} ranks at "
                                   f"{network.ranks_per_node} per node need; add it")
+
+
+def unmeasured(ranks_per_node: int) -> Cluster:
+    """A cluster of which nothing is known but the ranks of a node: enough for memory and bytes."""
+    return Cluster("no cluster file", Network(ranks_per_node), {}, {}, {}, TYPICAL_PROCESS_BYTES, math.nan)
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -48,6 +48,13 @@ class PartLoads:
     # rows sent if ranks of a node share rows, see `count_shared_pairs`; None: not shared, or unknown
     shared: Pairs | None = None
 
+    def of_step(self, num_steps: int) -> PartLoads:
+        """The rows and edges of one of `num_steps` equal steps, rounded up; `num_inner` stays, pairs too."""
+        if num_steps == 1:
+            return self
+        names = ("num_halo", "rows_within", "arcs_within", "far_arcs_within", "central_arcs_within")
+        return replace(self, **{name: -(-getattr(self, name) // num_steps) for name in names})
+
     @property
     def halo_ratio(self) -> float:
         """Halo rows over inner rows, of all parts."""

@@ -21,6 +21,7 @@ from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
+STEPS = 2       # steps simulated of an epoch of several; all have the same sizes here
 EPOCHS = 2      # epochs simulated before an evaluation, and again after it; further epochs need no more memory
 
 Piece = tuple[int, int]
@@ -35,6 +36,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
       chunks.
     - `shared_rows`: a rank's pages of the table that the ranks of its node share.
+    - `method_state`: what is kept between epochs, the history of steps too, and its copy for a checkpoint.
+
+    In an epoch of several steps, activations, gradients, halo rows and messages are those of one step.
 
     If the ranks of a machine share rows, the rows of `loads.shared` are sent instead of those of `loads.pairs`.
     """
@@ -45,11 +49,12 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     own, shared_rows = none, none
     if sent is loads.shared and exchanges:
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
-    kept = _activations(size, loads)
-    by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
+    step = loads.of_step(size.num_steps)
+    kept = _activations(size, step)
+    by_exchange = _by_exchange(size, messages, sent, loads.num_parts)
     sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
-    halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
+    halo_rows, layers = step.num_halo * widest * size.item_bytes, size.layers(step)
     arena = arenas_of(size, loads, messages, sent, own)
     of_norms, around_norms = _of_batch_norms(size, layers, loads)
     rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
@@ -59,14 +64,31 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
         "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
-                      + layout_bytes(exchanges, messages, sent, loads)),
+                      + layout_bytes(exchanges, messages, sent, loads) + _step_structure(size, loads)),
         "weights": none + FLOAT * (ARRAYS_OF_WEIGHTS + ARRAYS_OF_AVERAGE * size.has_average) * size.num_weights,
         "activations": kept + of_norms,
         "gradients": rest + around_norms,
         "halo_rows": halo_rows,
         "messages": sent_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
-        "method_state": COPIES_OF_STATE * state}
+        "method_state": COPIES_OF_STATE * (state + history_bytes(size, loads))}
+
+
+def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    """Bytes of the rows that steps keep, of inner and halo nodes and every layer but the first, (num_parts,)."""
+    if size.num_steps == 1:
+        return np.zeros(loads.num_parts)
+    of_codes = (BYTES_OF_PARAMETERS + BYTES_A_PLACE) * (size.history_bits < FEWEST_STORED_BITS)
+    of_row = sum((size.history_bits * exchange.dim + 7) // 8 + of_codes for exchange in exchanges_of(size)
+                 if not exchange.is_backward)
+    return (loads.num_inner + loads.num_halo) * float(of_row)
+
+
+def _step_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
+    if size.num_steps == 1:
+        return np.zeros(loads.num_parts)
+    return (loads.num_edges * BYTES_A_STEP_ARC + loads.num_inner * BYTES_A_ROW) / size.num_steps
 
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
@@ -83,9 +105,11 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 class RankSize:
     """Sizes of a rank's rows and exchanges."""
 
-    layers: list[Layer[int]]                                    # with this rank's numbers
+    layers: list[Layer[int]]                                    # of a step, with this rank's numbers
+    evaluated: list[Layer[int]]                                 # of an evaluation, in which all rows are computed
     num_inner: int
     num_halo: int
+    num_fresh: int  # halo rows that a step gets: all of an epoch of one step
     num_own: int  # inner rows that other ranks of the node read, if they share rows; else 0
     message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
     full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
@@ -103,6 +127,21 @@ class _Run:
             self._take(rank.num_inner, size.in_dim)
 
     def train(self) -> None:
+        if self._size.num_steps == 1:
+            return self._step()
+        sums = None
+        if not self._size.has_constant_sums:      # of an epoch's masked input
+            masked = self._take(self._rank.num_inner + self._rank.num_halo, self._size.in_dim)
+            sums = self._take(self._rank.num_inner, self._size.in_dim)
+            self._free(masked)
+        for _ in range(STEPS):
+            rows = self._take(self._rank.layers[0].rows_in, self._size.in_dim)
+            of_rows = self._take(self._rank.layers[0].rows_in, self._size.in_dim)
+            self._step()
+            self._free(rows, of_rows)
+        self._free(sums)
+
+    def _step(self) -> None:
         held = [self._walk(layer, layer.linear.forward(self._size.drops(layer.linear)), {})
                 for layer in self._rank.layers]
         last = self._rank.layers[-1]
@@ -118,7 +157,7 @@ class _Run:
     def evaluate(self) -> None:
         inner = self._rank.num_inner
         names: dict[str, Piece | None] = {}
-        for layer in self._rank.layers:
+        for layer in self._rank.evaluated:
             steps = layer.linear.forward(self._size.drops(layer.linear), is_training=False)
             names = self._walk(replace(layer, rows_in=inner, rows_out=inner), steps, names, is_training=False)
             names = {"below": names.pop("rows")}
@@ -149,22 +188,23 @@ class _Run:
         is_asynchronous = is_training and self._rank.is_asynchronous
         sent, read = self._send(exchange, bytes_of, is_asynchronous)
         own, far = self._take(self._rank.num_own, exchange.dim), None
+        num_halo = self._rank.num_fresh if is_training else self._rank.num_halo
         has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # judged by their edges, not by rows
         is_early = is_training or has_central
         sums = self._take(layer.rows_out, exchange.dim) if is_early else None
         if has_central:
-            self._free(self._take(self._rank.num_halo, exchange.dim))
+            self._free(self._take(num_halo, exchange.dim))
         self._free(sent)
-        comes_whole = bytes_of(exchange)[1] >= self._bytes(self._rank.num_halo, exchange.dim)
+        comes_whole = bytes_of(exchange)[1] >= self._bytes(num_halo, exchange.dim)
         if is_asynchronous or self._rank.num_own or not comes_whole:
-            far = self._take(self._rank.num_halo, exchange.dim)
+            far = self._take(num_halo, exchange.dim)
         sums = sums if is_early else self._take(layer.rows_out, exchange.dim)
         self._free(far, own, read)
         return sums
 
     def _take_home(self, layer: Layer[int], step: Step) -> Piece | None:
         exchange = Exchange(layer.number, True, step.dim, layer.reach)
-        of_halo, total = self._take(self._rank.num_halo, exchange.dim), None
+        of_halo, total = self._take(self._rank.num_fresh, exchange.dim), None
         if self._rank.num_own:
             sent_rows = self._rank.message_bytes(exchange)[0] / (exchange.dim * self._size.item_bytes)
             total = self._take(self._rank.num_own + int(sent_rows), exchange.dim)
@@ -212,11 +252,13 @@ ARRAYS_OF_AVERAGE = 2      # the average, and the weights while it takes their p
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list
-BYTES_A_PLACE = 17         # per row: place in the message, two offsets and the width
+BYTES_A_PLACE = 17         # per row: place in the message, two offsets and the width; per coded row of the history
 BYTES_A_NODE = 11          # labels and masks
 BYTES_OF_MOMENTS = 8       # per normalized row
 FLOAT = 4
 PAGE_BYTES = 4096
+BYTES_A_STEP_ARC = 16
+BYTES_OF_PARAMETERS, FEWEST_STORED_BITS = 4, 16      # of a row of the history that is kept as codes
 COPIES_OF_STATE = 2        # the messages that the next epoch reads, and their copy for a checkpoint
 
 
@@ -244,10 +286,11 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
     own : (num_parts,) number      inner rows that other ranks of the node read, if they share rows; else 0
     """
     full = replace(messages, bits=8 * size.item_bytes, share=1.0, rotated=())
-    exchanges, parts, layers = list(exchanges_of(size)), loads.num_parts, size.layers(loads)
-    training = {exchange: _both_ways(exchange, messages, sent, parts) for exchange in exchanges}
+    parts, step = loads.num_parts, loads.of_step(size.num_steps)
+    layers, evaluated = size.layers(step), size.of_whole_graph.layers(loads)
+    training = _by_exchange(size, messages, sent, parts)
     evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts)
-                  for exchange in exchanges if not exchange.is_backward}
+                  for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward}
 
     def size_of(part: int) -> RankSize:
         def in_training(exchange: Exchange) -> tuple[float, float]:
@@ -258,9 +301,9 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
             leaving, coming = evaluation[exchange.layer]
             return leaving[part], coming[part]
 
-        return RankSize([_of_part(layer, part) for layer in layers], int(loads.num_inner[part]),
-                        int(loads.num_halo[part]), int(own[part]), in_training, in_evaluation,
-                        messages.is_asynchronous)
+        return RankSize([_of_part(layer, part) for layer in layers], [_of_part(layer, part) for layer in evaluated],
+                        int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]),
+                        int(own[part]), in_training, in_evaluation, messages.is_asynchronous)
 
     return np.array([arena_bytes(size, size_of(part)) for part in range(parts)])
 
@@ -285,6 +328,13 @@ def _rows_of_pages(written: np.ndarray, read: np.ndarray, table: np.ndarray, row
     return written + rest * (1 - (1 - np.clip(read / rest, 0, 1)) ** rows_a_page)
 
 
+def _by_exchange(size: ModelSize, messages: Messages, sent: Pairs,
+                 num_parts: int) -> dict[Exchange, tuple[np.ndarray, np.ndarray]]:
+    # Bytes of each part in a step, sent and received.
+    whole = {exchange: _both_ways(exchange, messages, sent, num_parts) for exchange in exchanges_of(size)}
+    return {exchange: (ahead / size.num_steps, back / size.num_steps) for exchange, (ahead, back) in whole.items()}
+
+
 def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
     ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts)
     return ends[::-1] if exchange.is_backward else ends
@@ -303,9 +353,10 @@ def _of_part(layer: Layer[np.ndarray], part: int) -> Layer[int]:
 
 
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    # What the forward pass makes and does not free, and the sums of a constant input.
+    # What the forward pass makes and does not free, and the sums of a constant input, or of an epoch's with steps.
     layers = size.layers(loads)
-    kept = _moments(layers) + size.has_constant_sums * size.item_bytes * size.in_dim * loads.num_inner
+    has_sums = size.has_constant_sums or size.num_steps > 1
+    kept = _moments(layers) + has_sums * size.item_bytes * size.in_dim * loads.num_inner
     for layer in layers:
         held: dict[str, np.ndarray] = {}
         for step in layer.linear.forward(size.drops(layer.linear)):
@@ -318,7 +369,7 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
 def _of_batch_norms(size: ModelSize, layers: list[Layer[np.ndarray]],
                     loads: PartLoads) -> tuple[np.ndarray, np.ndarray]:
     # Outside of the arena, each keeps a table of rows; two float32 tables exist while one of them computes.
-    tables = loads.num_inner * size.hidden_dim * float(size.norm == "batch")
+    tables = loads.num_inner / size.num_steps * size.hidden_dim * float(size.norm == "batch")
     return size.item_bytes * tables * (len(layers) - 1), 2.0 * FLOAT * tables * (len(layers) > 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +60,13 @@ class Messages:
 
 
 def parse_method(text: str, size: ModelSize) -> Messages:
-    """Read METHOD or METHOD:BITS.
+    """The messages of METHOD or METHOD:BITS; raises as `read_method`."""
+    own = read_method(text)
+    return messages_of(text, find_method(own.pop("method"))(**own), size)
+
+
+def read_method(text: str) -> dict[str, Any]:
+    """The settings of METHOD or METHOD:BITS.
 
     Raises
     ------
@@ -79,10 +84,15 @@ def parse_method(text: str, size: ModelSize) -> Messages:
                           if colon else "method uniform needs its bits, as in uniform:8")
     if colon and (not bits.isdigit() or int(bits) not in BIT_WIDTHS):
         raise ConfigError(f"method {text} has bits {bits!r}; expected one of {', '.join(map(str, BIT_WIDTHS))}")
-    return messages_of(text, find_method(name)(**({"bits": int(bits)} if colon else {})), size)
+    return {"method": name, **({"bits": int(bits)} if colon else {})}
 
 
-def messages_of(name: str, method: Method, size: ModelSize, others: Mapping[str, Any] | None = None) -> Messages:
-    stored = 8 * size.item_bytes
+def messages_of(name: str, method: Method, size: ModelSize, code: str = "auto") -> Messages:
+    """The messages of a method; ConfigError if it can't be planned in epochs of several steps."""
+    if isinstance(method, PipeGCN) and size.num_steps > 1:
+        raise ConfigError(f"{name} keeps gradients that come late from step to step, which hpcgnn plan does not count; "
+                          "plan it with one step, or run hpcgnn train --dry-run")
+    stored, is_own = 8 * size.item_bytes, code == "auto"
     return Messages(name, method.fixed_bits(stored) or stored, method.share if isinstance(method, BNS) else 1.0,
-                    isinstance(method, PipeGCN), ROTATED[method.own_code()])
+                    isinstance(method, PipeGCN), ROTATED[method.own_code() if is_own else code],
+                    LEAST_ROTATED if is_own else 1)

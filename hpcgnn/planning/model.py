@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -37,6 +37,13 @@ class Layer(Generic[Number]):
         return {IN: self.rows_in, OUT: self.rows_out, HALO: self.num_halo}[step.rows]
 
 
+def check_model(model: str) -> None:
+    """Raise ConfigError for a model that can't be planned."""
+    if model not in LINEAR:
+        raise ConfigError(f"hpcgnn plan knows what {' and '.join(LINEAR)} compute and send, not {model}; run "
+                          "mpirun -n P hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs")
+
+
 @dataclass(frozen=True)
 class ModelSize:
     """A stack of linear convolutions as hpcgnn trains it."""
@@ -51,11 +58,12 @@ class ModelSize:
     norm: str = "layer"        # after every hidden layer, as in a training's settings
     has_input_dropout: bool | None = None      # None: as has_dropout
     has_average: bool = False  # a moving average of the weights
+    num_steps: int = 1         # of an epoch
+    has_clusters: bool = False      # steps are dealt clusters, not single rows
+    history_bits: int = 32     # of a value that steps keep; below 16, rows have parameters too
 
     def __post_init__(self) -> None:
-        if self.model not in LINEAR:
-            raise ConfigError(f"hpcgnn plan knows what {' and '.join(LINEAR)} compute and send, not {self.model}; run "
-                              "mpirun -n P hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs")
+        check_model(self.model)
 
     @property
     def item_bytes(self) -> int:
@@ -64,7 +72,7 @@ class ModelSize:
     @property
     def linear_layers(self) -> list[LinearLayer]:
         dims = [self.in_dim] + [self.hidden_dim] * (self.num_layers - 1) + [self.out_dim]
-        return [LinearLayer(*sides, *LINEAR[self.model], is_input=number == 0)
+        return [LinearLayer(*sides, *LINEAR[self.model], is_input=number == 0, reads_history=self.num_steps > 1)
                 for number, sides in enumerate(pairwise(dims))]
 
     def drops(self, linear: LinearLayer) -> bool:
@@ -80,6 +88,11 @@ class ModelSize:
     def num_weights(self) -> int:
         norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.norm != "none" else 0
         return norms + sum(linear.num_weights for linear in self.linear_layers)
+
+    @property
+    def of_whole_graph(self) -> ModelSize:
+        """The same model in a pass over all rows, as an evaluation is one."""
+        return replace(self, num_steps=1)
 
     def layers(self, loads: PartLoads) -> list[Layer[np.ndarray]]:
         """The layers with what a training pass computes of each."""

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcgnn.config import TrainConfig
 from hpcgnn.data.options import ProgressTask, SourceOptions, silent
+from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
 from hpcgnn.partition.work import TrainingWork, hops_to_loss
-from hpcgnn.planning.cluster import Cluster
+from hpcgnn.planning.cluster import Cluster, unmeasured
 from hpcgnn.planning.graphs import PlannedGraph, open_graph
 from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs
-from hpcgnn.planning.messages import parse_method
+from hpcgnn.planning.messages import messages_of, read_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import Prediction, predict, recommend
+from hpcgnn.planning.recipe import check_settings, size_of
 from hpcgnn.planning.sampling import (
     MOST_ARCS,
     GraphSizes,
@@ -34,20 +37,30 @@ from hpcgnn.planning.sampling import (
     sample_region,
     scaled_loads,
 )
-from hpcgnn.planning.stages import total
+from hpcgnn.planning.stages import EpochSeconds, total
 
 FORMAT = 1
 
 
-def make_plan(source: str, cluster: Cluster, choices: Choices,
+def make_plan(source: str, cluster: Cluster | None, choices: Choices,
               progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
     """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
 
+    Without a `cluster` seconds are not predicted.
+
     Raises
     ------
-    ConfigError         a model or method that can't be planned, more parts than nodes, or no description of the network
+    ConfigError         a model, method or setting that can't be planned, more parts than nodes, or no description of
+                        the network
     DatasetError, ShardError      the source can't be read
     """
+    configs = {name: choices.config_of(name) for name in choices.methods}
+    config = next(iter(configs.values()))
+    if cluster is None:
+        cluster = unmeasured(config.ranks_per_node or 1)
+    elif config.ranks_per_node:
+        raise ConfigError(f"ranks_per_node = {config.ranks_per_node} contradicts {cluster.name}, which has the ranks "
+                          "of a node; leave one of them out")
     larger = None if choices.larger is None else parse_sizes(choices.larger)
     options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
                             make_labels=choices.make_labels, feature_kind="auto", progress=progress)
@@ -57,16 +70,15 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
             graph.num_nodes, larger, choices.seed)))
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
-    size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
-                     choices.has_dropout, choices.norm, choices.has_input_dropout,
-                     choices.has_average)
-    methods = [parse_method(name, size) for name in choices.methods]
+    size = size_of(config, sizes.features, sizes.classes)
+    methods = [messages_of(name, own.method, size, own.code) for name, own in configs.items()]
     for number in parts:
         cluster.check_network(number)
     # A batch norm is over all rows, so a pass computes them all, as if the loss were on every node.
-    of_loss = np.ones(graph.num_nodes, bool) if choices.norm == "batch" else graph.train_mask
+    has_all = choices.norm == "batch" or config.epoch_rows == "all"
+    of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
     cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, of_loss, choices.layers),
-                    cluster.network.ranks_per_node)
+                    cluster.network.ranks_per_node if config.may_share_rows else 1)
     predictions, seconds = [], {}
     for number in parts:
         progress(f"cutting into {number} parts", None)
@@ -80,7 +92,7 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
         predictions += [predict(size, loads, method, cluster, how) for method in methods]
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
-                _remarks(predictions, graph, larger, cutter.share))
+                _remarks(predictions, graph, larger, cutter.share, cluster))
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -88,10 +100,16 @@ def plan_record(plan: Plan) -> dict[str, Any]:
                for name, value in asdict(plan.choices).items()}
     return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
             "cluster": {"file": plan.cluster.name, **plan.cluster.about}, "choices": choices,
-            "recommended": {"ranks": plan.best.num_parts, "method": plan.best.messages.name,
-                            "reasons": plan.reasons},
+            "recommended": {"ranks": plan.best and plan.best.num_parts,
+                            "method": plan.best and plan.best.messages.name, "reasons": plan.reasons},
             "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
             "predictions": [_prediction_record(one) for one in plan.predictions]}
+
+
+def _seconds_record(seconds: EpochSeconds) -> dict[str, Any]:
+    return {"epoch_seconds": seconds.epoch, "seconds_of_slowest_rank": seconds.of_slowest,
+            "mean_seconds": {stage: float(np.mean(of_ranks)) for stage, of_ranks in seconds.by_stage.items()},
+            "exchange_seconds_simulated": seconds.exchange, "exchange_seconds_closed_form": seconds.closed_form}
 
 
 def _prediction_record(one: Prediction) -> dict[str, Any]:
@@ -99,10 +117,9 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
     names = ("bytes", "mean_bytes_a_pair", "max_bytes_a_pair")
     return {
         "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
-        "epoch_seconds": one.seconds.epoch, "seconds_of_slowest_rank": one.seconds.of_slowest,
-        "mean_seconds": {stage: float(np.mean(seconds)) for stage, seconds in one.seconds.by_stage.items()},
-        "exchange_seconds_simulated": one.seconds.exchange, "exchange_seconds_closed_form": one.seconds.closed_form,
-        "sent_bytes_per_epoch": one.sent.total, "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
+        **({} if one.seconds is None else _seconds_record(one.seconds)),
+        "sent_bytes_per_epoch": one.sent.total, "sent_bytes_sums_per_epoch": one.sent.sums,
+        "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
         "within_nodes": dict(zip(names, near, strict=True)), "between_nodes": dict(zip(names, far, strict=True)),
         "rows_a_pair": {"mean": float(one.sent.rows.mean()) if len(one.sent.rows) else 0.0,
                         "max": float(one.sent.rows.max(initial=0))},
@@ -127,6 +144,8 @@ class Choices:
     hidden: int = 256
     precision: str = "fp32"
     norm: str = "layer"
+    dropout: float = 0.5
+    settings: dict[str, Any] = field(default_factory=dict)      # of hpcgnn train, such as steps; see `recipe`
     partitioner: str = DEFAULT_PARTITIONER
     balance: str | None = None
     seed: int = 0
@@ -135,9 +154,12 @@ class Choices:
     make_labels: int | None = None
     sample: float | None = None    # share of the nodes that is cut; None: 1 for a graph of at most MOST_ARCS edges
     larger: str | None = None      # sizes of a larger graph, see `parse_sizes`
-    has_dropout: bool = True
-    has_input_dropout: bool | None = None      # None: as has_dropout
-    has_average: bool = False      # a moving average of the weights
+
+    def config_of(self, method: str) -> TrainConfig:
+        """The training with a METHOD or METHOD:BITS. Raises ConfigError if it can't be planned."""
+        return check_settings({**{name: getattr(self, name) for name in ("model", "layers", "hidden", "precision",
+                                                                         "norm", "dropout")},
+                               **read_method(method), **self.settings})
 
 
 @dataclass(frozen=True)
@@ -151,7 +173,7 @@ class Plan:
     choices: Choices
     predictions: list[Prediction]    # by parts, then by method
     cut_seconds: dict[int, float]    # parts -> seconds in which this machine cut the graph
-    best: Prediction
+    best: Prediction | None          # None without a cluster file
     reasons: list[str]
     remarks: list[str]               # how reliable the numbers are
 
@@ -195,7 +217,7 @@ class Cutter:
 
 
 def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSizes | None,
-             share: float) -> list[str]:
+             share: float, cluster: Cluster) -> list[str]:
     ways = dict.fromkeys(one.source for one in predictions)
     texts = {
         "shards": "rows and bytes come from the shards, exact to the byte except for bns, which draws its rows",
@@ -212,5 +234,7 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                   "which would save bytes, is not predicted"}
     return [texts[way] for way in ways] + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
-        "are not included",
+        "are not included" if cluster.is_measured else
+        f"memory rests on sizes, with {cluster.process_bytes / 1e6:.0f} MB for the process of a rank and "
+        f"{cluster.network.ranks_per_node} of the ranks on a node; --set ranks_per_node=R changes that",
         "time and memory of preprocess are not predicted: they depend on the source's format and on the disk"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +12,9 @@ from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import memory_of
 from hpcgnn.planning.messages import Messages
 from hpcgnn.planning.model import ModelSize, exchanges_of
-from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds, total
+from hpcgnn.planning.stages import SUM_BYTES, EpochSeconds, directed, epoch_seconds, total
 
+BYTES_OF_A_CLUSTER = 8     # a halo row's cluster number crosses as two float32 columns
 LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
 
@@ -26,6 +28,7 @@ class Sent:
     # evaluation, setup: bytes of one evaluation, and of input rows, once
     evaluation: int
     setup: int
+    sums: int              # bytes that all ranks give to an epoch's sums of gradients, one a step; without padding
 
     @property
     def total(self) -> float:
@@ -46,7 +49,7 @@ class Prediction:
     messages: Messages
     source: str                      # how the parts were found: "cut", "shards", "sample" or "scaled"
     loads: PartLoads
-    seconds: EpochSeconds
+    seconds: EpochSeconds | None     # None without a cluster file
     sent: Sent
     memory: dict[str, np.ndarray]    # kind -> (num_parts,) bytes
     node_bytes: float | None         # memory of a node
@@ -65,9 +68,14 @@ class Prediction:
             np.bincount(node, weights=total(self.memory.values())).max()) <= self.node_bytes
 
     @property
+    def epoch_seconds(self) -> float:
+        """Seconds of an epoch; nan without a cluster file."""
+        return math.nan if self.seconds is None else self.seconds.epoch
+
+    @property
     def rank_seconds(self) -> float:
         """Cost of an epoch: its seconds times its ranks."""
-        return self.num_parts * self.seconds.epoch
+        return self.num_parts * self.epoch_seconds
 
 
 def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
@@ -75,7 +83,8 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
     memory = memory_of(size, loads, messages, cluster)
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
-    return Prediction(loads.num_parts, messages, source, loads, epoch_seconds(size, loads, messages, cluster),
+    seconds = epoch_seconds(size, loads, messages, cluster) if cluster.is_measured else None
+    return Prediction(loads.num_parts, messages, source, loads, seconds,
                       bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
                       memory, cluster.memory_bytes, cluster.network.ranks_per_node)
 
@@ -92,17 +101,22 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
         by_pair += np.bincount(where, weights=travelling * messages.row_bytes(exchange), minlength=len(pair))
         rows = np.maximum(rows, travelling)
     is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node
-    evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes for exchange in exchanges
-                     if not exchange.is_backward)
-    return Sent(rows, by_pair, is_near, evaluation, size.item_bytes * int(pairs.rows.sum()) * size.in_dim)
+    evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes
+                     for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward)
+    setup = int(pairs.rows.sum()) * (size.item_bytes * size.in_dim + BYTES_OF_A_CLUSTER * size.has_clusters)
+    return Sent(rows, by_pair, is_near, evaluation, setup,
+                SUM_BYTES * size.num_weights * size.num_steps * num_parts * (num_parts > 1))
 
 
-def recommend(predictions: list[Prediction]) -> tuple[Prediction, list[str]]:
+def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[str]]:
     """Choose a run, and say why.
 
     Of the runs that fit their nodes and cost at most 1 / LEAST_EFFICIENCY times the rank-seconds of the cheapest one,
-    it has the shortest epoch; with a tie, the fewest ranks.
+    it has the shortest epoch; with a tie, the fewest ranks. Without seconds it recommends none.
     """
+    if any(one.seconds is None for one in predictions):
+        return None, ["none, since seconds are not known: hpcgnn plan --measure FILE, which takes about half a minute "
+                      "on a node, writes the rates that --cluster FILE plans them with"]
     fitting = [one for one in predictions if one.fits]
     if not fitting:
         least = min(predictions, key=lambda one: one.peak_bytes)
@@ -110,27 +124,28 @@ def recommend(predictions: list[Prediction]) -> tuple[Prediction, list[str]]:
                        f"{least.peak_bytes / 1e9:.3g} GB: use more ranks, or fewer on a node"]
     cheapest = min(fitting, key=lambda one: one.rank_seconds)
     worthwhile = [one for one in fitting if one.rank_seconds * LEAST_EFFICIENCY <= cheapest.rank_seconds]
-    chosen = min(worthwhile, key=lambda one: (one.seconds.epoch, one.num_parts))
+    chosen = min(worthwhile, key=lambda one: (one.epoch_seconds, one.num_parts))
     return chosen, _reasons(chosen, cheapest, predictions)
 
 
 def _reasons(chosen: Prediction, cheapest: Prediction, predictions: list[Prediction]) -> list[str]:
+    assert chosen.seconds is not None
     share = chosen.seconds.of_slowest
-    travel = 100 * (share["within"] + share["between"] + share["pack"]) / chosen.seconds.epoch
+    travel = 100 * (share["within"] + share["between"] + share["pack"]) / chosen.epoch_seconds
     cost = chosen.rank_seconds / cheapest.rank_seconds
-    lines = [f"{chosen.num_parts} ranks with {chosen.messages.name}: {chosen.seconds.epoch:.3g} s per epoch, "
+    lines = [f"{chosen.num_parts} ranks with {chosen.messages.name}: {chosen.epoch_seconds:.3g} s per epoch, "
              f"{travel:.0f} % of it for messages, and {cost:.2f} times the rank-seconds of the cheapest run, "
              f"{cheapest.num_parts} with {cheapest.messages.name}"]
-    faster = [one for one in predictions if one.fits and one.seconds.epoch < chosen.seconds.epoch]
+    faster = [one for one in predictions if one.fits and one.epoch_seconds < chosen.epoch_seconds]
     if faster:
-        best = min(faster, key=lambda one: one.seconds.epoch)
+        best = min(faster, key=lambda one: one.epoch_seconds)
         lines.append(f"{best.num_parts} ranks with {best.messages.name} would be "
-                     f"{chosen.seconds.epoch / best.seconds.epoch:.2f} times as fast for "
+                     f"{chosen.epoch_seconds / best.epoch_seconds:.2f} times as fast for "
                      f"{best.rank_seconds / chosen.rank_seconds:.1f} times the rank-seconds")
     tight = sorted({one.num_parts for one in predictions if not one.fits})
     if tight:
         lines.append(f"not enough memory on a node with {', '.join(map(str, tight))} ranks")
     others = [one for one in predictions if one.num_parts == chosen.num_parts and one is not chosen]
-    lines += [f"{one.messages.name} would take {one.seconds.epoch / chosen.seconds.epoch:.2f} times as long there"
-              for one in sorted(others, key=lambda one: one.seconds.epoch)]
+    lines += [f"{one.messages.name} would take {one.epoch_seconds / chosen.epoch_seconds:.2f} times as long there"
+              for one in sorted(others, key=lambda one: one.epoch_seconds)]
     return lines

@@ -63,26 +63,28 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
     ConfigError      the cluster has no rates for the precision or the messages' code, or no network for as many ranks
     """
     cluster.check_network(loads.num_parts)
-    computing = compute_seconds(size, loads, cluster)
+    computing, steps = compute_seconds(size, loads, cluster), size.num_steps
     none = np.zeros(loads.num_parts)
     packing, near, far, total, closed = none.copy(), none.copy(), none.copy(), 0.0, 0.0
     windows = _window_seconds(size, loads, cluster)
     for exchange in exchanges_of(size):
         pairs, rows = directed(exchange, loads.pairs), messages.rows(exchange, loads.pairs)
         packing += _pack_seconds(exchange, pairs, rows, messages, cluster, loads.num_parts)
-        whole, within, formula = _travel(pairs, rows * messages.row_bytes(exchange), loads.num_parts, cluster)
-        total, closed = total + float(whole.max()), closed + formula
+        whole, within, formula = _travel(pairs, rows * messages.row_bytes(exchange) / steps, loads.num_parts, cluster)
+        whole, within = steps * whole, steps * within
+        total, closed = total + float(whole.max()), closed + steps * formula
         if messages.is_asynchronous:
             continue
         # A processor copies messages within its node; messages to other nodes travel while rows are summed, round by
         # round.
         between = np.maximum(whole - within, 0)
-        hidden = np.minimum(between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
-                            windows.get((exchange.layer, exchange.is_backward), none))
+        hidden = none if steps > 1 else np.minimum(     # a step reads its rows at once
+            between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
+            windows.get((exchange.layer, exchange.is_backward), none))
         near, far = near + within, far + between - hidden
-    summing = sum_seconds(SUM_BYTES * size.num_weights, loads.num_parts, cluster.network)
+    summing = steps * sum_seconds(SUM_BYTES * size.num_weights, loads.num_parts, cluster.network)
     by_stage = {**computing, "pack": packing, "within": near, "between": far, "allreduce": none + summing,
-                "step": none + cluster.step_seconds}
+                "step": none + steps * cluster.step_seconds}
     if messages.is_asynchronous:      # messages may take as long as the rest of the epoch; only the excess counts
         by_stage["between"] = np.maximum(total - sum(by_stage.values()), 0)
     return EpochSeconds({stage: by_stage[stage] for stage in STAGES}, total, closed)

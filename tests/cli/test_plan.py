@@ -64,6 +64,33 @@ def test_a_plan_counts_what_a_recipe_adds(hpcgnn, cluster, tmp_path):
     assert fullest("none", "--dropout", "0") == fullest("neither", "--dropout", "0", "--set", "input_dropout=0")
 
 
+def test_a_plan_without_a_cluster_file_says_what_is_missing(hpcgnn, tmp_path):
+    """Memory and bytes need no rates."""
+    arguments = ("plan", SOURCE, "--parts", "2", "--hidden", 16, "--out", tmp_path)
+    status, printed, complaints = hpcgnn(*arguments, "--set", "steps=rows:4")
+    assert (status, complaints) == (0, "") and "4 steps in an epoch" in printed
+    assert "seconds of an epoch, by stage" not in printed and "--cluster FILE plans them with" in printed
+    runs = json.loads((tmp_path / "plan.json").read_text())["predictions"]
+    assert [one["method"] for one in runs] == ["vanilla", "uniform:8", "uniform:1"]
+    assert all(one["sent_bytes_per_epoch"] > 0 and one["memory_of_fullest_rank"]["method_state"] > 0 for one in runs)
+    assert "epoch_seconds" not in runs[0]
+
+
+def test_steps_sum_gradients_more_often_and_send_no_row_more_often(hpcgnn, cluster, tmp_path):
+    def planned(steps):
+        status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "4", "--method", "vanilla",
+                                       "--layers", "2", "--hidden", 16, "--out", tmp_path, "--set", f"steps={steps}")
+        assert (status, complaints) == (0, "")
+        return json.loads((tmp_path / "plan.json").read_text())["predictions"][0]
+
+    few, many = planned(2), planned(8)
+    assert few["sent_bytes_per_epoch"] == many["sent_bytes_per_epoch"]
+    assert 4 * few["sent_bytes_sums_per_epoch"] == many["sent_bytes_sums_per_epoch"]
+    assert few["memory_of_fullest_rank"]["activations"] > many["memory_of_fullest_rank"]["activations"]
+    for stage in ("allreduce", "step"):
+        assert 4 * few["seconds_of_slowest_rank"][stage] == pytest.approx(many["seconds_of_slowest_rank"][stage])
+
+
 def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
@@ -85,6 +112,12 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--method", "uniform"], "method uniform needs its bits"),
     (["--model", "gat"], "hpcgnn plan knows what sage and gcn compute and send, not gat"),
     (["--precision", "bf16"], "has no table [rates.bf16]"),
+    (["--set", "steps=auto"], "does not know how many steps auto takes"),
+    (["--set", "steps=2", "--method", "pipegcn"], "pipegcn keeps gradients that come late"),
+    (["--set", "edge_dropout=0.5"], "does not know what edge_dropout = 0.5 costs"),
+    (["--set", "steps=2", "--set", "rematerialize=true"], "steps 2 can't be used with rematerialize"),
+    (["--set", "ranks_per_node=2"], "ranks_per_node = 2 contradicts"),
+    (["--set", "sdeps=2"], "unknown setting 'sdeps'"),
     (["--precision", "fp32,bf16"], "a plan has one precision"),
     (["--parts", "0"], "--parts is '0'; expected positive numbers"),
     (["--parts", "4000"], "synthetic has 400 nodes and 4000 parts were asked for"),
@@ -109,7 +142,7 @@ def test_a_cluster_file_with_nonsense_gets_a_sentence(hpcgnn, tmp_path, key, val
 
 
 @pytest.mark.parametrize("arguments, says", [
-    ([], "a plan needs SOURCE and --cluster FILE"), ([SOURCE], "a plan needs SOURCE and --cluster FILE"),
+    ([], "a plan needs SOURCE; give a source graph"),
     ([SOURCE, "--measure", "c.toml"], "plans nothing; leave SOURCE and --cluster out"),
     (["nowhere", "--cluster", "missing.toml"], "missing.toml can't be read")])
 def test_what_lacks_its_half_is_refused(hpcgnn, arguments, says):

@@ -1,0 +1,47 @@
+"""Settings of `hpcgnn train` as a plan takes them: checked as a training checks them, then counted or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcgnn.config import TrainConfig, default_of
+from hpcgnn.errors import ConfigError
+from hpcgnn.planning.model import ModelSize, check_model
+
+# Settings that a plan counts: those of the model and the method, and these.
+COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method", "bits", "share", "steps", "history",
+           "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node")
+# Settings that change neither the memory nor the bytes nor the seconds of an epoch.
+WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
+                "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
+                "timeout", "deterministic")
+HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
+
+
+def check_settings(settings: dict[str, Any]) -> TrainConfig:
+    """The configuration of a training with these settings.
+
+    Raises
+    ------
+    ConfigError      settings that a training refuses, or whose costs a plan does not know
+    """
+    check_model(settings.get("model", "sage"))
+    config = TrainConfig.of(**settings)
+    for name, value in settings.items():
+        if name not in COUNTED + WITHOUT_COST and value != default_of(name):
+            raise ConfigError(f"hpcgnn plan does not know what {name} = {value} costs; run mpirun -n P hpcgnn train "
+                              f"SHARDS --set {name}={value} --dry-run, which forecasts any setting from a few epochs")
+    if config.steps == "auto":
+        raise ConfigError("hpcgnn plan does not know how many steps auto takes, which the loss decides; plan with "
+                          "--set steps=K, or run hpcgnn train --dry-run")
+    return config
+
+
+def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
+    """The model and its epochs as the settings say, for a graph of so many features and classes."""
+    steps, _ = config.fixed_steps
+    has_average = config.ema > 0 or config.average * steps > 1
+    stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
+    return ModelSize(config.model, in_dim, config.hidden, out_dim, config.layers, config.precision,
+                     config.dropout > 0, config.norm, None if config.input_dropout < 0 else config.input_dropout > 0,
+                     has_average, steps, config.in_clusters, HISTORY_BITS.get(config.history, stored))
