@@ -27,9 +27,8 @@ def draw_plan(plan: Plan) -> Figure:
     figure = Figure(figsize=(12, 1.8 + 0.3 * max(len(runs), 3)), layout="constrained")
     seconds, memory = figure.subplots(1, 2, sharey=True)
     labels = [f"{one.num_parts} {one.messages.name}" + ("" if one.fits else " (too large)") for one in runs]
-    timed = [one.seconds for one in runs if one.seconds is not None]
-    if timed:
-        _stack(seconds, labels, {stage: [own.of_slowest[stage] for own in timed] for stage in STAGES})
+    _stack(seconds, labels, {stage: [0.0 if one.seconds is None else one.seconds.of_slowest[stage] for one in runs]
+                             for stage in STAGES})
     fullest = [int(total(one.memory.values()).argmax()) for one in runs]
     _stack(memory, labels, {kind.replace("_", " "): [float(one.memory[kind][rank]) / 1e9
                                                      for one, rank in zip(runs, fullest, strict=True)]
@@ -66,8 +65,9 @@ def plan_text(plan: Plan) -> str:
             + f"{plan.cluster.network.ranks_per_node} ranks per node",
             "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; ")]
     tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions)]
-    if plan.cluster.is_measured:
-        tables.append(_seconds_table(plan.predictions))
+    timed = [one for one in plan.predictions if one.seconds is not None]
+    if timed:
+        tables.append(_seconds_table(timed))
     cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
             for parts, took in plan.cut_seconds.items()]
     best, *others = plan.reasons

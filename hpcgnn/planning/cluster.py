@@ -102,18 +102,21 @@ class Cluster:
             raise ConfigError(f"{self.name} has no {action}.{code}; {AGAIN}")
         return getattr(self, action)[code]
 
-    def check_network(self, num_parts: int) -> None:
-        """Raise ConfigError if the file does not describe the network between the ranks of a run."""
-        if not self.is_measured:
-            return
+    def can_time(self, num_parts: int) -> bool:
+        """Whether seconds of so many ranks can be planned."""
+        return self.is_measured and self.lacks(num_parts) is None
+
+    def lacks(self, num_parts: int) -> str | None:
+        """What the file lacks about the network between the ranks of a run, as a sentence; None if nothing."""
         ranks, network = min(num_parts, self.network.ranks_per_node), self.network
         needed = {} if ranks == 1 else dict(zip(WITHIN, (network.within_latency, network.within_rate), strict=True))
         if num_parts > ranks:
             needed |= dict(zip(BETWEEN, (network.between_latency, network.between_rate, network.nic_rate), strict=True))
         for key, value in needed.items():
             if value is None:
-                raise ConfigError(f"{self.name}: network.{key} is missing, which {num_parts} ranks at "
-                                  f"{network.ranks_per_node} per node need; add it")
+                return (f"{self.name}: network.{key} is missing, which the seconds of {num_parts} ranks at "
+                        f"{network.ranks_per_node} per node need; add it")
+        return None
 
 
 def unmeasured(ranks_per_node: int) -> Cluster:

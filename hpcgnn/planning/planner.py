@@ -46,12 +46,11 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
               progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
     """Cut the graph into each number of parts, and predict. `source` is a folder of shards, or a source graph.
 
-    Without a `cluster` seconds are not predicted.
+    Without a `cluster`, or where it does not describe the network, seconds are not predicted.
 
     Raises
     ------
-    ConfigError         a model, method or setting that can't be planned, more parts than nodes, or no description of
-                        the network
+    ConfigError         a model, method or setting that can't be planned, or more parts than nodes
     DatasetError, ShardError      the source can't be read
     """
     configs = {name: choices.config_of(name) for name in choices.methods}
@@ -72,8 +71,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
     size = size_of(config, sizes.features, sizes.classes)
     methods = [messages_of(name, own.method, size, own.code) for name, own in configs.items()]
-    for number in parts:
-        cluster.check_network(number)
+    unknown = [reason for number in parts if cluster.is_measured and (reason := cluster.lacks(number)) is not None]
     # A batch norm is over all rows, so a pass computes them all, as if the loss were on every node.
     has_all = choices.norm == "batch" or config.epoch_rows == "all"
     of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
@@ -92,7 +90,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
         predictions += [predict(size, loads, method, cluster, how) for method in methods]
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
-                _remarks(predictions, graph, larger, cutter.share, cluster))
+                [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster)])
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Prediction:
     messages: Messages
     source: str                      # how the parts were found: "cut", "shards", "sample" or "scaled"
     loads: PartLoads
-    seconds: EpochSeconds | None     # None without a cluster file
+    seconds: EpochSeconds | None     # None if the cluster file lacks what they need, or there is none
     sent: Sent
     memory: dict[str, np.ndarray]    # kind -> (num_parts,) bytes
     node_bytes: float | None         # memory of a node
@@ -69,7 +69,7 @@ class Prediction:
 
     @property
     def epoch_seconds(self) -> float:
-        """Seconds of an epoch; nan without a cluster file."""
+        """Seconds of an epoch; nan if they are not known."""
         return math.nan if self.seconds is None else self.seconds.epoch
 
     @property
@@ -83,7 +83,7 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
     memory = memory_of(size, loads, messages, cluster)
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
-    seconds = epoch_seconds(size, loads, messages, cluster) if cluster.is_measured else None
+    seconds = epoch_seconds(size, loads, messages, cluster) if cluster.can_time(loads.num_parts) else None
     return Prediction(loads.num_parts, messages, source, loads, seconds,
                       bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
                       memory, cluster.memory_bytes, cluster.network.ranks_per_node)
@@ -112,9 +112,10 @@ def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[st
     """Choose a run, and say why.
 
     Of the runs that fit their nodes and cost at most 1 / LEAST_EFFICIENCY times the rank-seconds of the cheapest one,
-    it has the shortest epoch; with a tie, the fewest ranks. Without seconds it recommends none.
+    it has the shortest epoch; with a tie, the fewest ranks. Runs without seconds are left out.
     """
-    if any(one.seconds is None for one in predictions):
+    predictions = [one for one in predictions if one.seconds is not None]
+    if not predictions:
         return None, ["none, since seconds are not known: hpcgnn plan --measure FILE, which takes about half a minute "
                       "on a node, writes the rates that --cluster FILE plans them with"]
     fitting = [one for one in predictions if one.fits]

@@ -11,6 +11,7 @@ from functools import reduce
 
 import numpy as np
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.exchange_time import exchange_seconds, simulate_exchange, sum_seconds
 from hpcgnn.planning.loads import Pairs, PartLoads
@@ -62,7 +63,9 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
     ------
     ConfigError      the cluster has no rates for the precision or the messages' code, or no network for as many ranks
     """
-    cluster.check_network(loads.num_parts)
+    lacking = cluster.lacks(loads.num_parts)
+    if lacking is not None:
+        raise ConfigError(lacking)
     computing, steps = compute_seconds(size, loads, cluster), size.num_steps
     none = np.zeros(loads.num_parts)
     packing, near, far, total, closed = none.copy(), none.copy(), none.copy(), 0.0, 0.0

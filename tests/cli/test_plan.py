@@ -130,8 +130,7 @@ def test_what_can_t_be_planned_is_refused_in_one_sentence(hpcgnn, cluster, flags
 
 
 @pytest.mark.parametrize("key, value, says", [("nic_bytes_per_second", -8e9, "is -8000000000.0; expected a positive"),
-                                              ("speed", 1.0, "network.speed is no key of a cluster file"),
-                                              ("between_latency_seconds", None, "is missing, which 4 ranks")])
+                                              ("speed", 1.0, "network.speed is no key of a cluster file")])
 def test_a_cluster_file_with_nonsense_gets_a_sentence(hpcgnn, tmp_path, key, value, says):
     network = {**CLUSTER["network"], key: value}
     tables = {**CLUSTER, "network": {name: number for name, number in network.items() if number is not None}}
@@ -139,6 +138,20 @@ def test_a_cluster_file_with_nonsense_gets_a_sentence(hpcgnn, tmp_path, key, val
     path.write_text(cluster_text(tables, []))
     status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", path, "--parts", "4")
     assert status == 1 and f"network.{key}" in complaints and says in complaints and complaints.count("\n") == 1
+
+
+def test_seconds_are_planned_where_the_network_is_known(hpcgnn, tmp_path):
+    """A file that was measured on one node says nothing about runs on several."""
+    path = tmp_path / "c.toml"
+    network = {name: value for name, value in CLUSTER["network"].items() if name.startswith("within")}
+    path.write_text(cluster_text({**CLUSTER, "network": network}, []))
+    status, printed, complaints = hpcgnn("plan", SOURCE, "--cluster", path, "--parts", "2,4", "--method", "vanilla",
+                                         "--out", tmp_path / "plan")
+    assert (status, complaints) == (0, "")
+    assert "network.between_latency_seconds is missing, which the seconds of 4 ranks" in " ".join(printed.split())
+    record = json.loads((tmp_path / "plan/plan.json").read_text())
+    assert ["epoch_seconds" in one for one in record["predictions"]] == [True, False]
+    assert record["recommended"]["ranks"] == 2
 
 
 @pytest.mark.parametrize("arguments, says", [

@@ -82,9 +82,8 @@ def test_a_network_that_a_run_needs_must_be_described(file_of, key, ranks, fits)
     tables = copy.deepcopy(TABLES)
     del tables["network"][key]
     cluster = read_cluster(file_of(tables))
-    cluster.check_network(fits)
-    with pytest.raises(ConfigError, match=f"network.{key} is missing, which {ranks} ranks at 4 per node need"):
-        cluster.check_network(ranks)
+    assert cluster.can_time(fits) and not cluster.can_time(ranks)
+    assert f"network.{key} is missing, which the seconds of {ranks} ranks at 4 per node need" in cluster.lacks(ranks)
 
 
 def test_rates_that_are_missing_are_named():
