@@ -111,7 +111,7 @@ def test_a_search_leaves_out_what_fails_and_without_a_target_takes_the_best_scor
 def test_peers_try_processes_batches_and_where_they_draw_neighbors_fanouts():
     assert Ours().choices((512, 1024)) == []
     both = [{"processes": 1}, {"processes": 2}], [{"batch": 512}, {"batch": 2048}]
-    drawn = [{"fanout": (15, 10, 5)}, {"fanout": (5, 5, 5)}]
+    drawn = [{"fanout": (5, 5, 5)}, {"fanout": (15, 10, 5)}]
     assert Peer("dgl", "labor", (1, 2)).choices((512, 2048)) == [drawn, *both]
     assert Peer("dgl", "uniform", (1, 2)).choices((512, 2048)) == [[{"fanout": ()}], *both]
     assert str(Settings(0.01, 0.3, 0.0, 512, 2, (5, 5, 5))) == "lr 0.01, dropout 0.3:0, batch 2 x 256, fanout 5,5,5"

@@ -135,10 +135,10 @@ def test_a_trial_that_fails_is_told_and_leaves_the_others(race, monkeypatch):
     monkeypatch.setattr(benchmark, "train", train)
     made.trials = Trials((0.01,), DROPOUT, (64,), 1)
     full, peer = made.measure()
-    assert str(peer.chosen.settings) == "lr 0.01, dropout 0.5:0, batch 2 x 32, fanout 15,10,5"
+    assert str(peer.chosen.settings) == "lr 0.01, dropout 0.5:0, batch 2 x 32, fanout 5,5,5"
     assert [(trial.settings.processes, trial.settings.fanout) for trial in peer.trials] == [
-        (1, (15, 10, 5)), (1, (5, 5, 5)), (2, (15, 10, 5)), (2, (5, 5, 5))]
-    assert made.failures == ["dgl sampler, lr 0.01, dropout 0.5:0, batch 4 x 16, fanout 15,10,5: out of memory"]
+        (1, (5, 5, 5)), (1, (15, 10, 5)), (2, (5, 5, 5)), (2, (15, 10, 5))]
+    assert made.failures == ["dgl sampler, lr 0.01, dropout 0.5:0, batch 4 x 16, fanout 5,5,5: out of memory"]
     text = RaceResult("time-to-score", MACHINE, [full, peer]).as_text()
     assert cells_of(text, "dgl sampler")[:2] == ["dgl sampler", "1.50 (1)"]
     assert {trial["processes"] for trial in peer.as_record()["trials"]} == {1, 2}

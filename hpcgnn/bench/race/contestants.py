@@ -54,7 +54,7 @@ OWN_MODEL = "pyg-sage"     # has no dropout of the input rows
 OWN_FLAGS = {"model": "torch_geometric.nn:GraphSAGE",
              "model-args": '{"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}'}
 FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps per epoch
-FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn per node in each layer, the input's first
+FANOUTS = (5, 5, 5), (15, 10, 5)                      # neighbors drawn per node in each layer, the input's first
 DRAWING = ("sampler", "labor")                        # kinds of batches that draw neighbors by a fanout
 KINDS = {"dgl": ("sampler", "labor", "uniform"), "pyg": ("sampler", "clusters")}
 SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
