@@ -87,3 +87,28 @@ def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path):
     assert lines[2][6] == "-10.00 ± 0.00" and batch["worst"] == "40.00"
     assert lines[1] == ["sage", "correct-and-smooth", "1", "82.50", "+2.50", "74.00", "+4.00", "-", "-"]
     assert smooth["seeds"] == "1"
+
+
+def test_losses_of_other_ranks_are_compared_with_those_of_the_first_file(tmp_path):
+    pytest.importorskip("torch_geometric")
+    for ranks, losses in ((1, [2.0, 1.0]), (2, [2.0, 1.001])):
+        found = {"losses": losses, "test_score": 0.5, "seconds": 0.1 * ranks}
+        (tmp_path / f"p{ranks}.json").write_text(json.dumps({"ranks": ranks, "models": {"PNA": {"40": found}}}))
+    table = run_script("measurements/own_models.py", "table", tmp_path / "p1.json", tmp_path / "p2.json")
+    header, _, line = map(cells, table.splitlines())
+    found = dict(zip(header, line, strict=True))
+    assert (found["model"], found["steps"], found["test %, 2 ranks"]) == ("PNA", "40", "50.00")
+    assert (found["losses differ by, 1 rank"], found["losses differ by, 2 ranks"]) == ("0.0e+00", "1.0e-03")
+    assert (found["s an epoch, 1 rank"], found["s an epoch, 2 ranks"]) == ("0.100", "0.200")
+
+
+@pytest.mark.long
+def test_own_models_train_in_steps_and_in_one(tmp_path):
+    pytest.importorskip("torch_geometric")
+    subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", "synthetic:nodes=200,classes=3,features=8",
+                    "--parts", "1", "--out", tmp_path / "shards"], check=True, capture_output=True)
+    run_script("measurements/own_models.py", "train", tmp_path / "shards", tmp_path / "p1.json", "steps=2", "epochs=2")
+    models = json.loads((tmp_path / "p1.json").read_text())["models"]
+    assert len(models) == 5
+    assert all(len(found["losses"]) == 2 for by_steps in models.values() for found in by_steps.values())
+    assert {tuple(by_steps) for by_steps in models.values()} == {("2", "1")}
