@@ -43,15 +43,15 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, dev
     ours = list_ours(parse_methods(flags["method"], tuple(METHODS)), parse_steps(flags["steps"]),
                      parse_choices("--precision", flags["precision"], PRECISIONS))
     asked = parse_processes(flags["peer"], tuple(sorted({1, threads})))
+    for race in races:
+        if asked and not PEERS_MODEL[race.model]:
+            raise ConfigError(f"--model has {race.model}, which no peer trains; leave it or --peer out")
     parse_peers(",".join(asked), tuple(name for package, kinds in KINDS.items()
                                        for name in (package, *(f"{package}-{kind}" for kind in kinds))))
     check_batches(trials.batches, asked)
     if asked and device != "cpu":
         raise ConfigError(f"--peer has {', '.join(asked)}, and peers of this benchmark train on the host; leave --peer "
                           f"or --device {device} out")
-    for race in races:
-        if asked and not PEERS_MODEL[race.model]:
-            raise ConfigError(f"--model has {race.model}, which no peer trains; leave it or --peer out")
     peers, remarks = list_peers(asked)
     if flags["ranks"] > 1:
         find_mpirun()
