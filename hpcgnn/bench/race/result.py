@@ -91,8 +91,8 @@ def finite(value: float) -> float | None:
 NOT_REACHED = "–"
 CAPTION = ("s to: seconds of training (epochs), evaluations not counted, by the trial that was first there; –: not",
            "reached. s/epoch, scores, bytes and peak are of the trial that was first at the highest score. sooner: the",
-           "first peer's seconds divided by ours. dropout A:B: A of the hidden rows, B of the input rows. batch N x B:",
-           "B training nodes in each of N processes. bench.json has all trials.")
+           "first peer's seconds divided by ours. dropout: of hidden rows, then of input rows. batch: number of",
+           "processes, and training nodes in each. bench.json has all trials.")
 AXES: dict[str, Callable[[Point], float]] = {
     "seconds of training": lambda point: point.seconds, "epochs": lambda point: point.epoch,
     "MB sent by all ranks": lambda point: point.sent_bytes / 1e6}
