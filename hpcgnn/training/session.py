@@ -221,7 +221,7 @@ class Session:
         return self.objective if self.labels is None else self.labels.hide(seed, epoch, self.objective)
 
     def graph_of(self, seed: int, epoch: int) -> LocalGraph:
-        """Collective: the graph that an epoch of one step is trained on."""
+        """Collective: the graph that an epoch is trained on, with the edges that its draws leave."""
         return self.graph if self.edges is None else self.edges.thinned(seed, epoch)
 
     def end_labels(self) -> None:

@@ -155,7 +155,8 @@ def _settings_of(row: ScoreRow) -> str:
     for trial, target in zip(row.firsts, row.targets, strict=True):
         by_settings.setdefault(str(trial.settings), []).append(str(target))
     told = "; ".join(f"{settings} ({', '.join(targets)})" for settings, targets in by_settings.items())
-    return f"{row.case}, {len(row.trials)} trials: {told}"
+    number = len(row.trials)
+    return f"{row.case}, {number} trial{'s' * (number != 1)}: {told}"
 
 
 def _reached(row: ScoreRow, number: int) -> str:
