@@ -29,7 +29,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
                                               "4,16,64,256,1024]")
 @click.option("--method", metavar="LIST", help="Methods, each METHOD or METHOD:BITS. [default: vanilla,uniform:8,"
               "uniform:1, and pipegcn for epochs of one step]")
-@click.option("--model", default="sage", show_default=True, help="Model to plan: sage or gcn.")
+@click.option("--model", default="sage", show_default=True, help="Built-in model to plan.")
 @click.option("--layers", type=click.IntRange(1, 64), default=3, show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--precision", default="fp32", show_default=True, help="Precision of rows and products: fp32, bf16 or "

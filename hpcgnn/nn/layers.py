@@ -1,4 +1,7 @@
-"""What a linear convolution computes, without torch: `hpcgnn.nn.neighborhood` does these steps, `plan` counts them.
+"""What a model computes, sends and keeps, without torch, so that `plan` can count it.
+
+`LinearLayer` has the steps of a linear convolution, which `hpcgnn.nn.neighborhood` does by hand. `operations` has those
+of all other models, which torch's autograd goes back through.
 
 Example: a hidden layer of 256 to 41 columns. `maps_first` says that the forward pass maps rows, then sends and sums
 them, so 41 columns travel. `backward_reads` says that the layer keeps nothing: the backward pass makes the activated
@@ -8,6 +11,7 @@ rows again. `forward` and `backward` list the products, sums and tensors of both
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -18,6 +22,8 @@ class Kind(NamedTuple):
 
 LINEAR = {"sage": Kind("mean", has_self=True), "gcn": Kind("gcn", has_self=False)}
 IN, OUT, HALO = "in", "out", "halo"      # rows that a layer reads, that it computes, and that other ranks own
+# Models that sum neighbors row by row: a training pass computes all rows, since none of them says how far it reaches.
+ROW_BY_ROW = ("gin", "sage-max", "gat")
 
 
 @dataclass(frozen=True)
@@ -158,3 +164,186 @@ class LinearLayer:
 
 def _if(condition: bool, *steps: Step) -> tuple[Step, ...]:
     return steps if condition else ()
+
+
+class Op(NamedTuple):
+    """One operation on the tensor that the operation before it made; the first one reads the input rows."""
+
+    kind: str             # "map", "mask", "activate", "norm", "send", "aggregate", "attend", ..
+    dim: int              # columns that come out
+    hops: int             # sums over neighbors from here to the loss, so rows within `hops` come out
+    keeps: str = ""       # what the backward pass reads: "in", "out"; "stays": the forward pass reads the result again
+    weights: int = 0
+    has_halo: bool = False    # halo rows come out too
+    sent_dim: int = 0         # columns of the rows that are sent; as many gradients come back
+    # Per row that comes out: columns that are kept too, columns of other tensors while the operation runs, and float32
+    # numbers that are kept; per edge: float32 numbers that are kept, which the backward pass holds twice more.
+    kept: int = 0
+    beside: int = 0
+    moments: int = 0
+    per_edge: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A built-in model and what of its settings decides what it computes."""
+
+    model: str
+    in_dim: int
+    hidden_dim: int
+    out_dim: int
+    num_layers: int
+    norm: str = "layer"        # after every hidden layer
+    has_dropout: bool = True
+    has_input_dropout: bool | None = None      # None: as has_dropout
+    heads: int = 4
+    joins_columns: bool = True      # jknet: side by side, not by their maximum
+    residual: bool = False
+    is_quantized: bool = False      # trained as integers
+    num_steps: int = 1         # of an epoch; several send rows before they are mapped
+
+    @property
+    def drops_input(self) -> bool:
+        return self.has_dropout if self.has_input_dropout is None else self.has_input_dropout
+
+
+def operations(shape: Shape) -> list[Op]:
+    """The operations of a forward pass in training, from the input rows to the logits."""
+    return {"gcnii": _gcnii, "jknet": _jknet, "sgc": _sgc, "appnp": _propagated,
+            "dagnn": _propagated}.get(shape.model, _stack)(shape)
+
+
+def _map(from_dim: int, dim: int, hops: int, has_bias: bool = True, has_halo: bool = False, **more: int) -> list[Op]:
+    return [Op("map", dim, hops, "in", from_dim * dim, has_halo, **more),
+            *([Op("bias", dim, hops, "", dim)] if has_bias else [])]
+
+
+def _activate(shape: Shape, dim: int, hops: int, norm: str, keeps: str = "in") -> list[Op]:
+    is_layer = norm == "layer"
+    return [*([Op("norm", dim, hops, "in", 2 * dim, beside=2 * dim)] if norm == "batch" else []),
+            Op("activate", dim, hops, keeps, 2 * dim * is_layer, moments=2 * is_layer)]
+
+
+def _drop(has_dropout: bool, dim: int, hops: int, has_halo: bool = False) -> list[Op]:
+    return [Op("mask", dim, hops, has_halo=has_halo)] if has_dropout else []
+
+
+def _stack(shape: Shape) -> list[Op]:
+    dims = [shape.in_dim] + [shape.hidden_dim] * (shape.num_layers - 1) + [shape.out_dim]
+    made: list[Op] = []
+    for number, (into, out) in enumerate(pairwise(dims)):
+        left, before = shape.num_layers - 1 - number, len(made)
+        made += (_quantized if shape.is_quantized else _linear if shape.model in LINEAR else _by_rows)(
+            shape, into, out, left)
+        made += _activate(shape, out, left, shape.norm) if left else []
+        if shape.residual and number and left:      # the layer's input is added to its output
+            of_layer = [op._replace(beside=op.beside + into) for op in made[before:]]
+            made[before:] = [*of_layer, Op("add", out, left)]
+    return made
+
+
+def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
+    # A convolution that gets activated rows, and keeps those that its weights mapped.
+    is_first, (_, has_self) = left == shape.num_layers - 1, LINEAR[shape.model]
+    is_mapped = maps_first(into, out) and shape.num_steps == 1
+    drops, width = shape.drops_input if is_first else shape.has_dropout, out if is_mapped else into
+    masked = _drop(drops, into, left + 1, has_halo=is_first and is_mapped)
+    summed = Op("aggregate", width, left, sent_dim=0 if is_first else width, beside=width,
+                kept=into * (has_self and not is_mapped and not is_first))
+    mapped = _map(into, out, left + is_mapped, False, is_first and is_mapped)
+    own = [Op("map", out, left, "", into * out)] if has_self else []
+    return [*masked, *([*mapped, summed] if is_mapped else [summed, *mapped]), *own, Op("bias", out, left, "", out)]
+
+
+def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
+    is_first, is_last, has_gin = left == shape.num_layers - 1, not left, shape.model == "gin"
+    width = shape.heads * out if shape.model == "gat" and is_last else out      # of mapped rows
+    is_mapped = {"gin": maps_first(into, out), "gat": width <= into, "sage-max": False}[shape.model]
+    sends_mapped, hops = is_mapped and not is_first and shape.num_steps == 1, left + 1
+    maps = is_mapped or shape.model == "gat"      # before the sum
+    drops = _drop(shape.drops_input if is_first else shape.has_dropout, into, hops, not sends_mapped)
+    if sends_mapped:      # the activation before has the dropout
+        rows = [*_map(into, width, hops, False), Op("send", width, hops, has_halo=True, sent_dim=width)]
+    else:
+        sent = [] if is_first else [Op("send", into, hops, has_halo=True, sent_dim=into)]
+        rows = [*sent, *drops, *(_map(into, width, hops, False, has_halo=True) if maps else [])]
+    if shape.model == "gat":
+        return _attend(shape, rows, width, out, left)
+    width = width if maps else into
+    if has_gin:
+        return [*rows, Op("aggregate", width, left, "in", 1, beside=2 * width),
+                *([] if maps else _map(into, out, left, False)), Op("bias", out, left, "", out),
+                Op("relu", out, left, "out"), *_map(out, out, left)]
+    return [*rows, Op("aggregate", into, left, "in", beside=into, moments=0 if is_first else into),
+            *_map(into, out, left), Op("map", out, left, "", into * out)]
+
+
+def _attend(shape: Shape, rows: list[Op], width: int, out: int, left: int) -> list[Op]:
+    # Every row that is read has a score as source and one as destination for each head, every edge a weight.
+    return [*rows[:-1], rows[-1]._replace(moments=2 * shape.heads),
+            Op("attend", width, left, "in", 2 * width, per_edge=shape.heads),
+            *([] if left else [Op("average", out, left)]), Op("bias", out, left, "", out)]
+
+
+def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
+    # Rows, mapped rows and weights are rounded in float32, and every layer sends mapped rows.
+    width = shape.heads * out if shape.model == "gat" and not left else out
+    is_first = left == shape.num_layers - 1
+    own = [Op("map", out, left, "", into * out)] if shape.model == "sage" else []
+    second = [Op("relu", out, left, "out"), Op("round", out, left, "in", kept=out), *_map(out, out, left)]
+    rows = [Op("round", into, left, "in", kept=into), *_drop(shape.drops_input if is_first else shape.has_dropout, into,
+                                                             left),
+            *_map(into, width, left, False), Op("round", width, left, "in", kept=width),
+            Op("send", width, left, has_halo=True, sent_dim=width)]
+    if shape.model == "gat":
+        return _attend(shape, rows, width, out, left)
+    return [*rows, Op("aggregate", out, left, beside=out), *own, Op("bias", out, left, "", out),
+            *(second if shape.model == "gin" else [])]
+
+
+def _propagate(dim: int, hops: int, is_sent: bool = True, beside: int = 0) -> Op:
+    return Op("aggregate", dim, hops, sent_dim=dim * is_sent, beside=dim + beside)
+
+
+def _gcnii(shape: Shape) -> list[Op]:
+    hidden, num = shape.hidden_dim, shape.num_layers
+    made = [*_drop(shape.drops_input, shape.in_dim, num), *_map(shape.in_dim, hidden, num),
+            *_activate(shape, hidden, num, "none", "in stays")]
+    for left in reversed(range(num)):
+        made += [_propagate(hidden, left, beside=hidden), *_map(hidden, hidden, left, False),
+                 *_activate(shape, hidden, left, shape.norm)]
+    return [*made, *_map(hidden, shape.out_dim, 0)]
+
+
+def _jknet(shape: Shape) -> list[Op]:
+    hidden, num, made = shape.hidden_dim, shape.num_layers, list[Op]()
+    for left in reversed(range(num)):
+        layer = _linear(Shape("gcn", shape.in_dim, hidden, hidden, num, has_dropout=shape.has_dropout,
+                              has_input_dropout=shape.has_input_dropout, num_steps=shape.num_steps),
+                        shape.in_dim if left == num - 1 else hidden, hidden, left)
+        made += [*layer, *_activate(shape, hidden, left, shape.norm, "in stays")]
+    columns = num * hidden if shape.joins_columns else hidden
+    joined = Op("join", columns, 0, kept=0 if shape.joins_columns else num * hidden)
+    return [*made, joined, *_drop(shape.has_dropout, columns, 0), *_map(columns, shape.out_dim, 0)]
+
+
+def _sgc(shape: Shape) -> list[Op]:
+    into, out, num = shape.in_dim, shape.out_dim, shape.num_layers
+    if not shape.drops_input:      # the propagated input is there before the first epoch
+        return [Op("propagated", into, num, "out"), *_map(into, out, 0)]
+    if maps_first(into, out) and shape.num_steps == 1:
+        return [*_drop(True, into, num), *_map(into, out, num, False),
+                *(_propagate(out, left) for left in reversed(range(num))), Op("bias", out, 0, "", out)]
+    return [*(_propagate(into, left, left < num - 1) for left in reversed(range(num))), *_map(into, out, 0)]
+
+
+def _propagated(shape: Shape) -> list[Op]:
+    hidden, out, num = shape.hidden_dim, shape.out_dim, shape.num_layers
+    made = [*_drop(shape.drops_input, shape.in_dim, num), *_map(shape.in_dim, hidden, num),
+            *_activate(shape, hidden, num, shape.norm), *_map(hidden, out, num)]
+    made[-1] = made[-1]._replace(keeps="stays" if shape.model == "appnp" else "out")
+    if shape.model == "appnp":
+        return [*made, *(_propagate(out, left, beside=out) for left in reversed(range(num)))]
+    # Each depth is kept until its gate's gradient is known.
+    return [*made, *(_propagate(out, left)._replace(keeps="out", moments=1) for left in reversed(range(num))),
+            Op("gate", out, 0, "", out + 1, beside=out)]

@@ -56,6 +56,11 @@ class PartLoads:
         return replace(self, **{name: -(-getattr(self, name) // num_steps) for name in names})
 
     @property
+    def of_evaluation(self) -> PartLoads:
+        """The same parts in a pass that computes all rows."""
+        return replace(self, rows_within=np.repeat(self.num_inner[:, None], self.num_hops + 1, axis=1))
+
+    @property
     def halo_ratio(self) -> float:
         """Halo rows over inner rows, of all parts."""
         return float(self.num_halo.sum() / self.num_inner.sum())

@@ -1,7 +1,8 @@
 """Bytes that a rank holds at its fullest moment, by kind.
 
 `arena_bytes` simulates the arena: it goes through the steps of each layer (`hpcgnn.nn.layers`), and allocates and frees
-their tensors and messages in the same order as training. For the kinds see `hpcgnn.training.forecast.Memory`.
+their tensors and messages in the same order as training. For a model that autograd goes back through, `tensors_of` adds
+up the tensors that are alive at each operation. For the kinds see `hpcgnn.training.forecast.Memory`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.nn.layers import Step
+from hpcgnn.nn.layers import Step, operations
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import Messages
-from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
+from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of, rows_of
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
@@ -50,14 +51,20 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     if sent is loads.shared and exchanges:
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
     step = loads.of_step(size.num_steps)
-    kept = _activations(size, step)
     by_exchange = _by_exchange(size, messages, sent, loads.num_parts)
     sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
-    halo_rows, layers = step.num_halo * widest * size.item_bytes, size.layers(step)
-    arena = arenas_of(size, loads, messages, sent, own)
-    of_norms, around_norms = _of_batch_norms(size, layers, loads)
-    rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
+    halo_rows, of_norms, around_norms = step.num_halo * widest * size.item_bytes, none, none
+    if size.is_by_hand:
+        layers, kept = size.layers(step), _activations(size, step)
+        arena = arenas_of(size, loads, messages, sent, own)
+        of_norms, around_norms = _of_batch_norms(size, layers, loads)
+        rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
+    else:
+        kept, most = tensors_of(size, step)
+        _, evaluated = tensors_of(size.of_whole_graph, loads.of_evaluation, is_training=False)
+        arena = np.maximum(most, evaluated) + sent_bytes + state
+        rest = np.maximum(0, arena - kept - halo_rows - sent_bytes - state)
     reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
     return {
         "process": none + cluster.process_bytes,
@@ -72,6 +79,39 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "messages": sent_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
         "method_state": COPIES_OF_STATE * (state + history_bytes(size, loads))}
+
+
+def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the tensors that a forward pass keeps, and of all tensors at the fullest moment, (num_parts,) each."""
+    ops, item = operations(size), size.item_bytes
+    rows = [rows_of(op, loads) for op in ops]
+    edges = loads.arcs_within[:, 0] + loads.num_inner
+    made = [0.0 * loads.num_inner, *(item * op.dim * own for op, own in zip(ops, rows, strict=True))]
+    if not is_training:      # nothing is kept, and no mask is drawn
+        return made[0], np.max([made[number] + made[number + 1] * (op.kind != "mask") + item * op.beside * own
+                                for number, (op, own) in enumerate(zip(ops, rows, strict=True))], axis=0)
+    besides = [(item * op.kept + FLOAT * op.moments) * own + FLOAT * op.per_edge * edges
+               for op, own in zip(ops, rows, strict=True)]
+    reads = [op.keeps.split() for op in ops]
+    stays = [item * op.dim * own * ("stays" in op.keeps) for op, own in zip(ops, rows, strict=True)]
+    is_kept = [False, *("out" in words for words in reads)]      # of made
+    is_kept = [known or (number < len(ops) and "in" in reads[number]) for number, known in enumerate(is_kept)]
+    live, most = made[0], made[0]
+    for number, op in enumerate(ops):
+        live = live + made[number + 1] + besides[number]
+        most = np.maximum(most, live + item * op.beside * rows[number])
+        if not is_kept[number] and not (number and "stays" in reads[number - 1]):
+            live = live - made[number]
+    kept, gradient = live - made[-1] * (not is_kept[-1]) - sum(stays), made[-1]
+    first = next(number for number, op in enumerate(ops) if op.kind == "map")
+    live = live + gradient      # gradients are added up where tensors had stayed
+    for number in reversed(range(len(ops))):
+        op, of_in = ops[number], made[number] * (number > first)
+        most = np.maximum(most, live + of_in + item * op.beside * rows[number] + 2 * FLOAT * op.per_edge * edges)
+        live = live + of_in - gradient - besides[number] - stays[number]
+        live = live - made[number + 1] * is_kept[number + 1]
+        gradient = of_in
+    return kept, most
 
 
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:

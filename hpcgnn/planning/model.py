@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.layers import HALO, IN, LINEAR, OUT, LinearLayer, Step
+from hpcgnn.nn.layers import HALO, IN, LINEAR, OUT, ROW_BY_ROW, LinearLayer, Op, Shape, Step, operations
+from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.planning.loads import PartLoads
 
 Number = TypeVar("Number", int, np.ndarray)
@@ -39,26 +40,17 @@ class Layer(Generic[Number]):
 
 def check_model(model: str) -> None:
     """Raise ConfigError for a model that can't be planned."""
-    if model not in LINEAR:
-        raise ConfigError(f"hpcgnn plan knows what {' and '.join(LINEAR)} compute and send, not {model}; run "
-                          "mpirun -n P hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs")
+    if model not in MODEL_PATHS:
+        raise ConfigError(f"hpcgnn plan knows what built-in models compute and send, not {model}; run mpirun -n P "
+                          "hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs")
 
 
 @dataclass(frozen=True)
-class ModelSize:
-    """A stack of linear convolutions as hpcgnn trains it."""
+class ModelSize(Shape):
+    """A model as hpcgnn trains it. Raises ConfigError for one that is not built in."""
 
-    model: str                 # one of LINEAR, else ConfigError
-    in_dim: int
-    hidden_dim: int
-    out_dim: int
-    num_layers: int
     precision: str = "fp32"    # key of ITEM_BYTES
-    has_dropout: bool = True
-    norm: str = "layer"        # after every hidden layer, as in a training's settings
-    has_input_dropout: bool | None = None      # None: as has_dropout
     has_average: bool = False  # a moving average of the weights
-    num_steps: int = 1         # of an epoch
     has_clusters: bool = False      # steps are dealt clusters, not single rows
     history_bits: int = 32     # of a value that steps keep; below 16, rows have parameters too
 
@@ -70,6 +62,21 @@ class ModelSize:
         return ITEM_BYTES[self.precision]
 
     @property
+    def is_by_hand(self) -> bool:
+        """Whether its layers are LinearLayers, whose backward pass is written by hand; else it has `operations`."""
+        return self.model in LINEAR and not (self.residual or self.is_quantized)
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether a training pass computes all rows."""
+        return self.norm == "batch" or self.model in ROW_BY_ROW or self.is_quantized
+
+    @property
+    def propagates_once(self) -> bool:
+        """Whether the input rows are propagated before the first epoch, which then sends nothing."""
+        return self.model == "sgc" and not self.drops_input
+
+    @property
     def linear_layers(self) -> list[LinearLayer]:
         dims = [self.in_dim] + [self.hidden_dim] * (self.num_layers - 1) + [self.out_dim]
         return [LinearLayer(*sides, *LINEAR[self.model], is_input=number == 0, reads_history=self.num_steps > 1)
@@ -77,15 +84,17 @@ class ModelSize:
 
     def drops(self, linear: LinearLayer) -> bool:
         """Whether dropout is on the input of a layer."""
-        return self.has_dropout if not linear.is_input or self.has_input_dropout is None else self.has_input_dropout
+        return self.drops_input if linear.is_input else self.has_dropout
 
     @property
     def has_constant_sums(self) -> bool:
         """Whether the first layer's sums are the same in every epoch."""
-        return not (self.drops(self.linear_layers[0]) or self.linear_layers[0].maps_first)
+        return self.is_by_hand and not (self.drops(self.linear_layers[0]) or self.linear_layers[0].maps_first)
 
     @property
     def num_weights(self) -> int:
+        if not self.is_by_hand:
+            return sum(op.weights for op in operations(self))
         norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.norm != "none" else 0
         return norms + sum(linear.num_weights for linear in self.linear_layers)
 
@@ -114,11 +123,18 @@ class Exchange:
 
 
 def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
-    """Yield the exchanges of a training pass, both ways, of every layer except the first, which reads the input."""
-    for number, linear in enumerate(size.linear_layers):
-        for is_backward in (False, True):
-            if number:
-                yield Exchange(number, is_backward, linear.sent_dim, size.num_layers - number)
+    """Yield the exchanges of a training pass, both ways; a layer that reads the input sends nothing."""
+    if size.is_by_hand:
+        for number, linear in enumerate(size.linear_layers[1:], start=1):
+            yield from (Exchange(number, is_backward, linear.sent_dim, size.num_layers - number)
+                        for is_backward in (False, True))
+        return
+    has_gradient = False      # of the rows: from the first weight on
+    for number, op in enumerate(operations(size)):
+        has_gradient = has_gradient or op.kind == "map"
+        if op.sent_dim:
+            yield from (Exchange(number, is_backward, op.sent_dim, op.hops + (op.kind == "aggregate"))
+                        for is_backward in (False, True)[:1 + has_gradient])
 
 
 class Work:
@@ -150,10 +166,40 @@ class Work:
             self.sums += [(far, layer.rows_out, dim), (near, layer.rows_out, dim)]
             self.window[layer.number, True] = near
 
+    def add_op(self, op: Op, number: int, loads: PartLoads, has_gradient: bool) -> None:
+        """Add an operation and its way back, which ends here without `has_gradient` of the rows that it reads."""
+        rows, ways = rows_of(op, loads), 1 + has_gradient
+        values = rows * op.dim
+        if op.kind == "map":
+            self.maps += ways * 2 * rows * op.weights
+            self.gradients += 2 * rows * op.weights
+        elif op.kind == "activate":
+            self.norms, self.norms_back = self.norms + values, self.norms_back + values
+        elif op.kind in ("aggregate", "attend"):
+            arcs, central = loads.arcs_within[:, op.hops], loads.central_arcs_within[:, op.hops]
+            table = loads.rows_within[:, min(op.hops + 1, loads.num_hops)] + loads.num_halo
+            self.sums += [((arcs + rows) * op.dim, table, op.dim)] * ways
+            if op.kind == "aggregate" and op.sent_dim:
+                self.window[number, False] = self.window[number, True] = central * op.dim
+        elif op.kind != "send":
+            self.drops += ways * values
+
+
+def rows_of(op: Op, loads: PartLoads) -> np.ndarray:
+    """Rows that come out of an operation in each part, (num_parts,)."""
+    if op.kind == "propagated":      # once, for all passes
+        return loads.num_inner
+    return loads.rows_within[:, op.hops] + loads.num_halo * op.has_halo
+
 
 def work_of(size: ModelSize, loads: PartLoads) -> Work:
     """Count what a training pass of every part computes."""
-    work = Work(loads.num_parts)
+    work, has_gradient = Work(loads.num_parts), False
+    if not size.is_by_hand:
+        for number, op in enumerate(operations(size)):
+            work.add_op(op, number, loads, has_gradient)
+            has_gradient = has_gradient or op.kind == "map"
+        return work
     for layer in size.layers(loads):
         for step in (*layer.linear.forward(size.drops(layer.linear)), *layer.linear.backward(size.drops(layer.linear))):
             work.add(step, layer)

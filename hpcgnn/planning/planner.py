@@ -72,8 +72,8 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     size = size_of(config, sizes.features, sizes.classes)
     methods = [messages_of(name, own.method, size, own.code) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.is_measured and (reason := cluster.lacks(number)) is not None]
-    # A batch norm is over all rows, so a pass computes them all, as if the loss were on every node.
-    has_all = choices.norm == "batch" or config.epoch_rows == "all"
+    # A pass that computes all rows does so as if the loss were on every node.
+    has_all = size.computes_all or config.epoch_rows == "all"
     of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
     cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, of_loss, choices.layers),
                     cluster.network.ranks_per_node if config.may_share_rows else 1)

@@ -25,7 +25,7 @@ class Sent:
     rows: np.ndarray       # (n,) float64, rows of each pair's widest exchange, forward
     by_pair: np.ndarray    # (n,) float64, bytes from one rank to another in an epoch, of pairs that share a row
     is_near: np.ndarray    # (n,) bool, both ranks are on one node
-    # evaluation, setup: bytes of one evaluation, and of input rows, once
+    # evaluation, setup: bytes of one evaluation, and of input rows, once, which sgc without dropout propagates too
     evaluation: int
     setup: int
     sums: int              # bytes that all ranks give to an epoch's sums of gradients, one a step; without padding
@@ -103,7 +103,8 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
     is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node
     evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes
                      for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward)
-    setup = int(pairs.rows.sum()) * (size.item_bytes * size.in_dim + BYTES_OF_A_CLUSTER * size.has_clusters)
+    columns = size.in_dim * (size.num_layers if size.propagates_once else 1)
+    setup = int(pairs.rows.sum()) * (size.item_bytes * columns + BYTES_OF_A_CLUSTER * size.has_clusters)
     return Sent(rows, by_pair, is_near, evaluation, setup,
                 SUM_BYTES * size.num_weights * size.num_steps * num_parts * (num_parts > 1))
 

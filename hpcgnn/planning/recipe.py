@@ -6,15 +6,17 @@ from typing import Any
 
 from hpcgnn.config import TrainConfig, default_of
 from hpcgnn.errors import ConfigError
+from hpcgnn.nn.layers import of_input
 from hpcgnn.planning.model import ModelSize, check_model
 
 # Settings that a plan counts: those of the model and the method, and these.
 COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method", "bits", "share", "steps", "history",
-           "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node")
+           "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
+           "residual")
 # Settings that change neither the memory nor the bytes nor the seconds of an epoch.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
-                "timeout", "deterministic")
+                "timeout", "deterministic", "alpha", "theta")
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 
@@ -42,6 +44,9 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
     steps, _ = config.fixed_steps
     has_average = config.ema > 0 or config.average * steps > 1
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
-    return ModelSize(config.model, in_dim, config.hidden, out_dim, config.layers, config.precision,
-                     config.dropout > 0, config.norm, None if config.input_dropout < 0 else config.input_dropout > 0,
-                     has_average, steps, config.in_clusters, HISTORY_BITS.get(config.history, stored))
+    return ModelSize(
+        config.model, in_dim, config.hidden, out_dim, config.layers, norm=config.norm, has_dropout=config.dropout > 0,
+        has_input_dropout=of_input(config.input_dropout, config.dropout) > 0, heads=config.heads,
+        joins_columns=config.jump == "concat", residual=config.residual, num_steps=steps, precision=config.precision,
+        has_average=has_average, has_clusters=config.in_clusters,
+        history_bits=HISTORY_BITS.get(config.history, stored))

@@ -110,7 +110,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
 @pytest.mark.parametrize("flags, says", [
     (["--method", "adaqp"], "adaqp decides its widths in training"),
     (["--method", "uniform"], "method uniform needs its bits"),
-    (["--model", "gat"], "hpcgnn plan knows what sage and gcn compute and send, not gat"),
+    (["--model", "my:Own"], "hpcgnn plan knows what built-in models compute and send, not my:Own"),
     (["--precision", "bf16"], "has no table [rates.bf16]"),
     (["--set", "steps=auto"], "does not know how many steps auto takes"),
     (["--set", "steps=2", "--method", "pipegcn"], "pipegcn keeps gradients that come late"),

@@ -62,7 +62,7 @@ def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, laye
         hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, layers)
         shared = count_shared_pairs(graph.indptr, graph.indices, hops, graph.owner, ranks_per_node, loads)
         loads = replace(loads, pairs=shared)
-    size = ModelSize(model, graph.num_features, 20, graph.num_classes, layers, precision)
+    size = ModelSize(model, graph.num_features, 20, graph.num_classes, layers, precision=precision)
     messages = parse_method(name, size)
     sent = bytes_sent(size, loads, messages, NETWORK.ranks_per_node)
     kept = comm.allgather(bytes_of_layouts(run.session.exchange))

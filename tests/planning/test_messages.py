@@ -17,7 +17,7 @@ from hpcgnn.widths import BIT_WIDTHS
 
 
 def size_of(precision="fp32"):
-    return ModelSize("sage", 12, 8, 4, 3, precision)
+    return ModelSize("sage", 12, 8, 4, 3, precision=precision)
 
 
 @pytest.mark.parametrize("is_backward", [False, True])
@@ -55,5 +55,5 @@ def test_methods_that_decide_while_they_train_are_refused_with_a_way_out(name):
 
 
 def test_another_model_is_refused_with_a_way_out():
-    with pytest.raises(ConfigError, match="not gat; run mpirun -n P hpcgnn train SHARDS --dry-run"):
-        ModelSize("gat", 12, 8, 4, 3)
+    with pytest.raises(ConfigError, match="not my:Own; run mpirun -n P hpcgnn train SHARDS --dry-run"):
+        ModelSize("my:Own", 12, 8, 4, 3)

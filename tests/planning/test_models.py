@@ -1,0 +1,103 @@
+"""A plan of every built-in model, against a short training of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from planning_setup import small_cluster
+from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.nn.names import MODEL_PATHS
+from hpcgnn.planning.graphs import graph_of_shards
+from hpcgnn.planning.loads import count_loads
+from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.messages import messages_of
+from hpcgnn.planning.planner import Choices, make_plan
+from hpcgnn.planning.recipe import size_of
+from hpcgnn.training.forecast import forecast
+from hpcgnn.training.job import Job
+from hpcgnn.training.recipe import Recipe
+
+OTHERS = tuple(model for model in MODEL_PATHS if model not in ("sage", "gcn"))
+OWN = ("model", "layers", "hidden", "precision", "norm", "dropout")      # settings that a plan takes by name
+WIDE = "synthetic:nodes=240,mean_degree=3,classes=4,features=40,signal=2"      # the first layer maps first
+NARROW = "synthetic:nodes=240,mean_degree=3,classes=4,features=12,signal=2"
+
+
+def sparse_graph(spec):
+    """A graph with so few training nodes that a pass leaves rows out."""
+    dataset = easy_graph(spec=spec)
+    dataset.train_mask[np.flatnonzero(dataset.train_mask)[5:]] = False
+    return dataset
+
+
+def planned_beside_trained(comm, shared_path, spec, method, settings):  # noqa: F811
+    """The prediction, the summary and the metrics of a training of two epochs with one evaluation."""
+    dataset = sparse_graph(spec)
+    shards = write_once(comm, dataset, shared_path / "shards")
+    name, _, bits = method.partition(":")
+    given = {"layers": 3, "hidden": 20, **settings}
+    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=2, eval_every=2, **given, method=name,
+                                  **({"bits": int(bits)} if bits else {}))
+    evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)
+    own = {name: given.pop(name) for name in OWN if name in given}
+    planned, = make_plan(str(shards), None, Choices([comm.size], (method,), settings=given, **own)).predictions
+    return planned, summary, metrics, evaluated
+
+
+def bytes_of(record):
+    return record["sent_bytes_payload"] + record["sent_bytes_parameters"]
+
+
+@pytest.mark.parametrize("model", OTHERS)
+@pytest.mark.parametrize("more", [{}, {"norm": "batch"}, {"input_dropout": 0.0}, {"jump": "max"}, {"residual": True}])
+def test_a_plan_counts_the_weights_of_every_model(model, more):
+    models = {"jump": ("jknet",), "residual": ("gin", "gat", "sage-max")}.get("".join(more), OTHERS)
+    if model not in models or (model == "sgc" and "norm" in more):
+        pytest.skip("the settings refuse this")
+    config = TrainConfig.of(model=model, layers=3, hidden=8, **more)
+    built = Recipe().build(config, SimpleNamespace(num_features=12, num_classes=4))
+    assert size_of(config, 12, 4).num_weights == sum(one.numel() for one in built.parameters())
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model", OTHERS)
+@pytest.mark.parametrize("spec, method, more", [
+    (NARROW, "vanilla", {}), (WIDE, "uniform:1", {"precision": "bf16"}), (WIDE, "vanilla", {"steps": "rows:3"}),
+    (NARROW, "uniform:8", {"dropout": 0.0})], ids=["narrow", "wide", "steps", "no-dropout"])
+def test_a_plan_of_any_model_has_the_bytes_of_the_training(shared_path, model, spec, method, more):  # noqa: F811
+    comm = MPI.COMM_WORLD
+    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, spec, method,
+                                                                  {"model": model, **more})
+    assert [bytes_of(record) for record in metrics] == [planned.sent.total] * 2
+    once = summary["setup_bytes"] + (evaluated if planned.sent.evaluation == 0 else 0)      # sgc without dropout
+    assert planned.sent.setup == once
+    assert planned.peak_bytes > 3e8
+    if "steps" not in more:      # a pass over all rows fills the history
+        assert planned.sent.evaluation in (0, evaluated)
+    assert summary["method_state_bytes"] * ("steps" in more) == planned.memory["method_state"].max() / 2
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model", OTHERS)
+@pytest.mark.parametrize("spec, more", [(NARROW, {}), (WIDE, {"norm": "batch"}), (WIDE, {"input_dropout": 0.0})])
+def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, monkeypatch, model, spec,  # noqa: F811
+                                                                 more):
+    if model == "sgc" and "norm" in more:
+        pytest.skip("sgc has no hidden layers")
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, sparse_graph(spec.replace("=240", "=2400")), shared_path / "shards")
+    monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
+    settings = {"model": model, "layers": 3, "hidden": 20, **more}
+    found = forecast(comm, Job(shards=shards, settings={**settings, "epochs": 1}))
+    graph, config = graph_of_shards(shards), TrainConfig.of(**settings)
+    size = size_of(config, graph.num_features, graph.num_classes)
+    of_loss = np.ones(graph.num_nodes, bool) if size.computes_all else graph.train_mask
+    loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, comm.size, 3)
+    memory = memory_of(size, loads, messages_of("vanilla", config.method, size), small_cluster())
+    activations = np.array([rank.activations for rank in found.memory])
+    assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)
