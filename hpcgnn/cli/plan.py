@@ -27,7 +27,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
                    "many ranks as a node will have.")
 @click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: number of parts in the shards, else "
                                               "4,16,64,256,1024]")
-@click.option("--method", metavar="LIST", help="Methods, each METHOD or METHOD:BITS. [default: vanilla,uniform:8,"
+@click.option("--method", metavar="LIST", help="Methods, each METHOD, or uniform:BITS. [default: vanilla,uniform:8,"
               "uniform:1, and pipegcn for epochs of one step]")
 @click.option("--model", default="sage", show_default=True, help="Built-in model to plan.")
 @click.option("--layers", type=click.IntRange(1, 64), default=3, show_default=True)

@@ -106,14 +106,16 @@ def _memory_table(predictions: list[Prediction]) -> Table:
 
 def _bytes_table(predictions: list[Prediction]) -> Table:
     table = _table("rows and bytes of an epoch; pairs of ranks that share rows", [
-        "pairs", "halo rows / rows", "rows per pair, mean", "max", "within nodes", "per pair, mean", "max",
+        "in all", "pairs", "halo rows / rows", "rows per pair, mean", "max", "within nodes", "per pair, mean", "max",
         "between nodes", "a pair, mean", "max", "sums of gradients", "an evaluation", "once"])
 
     def cells(one: Prediction) -> list[str]:
         rows = one.sent.rows
-        return [f"{len(rows):,}", f"{one.loads.halo_ratio:.3f}", f"{rows.mean() if len(rows) else 0:,.0f}",
-                f"{rows.max(initial=0):,.0f}", *map(size_text, one.sent.of(True)), *map(size_text, one.sent.of(False)),
-                size_text(one.sent.sums), size_text(one.sent.evaluation), size_text(one.sent.setup)]
+        ends = dict.fromkeys(map(size_text, (one.least_bytes, one.sent.total)))
+        return [" to ".join(ends), f"{len(rows):,}", f"{one.loads.halo_ratio:.3f}",
+                f"{rows.mean() if len(rows) else 0:,.0f}", f"{rows.max(initial=0):,.0f}",
+                *map(size_text, (*one.sent.of(True), *one.sent.of(False), one.sent.sums, one.sent.evaluation,
+                                 one.sent.setup))]
 
     return _fill(table, predictions, cells)
 

@@ -176,10 +176,11 @@ class Op(NamedTuple):
     weights: int = 0
     has_halo: bool = False    # halo rows come out too
     sent_dim: int = 0         # columns of the rows that are sent; as many gradients come back
-    # Per row that comes out: columns that are kept too, columns of other tensors while the operation runs, and float32
-    # numbers that are kept; per edge: float32 numbers that are kept, which the backward pass holds twice more.
+    # Per row that comes out: columns that are kept too; columns of other tensors while the operation and its way back
+    # run, or its way back alone; float32 numbers that are kept. Per edge: such numbers, three times in the way back.
     kept: int = 0
     beside: int = 0
+    back: int = 0
     moments: int = 0
     per_edge: int = 0
 
@@ -271,11 +272,16 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
         return _attend(shape, rows, width, out, left)
     width = width if maps else into
     if has_gin:
-        return [*rows, Op("aggregate", width, left, "in", 1, beside=2 * width),
+        return [*_sliced(rows, width), Op("aggregate", width, left, "in", 1), Op("add", width, left, beside=width),
                 *([] if maps else _map(into, out, left, False)), Op("bias", out, left, "", out),
                 Op("relu", out, left, "out"), *_map(out, out, left)]
-    return [*rows, Op("aggregate", into, left, "in", beside=into, moments=0 if is_first else into),
-            *_map(into, out, left), Op("map", out, left, "", into * out)]
+    return [*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_first else into),
+            *_map(into, out, left), Op("map", out, left, "", into * out), Op("add", out, left)]
+
+
+def _sliced(rows: list[Op], dim: int) -> list[Op]:
+    # The layer reads inner rows apart, too: a second gradient of all rows.
+    return [*rows[:-1], *(op._replace(back=dim) for op in rows[-1:])]
 
 
 def _attend(shape: Shape, rows: list[Op], width: int, out: int, left: int) -> list[Op]:
@@ -301,8 +307,9 @@ def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
             *(second if shape.model == "gin" else [])]
 
 
-def _propagate(dim: int, hops: int, is_sent: bool = True, beside: int = 0) -> Op:
-    return Op("aggregate", dim, hops, sent_dim=dim * is_sent, beside=dim + beside)
+def _propagate(dim: int, hops: int, is_sent: bool = True, has_first: bool = False) -> Op:
+    # The gradient is split between neighbors and first rows, and that of the first rows is added up.
+    return Op("aggregate", dim, hops, sent_dim=dim * is_sent, beside=dim, back=3 * dim * has_first)
 
 
 def _gcnii(shape: Shape) -> list[Op]:
@@ -310,7 +317,7 @@ def _gcnii(shape: Shape) -> list[Op]:
     made = [*_drop(shape.drops_input, shape.in_dim, num), *_map(shape.in_dim, hidden, num),
             *_activate(shape, hidden, num, "none", "in stays")]
     for left in reversed(range(num)):
-        made += [_propagate(hidden, left, beside=hidden), *_map(hidden, hidden, left, False),
+        made += [_propagate(hidden, left, has_first=True), *_map(hidden, hidden, left, False),
                  *_activate(shape, hidden, left, shape.norm)]
     return [*made, *_map(hidden, shape.out_dim, 0)]
 
@@ -343,7 +350,7 @@ def _propagated(shape: Shape) -> list[Op]:
             *_activate(shape, hidden, num, shape.norm), *_map(hidden, out, num)]
     made[-1] = made[-1]._replace(keeps="stays" if shape.model == "appnp" else "out")
     if shape.model == "appnp":
-        return [*made, *(_propagate(out, left, beside=out) for left in reversed(range(num)))]
+        return [*made, *(_propagate(out, left, has_first=True) for left in reversed(range(num)))]
     # Each depth is kept until its gate's gradient is known.
     return [*made, *(_propagate(out, left)._replace(keeps="out", moments=1) for left in reversed(range(num))),
             Op("gate", out, 0, "", out + 1, beside=out)]

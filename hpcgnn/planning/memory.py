@@ -22,6 +22,8 @@ from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of, rows
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
+GLIBC = 2.0     # measured: 1.3 to 2.5
+BY_TORCH = ("bias", "relu", "add", "average", "join", "gate", "norm", "round")      # operations that torch does itself
 STEPS = 2       # steps simulated of an epoch of several; all have the same sizes here
 EPOCHS = 2      # epochs simulated before an evaluation, and again after it; further epochs need no more memory
 
@@ -53,7 +55,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     step = loads.of_step(size.num_steps)
     by_exchange = _by_exchange(size, messages, sent, loads.num_parts)
     sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
-    state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
+    state = sum((both[1] for both in by_exchange.values()), none) if messages.keeps else none
     halo_rows, of_norms, around_norms = step.num_halo * widest * size.item_bytes, none, none
     if size.is_by_hand:
         layers, kept = size.layers(step), _activations(size, step)
@@ -78,40 +80,64 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "halo_rows": halo_rows,
         "messages": sent_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
-        "method_state": COPIES_OF_STATE * (state + history_bytes(size, loads))}
+        "method_state": COPIES_OF_STATE * (state + _tables(size, messages, sent, loads.num_parts)
+                                           + history_bytes(size, loads))}
+
+
+def _tables(size: ModelSize, messages: Messages, sent: Pairs, num_parts: int) -> np.ndarray:
+    return sum((messages.table_bytes(exchange, *ends[::-1 if exchange.is_backward else 1]) for exchange in
+                exchanges_of(size) for ends in [_sums_of_ends(sent, messages.rows(exchange, sent), num_parts)]),
+               np.zeros(num_parts))
 
 
 def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of the tensors that a forward pass keeps, and of all tensors at the fullest moment, (num_parts,) each."""
+    """Bytes of the tensors that a forward pass keeps, and of all tensors at the fullest moment, (num_parts,) each.
+
+    What torch itself allocates lies outside the arena, and neither gives memory to the other; glibc takes GLIBC times
+    as much, since no aligned tensor fits where one of its size was.
+    """
     ops, item = operations(size), size.item_bytes
     rows = [rows_of(op, loads) for op in ops]
     edges = loads.arcs_within[:, 0] + loads.num_inner
-    made = [0.0 * loads.num_inner, *(item * op.dim * own for op, own in zip(ops, rows, strict=True))]
+    places = np.array([[op.kind in BY_TORCH] for op in ops]) == [False, True]
+
+    def at(place: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        return np.outer(place, amount)      # (2, num_parts)
+
+    made = [at(places[0], 0.0 * loads.num_inner),
+            *(at(place, item * op.dim * own) for op, own, place in zip(ops, rows, places, strict=True))]
+    beside = [at(place, item * op.beside * own) for op, own, place in zip(ops, rows, places, strict=True)]
     if not is_training:      # nothing is kept, and no mask is drawn
-        return made[0], np.max([made[number] + made[number + 1] * (op.kind != "mask") + item * op.beside * own
-                                for number, (op, own) in enumerate(zip(ops, rows, strict=True))], axis=0)
-    besides = [(item * op.kept + FLOAT * op.moments) * own + FLOAT * op.per_edge * edges
-               for op, own in zip(ops, rows, strict=True)]
+        most = np.max([made[number] + made[number + 1] * (op.kind != "mask") + beside[number]
+                       for number, op in enumerate(ops)], axis=0)
+        return 0.0 * loads.num_inner, most[0] + GLIBC * most[1]
+    besides = [at(place, item * op.kept * own) + at(np.array([op.kind != "activate", op.kind == "activate"]),
+                                                    FLOAT * (op.moments * own + op.per_edge * edges))
+               for op, own, place in zip(ops, rows, places, strict=True)]
     reads = [op.keeps.split() for op in ops]
-    stays = [item * op.dim * own * ("stays" in op.keeps) for op, own in zip(ops, rows, strict=True)]
+    stays = [made[number + 1] * ("stays" in words) for number, words in enumerate(reads)]
     is_kept = [False, *("out" in words for words in reads)]      # of made
     is_kept = [known or (number < len(ops) and "in" in reads[number]) for number, known in enumerate(is_kept)]
     live, most = made[0], made[0]
-    for number, op in enumerate(ops):
+    for number in range(len(ops)):
         live = live + made[number + 1] + besides[number]
-        most = np.maximum(most, live + item * op.beside * rows[number])
+        most = np.maximum(most, live + beside[number])
         if not is_kept[number] and not (number and "stays" in reads[number - 1]):
             live = live - made[number]
     kept, gradient = live - made[-1] * (not is_kept[-1]) - sum(stays), made[-1]
     first = next(number for number, op in enumerate(ops) if op.kind == "map")
     live = live + gradient      # gradients are added up where tensors had stayed
     for number in reversed(range(len(ops))):
-        op, of_in = ops[number], made[number] * (number > first)
-        most = np.maximum(most, live + of_in + item * op.beside * rows[number] + 2 * FLOAT * op.per_edge * edges)
+        op = ops[number]
+        place = places[number] if op.kind != "send" else np.array([False, True])      # a copy of the inner rows
+        of_in = gradient if op.kind == "bias" else at(place, made[number].sum(axis=0)) * (number > first)
+        around = beside[number] + at(np.array([False, True]), item * op.back * rows[number])
+        around = around + at(np.array([True, False]), 2 * FLOAT * op.per_edge * edges)
+        most = np.maximum(most, live + of_in * (op.kind != "bias") + around)
         live = live + of_in - gradient - besides[number] - stays[number]
         live = live - made[number + 1] * is_kept[number + 1]
         gradient = of_in
-    return kept, most
+    return kept.sum(axis=0), most[0] + GLIBC * most[1]
 
 
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
@@ -325,7 +351,7 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
     sent : Pairs                   rows of the messages
     own : (num_parts,) number      inner rows that other ranks of the node read, if they share rows; else 0
     """
-    full = replace(messages, bits=8 * size.item_bytes, share=1.0, rotated=())
+    full = replace(messages, bits=8 * size.item_bytes, least_bits=None, share=1.0, rotated=())
     parts, step = loads.num_parts, loads.of_step(size.num_steps)
     layers, evaluated = size.layers(step), size.of_whole_graph.layers(loads)
     training = _by_exchange(size, messages, sent, parts)
@@ -343,7 +369,7 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
 
         return RankSize([_of_part(layer, part) for layer in layers], [_of_part(layer, part) for layer in evaluated],
                         int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]),
-                        int(own[part]), in_training, in_evaluation, messages.is_asynchronous)
+                        int(own[part]), in_training, in_evaluation, messages.keeps)
 
     return np.array([arena_bytes(size, size_of(part)) for part in range(parts)])
 

@@ -1,24 +1,25 @@
-"""Bytes of messages, for methods that fix their bit-widths before the run."""
+"""Bytes of messages: of the one width of a method, or of the least and the most that it may choose in training."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.config import LEAST_ROTATED, ROTATED
+from hpcgnn.config import LEAST_ROTATED, ROTATED, TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods import METHODS, find_method
+from hpcgnn.methods import METHODS
 from hpcgnn.methods.bns import BNS
-from hpcgnn.methods.method import Method
+from hpcgnn.methods.choosing import ChoosesWidths, Pipelined
 from hpcgnn.methods.pipegcn import PipeGCN
+from hpcgnn.methods.sancus import Sancus
 from hpcgnn.planning.loads import Pairs
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
-KNOWN = ("vanilla", "uniform", "pipegcn", "bns")
+SAMPLED_ROWS = 2048      # rows of an exchange whose motion is measured, over two epochs
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,32 @@ class Messages:
     """How a method sends rows."""
 
     name: str                             # METHOD or METHOD:BITS
-    bits: int                             # width of every row
+    bits: int                             # width of every row; the widest if the method chooses in training
+    least_bits: int | None = None         # the narrowest of these, 0 if a rank may send nothing; None: `bits`
     share: float = 1.0                    # share of the rows sent in an epoch; below 1, rows are drawn, bytes are means
     is_asynchronous: bool = False         # rows come from the epoch before, so nobody waits for messages
+    keeps: bool = False                   # messages are kept for the epoch after
+    tables_sent: int = 0                  # float32 copies of the sent rows that are kept
+    tables_received: int = 0              # the same of received rows
+    measures_motion: bool = False         # of a sample of the sent rows, which is kept
+    overlaps: bool = True                 # sums go on while messages travel
     rotated: tuple[str, ...] = ()         # directions with rotated rows, of 1 to 8 bits
     least_rotated: int = LEAST_ROTATED    # fewest columns of a rotated row
 
     @property
     def is_exact(self) -> bool:
         """Whether the byte count is exact."""
-        return self.share == 1.0
+        return self.share == 1.0 and self.least_bits is None
+
+    @property
+    def narrowest(self) -> Messages:
+        """The messages if every row has the least width."""
+        return self if self.least_bits is None else replace(self, bits=self.least_bits)
 
     @property
     def shares_rows(self) -> bool:
         """Whether ranks of a node may share the rows that come to the node: only if all rows travel."""
-        return self.is_exact
+        return self.share == 1.0 and self.least_bits != 0
 
     def code_of(self, exchange: Exchange) -> str:
         """The code of the rows: "affine", "rotated", or "stored" if they are sent as values of 16 or 32 bits."""
@@ -50,35 +62,31 @@ class Messages:
         return "rotated" if direction in self.rotated and exchange.dim >= self.least_rotated else "affine"
 
     def row_bytes(self, exchange: Exchange) -> int:
-        """Bytes of one row with its parameters."""
+        """Bytes of one row with its parameters; at 0 bits it is not sent."""
         return (self.bits * exchange.dim + 7) // 8 + PARAMETER_BYTES.get(self.code_of(exchange), 0)
 
     def rows(self, exchange: Exchange, pairs: Pairs) -> np.ndarray:
         """Rows of each pair that travel in an exchange, (n,); the expected number if some are drawn."""
         rows = pairs.rows_within[:, exchange.reach]
-        return rows if self.is_exact else rows * self.share
+        return rows if self.share == 1.0 else rows * self.share
+
+    def table_bytes(self, exchange: Exchange, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
+        """Bytes of the float32 rows that are kept of an exchange, by rows sent and received of each part."""
+        tables = self.tables_sent * sent + self.tables_received * received
+        return 4.0 * exchange.dim * (tables + 2 * self.measures_motion * np.minimum(sent, SAMPLED_ROWS))
 
 
 def parse_method(text: str, size: ModelSize) -> Messages:
     """The messages of METHOD or METHOD:BITS; raises as `read_method`."""
-    own = read_method(text)
-    return messages_of(text, find_method(own.pop("method"))(**own), size)
+    return messages_of(text, TrainConfig.of(**read_method(text)), size)
 
 
 def read_method(text: str) -> dict[str, Any]:
-    """The settings of METHOD or METHOD:BITS.
-
-    Raises
-    ------
-    ConfigError      an unknown method, one that decides widths in a run, or bits that it does not take
-    """
+    """The settings of METHOD or METHOD:BITS. Raises ConfigError: an unknown method, or bits that it does not take."""
     name, colon, bits = text.partition(":")
     if name not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(KNOWN)}, uniform with its bits as in uniform:8, found "
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, uniform with its bits as in uniform:8, found "
                           f"{name!r}")
-    if name not in KNOWN:
-        raise ConfigError(f"{name} decides its widths in training, by losses and rows; plan uniform:1 and "
-                          "uniform:8 as its lower and upper bounds, or run hpcgnn train --dry-run")
     if bool(colon) != (name == "uniform"):
         raise ConfigError(f"method {text} can't be planned: write uniform:BITS, and {name} without bits"
                           if colon else "method uniform needs its bits, as in uniform:8")
@@ -87,12 +95,21 @@ def read_method(text: str) -> dict[str, Any]:
     return {"method": name, **({"bits": int(bits)} if colon else {})}
 
 
-def messages_of(name: str, method: Method, size: ModelSize, code: str = "auto") -> Messages:
-    """The messages of a method; ConfigError if it can't be planned in epochs of several steps."""
-    if isinstance(method, PipeGCN) and size.num_steps > 1:
-        raise ConfigError(f"{name} keeps gradients that come late from step to step, which hpcgnn plan does not count; "
-                          "plan it with one step, or run hpcgnn train --dry-run")
-    stored, is_own = 8 * size.item_bytes, code == "auto"
-    return Messages(name, method.fixed_bits(stored) or stored, method.share if isinstance(method, BNS) else 1.0,
-                    isinstance(method, PipeGCN), ROTATED[method.own_code() if is_own else code],
-                    LEAST_ROTATED if is_own else 1)
+def messages_of(name: str, config: TrainConfig, size: ModelSize) -> Messages:
+    """The messages of a training; ConfigError if they can't be planned in epochs of several steps."""
+    method, predicts = config.method, config.predict == "previous"
+    keeps, skips = isinstance(method, Pipelined) or predicts, isinstance(method, Sancus)
+    if size.num_steps > 1 and (keeps or skips):
+        what = "predict previous" if predicts else name
+        raise ConfigError(f"{what} keeps gradients that come late from step to step, or rows, which hpcgnn plan does "
+                          "not count; plan it with one step, or run hpcgnn train --dry-run")
+    stored, is_own = 8 * size.item_bytes, config.code == "auto"
+    bits, least = method.fixed_bits(stored) or stored, 0 if skips else None
+    if isinstance(method, ChoosesWidths):
+        least, bits = method.choices()[0], method.choices()[-1]
+    return Messages(
+        name, bits, None if least == bits else least, method.share if isinstance(method, BNS) else 1.0,
+        method.rule() == "always", keeps or skips, tables_sent=predicts + skips,
+        tables_received=predicts + (isinstance(method, PipeGCN) and method.smoothing > 0),
+        measures_motion=method.rule() == "measured", overlaps=config.overlap,
+        rotated=ROTATED[method.own_code() if is_own else config.code], least_rotated=LEAST_ROTATED if is_own else 1)

@@ -70,7 +70,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
     size = size_of(config, sizes.features, sizes.classes)
-    methods = [messages_of(name, own.method, size, own.code) for name, own in configs.items()]
+    methods = [messages_of(name, own, size) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.is_measured and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.
     has_all = size.computes_all or config.epoch_rows == "all"
@@ -116,7 +116,8 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
     return {
         "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
         **({} if one.seconds is None else _seconds_record(one.seconds)),
-        "sent_bytes_per_epoch": one.sent.total, "sent_bytes_sums_per_epoch": one.sent.sums,
+        "sent_bytes_per_epoch": one.sent.total, "least_sent_bytes_per_epoch": one.least_bytes,
+        "widths": [one.messages.narrowest.bits, one.messages.bits], "sent_bytes_sums_per_epoch": one.sent.sums,
         "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
         "within_nodes": dict(zip(names, near, strict=True)), "between_nodes": dict(zip(names, far, strict=True)),
         "rows_a_pair": {"mean": float(one.sent.rows.mean()) if len(one.sent.rows) else 0.0,
@@ -218,7 +219,8 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
              share: float, cluster: Cluster) -> list[str]:
     ways = dict.fromkeys(one.source for one in predictions)
     texts = {
-        "shards": "rows and bytes come from the shards, exact to the byte except for bns, which draws its rows",
+        "shards": "rows and bytes come from the shards, exact to the byte except for bns, which draws its rows, and "
+                  "for methods that choose widths in training",
         "cut": "rows and bytes come from parts that were cut now; hpcgnn preprocess with the same partitioner, balance "
                "and seed makes the same parts",
         "sample": f"an estimate: {100 * share:.3g} % of the nodes (more if there are few parts) were cut into parts, "
@@ -230,7 +232,13 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                   "its own rows, as if the graph looked the same at every size; no graph was measured to confirm this; "
                   "with train=N, the training nodes are drawn at random; sharing of rows by the ranks of a machine, "
                   "which would save bytes, is not predicted"}
-    return [texts[way] for way in ways] + [
+    chosen = {one.messages.name: one.messages for one in predictions if one.messages.least_bits is not None}
+    widths = [f"{name} decides in training what it sends, "
+              + (f"rows of {own.least_bits} to {own.bits} bits" if own.least_bits else
+                 f"a rank's rows in {own.bits} bits or none") +
+              ": the bytes of an epoch lie between the two in the column `in all`; everything else is of the most"
+              for name, own in chosen.items()]
+    return [texts[way] for way in ways] + widths + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
         "are not included" if cluster.is_measured else
         f"memory rests on sizes, with {cluster.process_bytes / 1e6:.0f} MB for the process of a rank and "

@@ -54,6 +54,7 @@ class Prediction:
     memory: dict[str, np.ndarray]    # kind -> (num_parts,) bytes
     node_bytes: float | None         # memory of a node
     ranks_per_node: int
+    least_bytes: float               # of an epoch, all ranks; `sent` has the most, if the method decides in training
 
     @property
     def peak_bytes(self) -> float:
@@ -84,13 +85,15 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
     seconds = epoch_seconds(size, loads, messages, cluster) if cluster.can_time(loads.num_parts) else None
+    network = cluster.network
     return Prediction(loads.num_parts, messages, source, loads, seconds,
-                      bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
-                      memory, cluster.memory_bytes, cluster.network.ranks_per_node)
+                      bytes_sent(size, loads, messages, network.ranks_per_node), memory, cluster.memory_bytes,
+                      network.ranks_per_node,
+                      bytes_sent(size, loads, messages.narrowest, network.ranks_per_node).total)
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:
-    """Count the bytes of an epoch from each rank to each; exact if the method draws no rows."""
+    """Count the bytes of an epoch from each rank to each; exact if the method draws no rows and no widths."""
     pairs, num_parts, exchanges = loads.pairs, loads.num_parts, list(exchanges_of(size))
     place = [pairs.source * num_parts + pairs.destination, pairs.destination * num_parts + pairs.source]
     pair = np.unique(np.concatenate(place))

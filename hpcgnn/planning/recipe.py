@@ -12,11 +12,13 @@ from hpcgnn.planning.model import ModelSize, check_model
 # Settings that a plan counts: those of the model and the method, and these.
 COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method", "bits", "share", "steps", "history",
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
-           "residual")
-# Settings that change neither the memory nor the bytes nor the seconds of an epoch.
+           "residual", "widths", "smoothing", "asynchrony", "predict", "overlap")
+# Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
-                "timeout", "deterministic", "alpha", "theta")
+                "timeout", "deterministic", "alpha", "theta", "percentiles", "most_motion", "descent_test",
+                "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
+                "staleness", "skip_change", "pipeline", "exchange")
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 

@@ -81,7 +81,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
         # A processor copies messages within its node; messages to other nodes travel while rows are summed, round by
         # round.
         between = np.maximum(whole - within, 0)
-        hidden = none if steps > 1 else np.minimum(     # a step reads its rows at once
+        hidden = none if steps > 1 or not messages.overlaps else np.minimum(     # a step reads its rows at once
             between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
             windows.get((exchange.layer, exchange.is_backward), none))
         near, far = near + within, far + between - hidden

@@ -108,7 +108,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
 
 
 @pytest.mark.parametrize("flags, says", [
-    (["--method", "adaqp"], "adaqp decides its widths in training"),
+    (["--method", "adaqp", "--set", "widths=3"], "widths is '3'; expected some of"),
     (["--method", "uniform"], "method uniform needs its bits"),
     (["--model", "my:Own"], "hpcgnn plan knows what built-in models compute and send, not my:Own"),
     (["--precision", "bf16"], "has no table [rates.bf16]"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods import METHODS
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.ops.quantization import MessageLayout
-from hpcgnn.planning.messages import KNOWN, parse_method
+from hpcgnn.planning.messages import messages_of, parse_method
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.training.session import rotated_rows
 from hpcgnn.widths import BIT_WIDTHS
@@ -48,10 +47,13 @@ def test_nonsense_is_refused_in_a_sentence(text, says):
         parse_method(text, size_of())
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - set(KNOWN)))
-def test_methods_that_decide_while_they_train_are_refused_with_a_way_out(name):
-    with pytest.raises(ConfigError, match=f"{name} decides its widths in training.*--dry-run"):
-        parse_method(name, size_of())
+@pytest.mark.parametrize("name, widths", [("random", (2, 8)), ("sancus", (0, 32)), ("sylvie", (1, 8)),
+                                          ("adaqp", (2, 8)), ("sylvie-paper", (1, 8)), ("joint", (1, 8))])
+def test_methods_that_decide_while_they_train_have_a_least_and_a_most(name, widths):
+    messages = parse_method(name, size_of())
+    assert (messages.narrowest.bits, messages.bits) == widths and not messages.is_exact
+    bits = {"widths": "4"} if "widths" in settings_of(TrainConfig.of(method=name)) else None
+    assert bits is None or messages_of(name, TrainConfig.of(method=name, **bits), size_of()).is_exact
 
 
 def test_another_model_is_refused_with_a_way_out():

@@ -1,4 +1,4 @@
-"""A plan of every built-in model, against a short training of it."""
+"""A plan of every built-in model, method and setting that it counts, against a short training."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from hpcgnn.training.recipe import Recipe
 OTHERS = tuple(model for model in MODEL_PATHS if model not in ("sage", "gcn"))
 OWN = ("model", "layers", "hidden", "precision", "norm", "dropout")      # settings that a plan takes by name
 WIDE = "synthetic:nodes=240,mean_degree=3,classes=4,features=40,signal=2"      # the first layer maps first
+PADDING = 64 * 3 * 2 * 10      # of messages to 64 bytes
 NARROW = "synthetic:nodes=240,mean_degree=3,classes=4,features=12,signal=2"
 
 
@@ -35,14 +36,14 @@ def sparse_graph(spec):
     return dataset
 
 
-def planned_beside_trained(comm, shared_path, spec, method, settings):  # noqa: F811
-    """The prediction, the summary and the metrics of a training of two epochs with one evaluation."""
+def planned_beside_trained(comm, shared_path, spec, method, settings, epochs=2):  # noqa: F811
+    """The prediction, the summary, the metrics and the bytes of the only evaluation of a short training."""
     dataset = sparse_graph(spec)
     shards = write_once(comm, dataset, shared_path / "shards")
     name, _, bits = method.partition(":")
     given = {"layers": 3, "hidden": 20, **settings}
-    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=2, eval_every=2, **given, method=name,
-                                  **({"bits": int(bits)} if bits else {}))
+    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=epochs, eval_every=epochs, **given,
+                                  method=name, **({"bits": int(bits)} if bits else {}))
     evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)
     own = {name: given.pop(name) for name in OWN if name in given}
     planned, = make_plan(str(shards), None, Choices([comm.size], (method,), settings=given, **own)).predictions
@@ -98,6 +99,43 @@ def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, mo
     size = size_of(config, graph.num_features, graph.num_classes)
     of_loss = np.ones(graph.num_nodes, bool) if size.computes_all else graph.train_mask
     loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, comm.size, 3)
-    memory = memory_of(size, loads, messages_of("vanilla", config.method, size), small_cluster())
+    memory = memory_of(size, loads, messages_of("vanilla", config, size), small_cluster())
     activations = np.array([rank.activations for rank in found.memory])
     assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("method, more", [
+    ("random", {}), ("random", {"widths": "1,4", "steps": "rows:2"}), ("sancus", {}), ("sancus", {"skip_change": 1e9}),
+    ("sylvie", {}), ("sylvie", {"widths": "2,8", "percentiles": "90", "model": "gat"}), ("sylvie-paper", {}),
+    ("adaqp", {"period": 1}), ("adaqp", {"widths": "4"}), ("joint", {"asynchrony": "always"}),
+    ("joint", {"asynchrony": "never"})])
+def test_a_training_sends_between_the_least_and_the_most_of_its_plan(shared_path, method, more):  # noqa: F811
+    """Of a method that chooses widths; and it keeps no more than planned between its epochs."""
+    comm = MPI.COMM_WORLD
+    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, NARROW, method, more, epochs=4)
+    least, most = planned.least_bytes, planned.sent.total
+    assert all(least <= bytes_of(record) <= most for record in metrics)
+    assert (least < most) == (more.get("widths") != "4") and planned.messages.is_exact == (least == most)
+    assert least > 0 or method == "sancus"
+    if "skip_change" in more:
+        assert sorted({bytes_of(record) for record in metrics}) == [least, most]
+    if "steps" not in more:
+        assert planned.sent.evaluation == evaluated
+        assert summary["method_state_bytes"] <= planned.memory["method_state"].max() + PADDING
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("method, more", [
+    ("vanilla", {"predict": "previous"}), ("uniform:2", {"predict": "previous", "model": "gin"}),
+    ("pipegcn", {"predict": "previous"}), ("pipegcn", {"smoothing": 0.9}), ("vanilla", {"overlap": False}),
+    ("uniform:8", {"exchange": "alltoallv"}), ("vanilla", {"residual": True}), ("vanilla", {"residual": True,
+                                                                                            "model": "gat"})])
+def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, more):  # noqa: F811
+    comm = MPI.COMM_WORLD
+    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, NARROW, method, more)
+    assert [bytes_of(record) for record in metrics] == [planned.sent.total] * 2
+    assert (planned.sent.setup, planned.sent.evaluation) == (summary["setup_bytes"], evaluated)
+    state = planned.memory["method_state"].max() / 2      # and a copy for a checkpoint
+    sent = planned.sent.total / 2 * planned.messages.keeps      # the run counts the messages that it has sent, too
+    assert state - PADDING <= summary["method_state_bytes"] <= state + sent + PADDING
