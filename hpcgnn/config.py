@@ -133,8 +133,8 @@ class TrainConfig:
                            "stored, as bfloat16, or as codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"),
                            group=TRAINING, flag="none")
     average: float = setting(DEFAULT_AVERAGE, "Share of an epoch's steps over which weights are averaged, for scores "
-                             "and predictions; if that is one step or less, the weights themselves are used. 0 never "
-                             "averages.", low=0.0, high=1000.0, group=TRAINING, flag="none")
+                             "and predictions; over the last tenth of all steps if that is more. 0 never averages.",
+                             low=0.0, high=1000.0, group=TRAINING, flag="none")
     ema: float = setting(0.0, "Decay per step of an exponential average of the weights over all epochs, such as 0.99, "
                          "for scores and predictions; 0 averages as `average` says.", low=0.0, high=0.9999,
                          group=TRAINING, flag="none")

@@ -24,6 +24,7 @@ HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
+RESTING = Tests("steps/test_steps.py -m parallel[1] -k second_epoch")
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 SHARE_INSIDE = Tests("steps/test_steps.py -k share_of_all", 2)
 STEPS_BY_SCORE = Tests("steps/test_steps_by_score.py")
@@ -516,6 +517,10 @@ MUTATIONS = [
              "self._table.keep(self._far, fresh, self._key)", "pass", STEPS_OF_TWO),
     Mutation("training/average.py", "the model keeps its average", "            self._write(own)",
              "            pass", AVERAGE),
+    Mutation("training/average.py", "an average never grows longer", "SHARE_OF_ALL * self._num_steps", "0.0", AVERAGE),
+    Mutation("steps/clusters.py", "a node rests in every epoch", "== epoch % 2", "== 0", DEALING),
+    Mutation("steps/step_graphs.py", "nodes with a label rest too", "~self._is_labeled & rests_in", "rests_in",
+             RESTING),
     Mutation("training/trainer.py", "scores are of the last step's weights", "with self.learner.average.in_model():",
              "if True:", AVERAGE),
     Mutation("steps/kept_rows.py", "codes of one row lie where another's do",
@@ -549,8 +554,8 @@ MUTATIONS = [
              "self._shared_rows() if self._is_shared else None", "None", STEPS_OF_TWO),
     Mutation("nn/neighborhood.py", "rows that no gradient reaches have what was there",
              "of_rows[:self.hop.back_in], 0", "of_rows[:self.hop.back_in], 1", NO_GRADIENT),
-    Mutation("steps/clusters.py", "nodes are dealt alike in every epoch", "SeedSequence([seed, epoch, DEALING])",
-             "SeedSequence([seed, DEALING])", DEALING),
+    Mutation("steps/clusters.py", "nodes are dealt alike in every epoch", "(seed, epoch, DEALING)",
+             "(seed, DEALING)", DEALING),
     Mutation("methods/step_count.py", "rows stay one by one however the loss falls",
              "max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first)", "-1.0", STEP_COUNT),
     Mutation("training/trainer.py", "moments of rows one by one stay", "            learner.optimizer.forget()",

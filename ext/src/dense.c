@@ -7,23 +7,36 @@
 #define BLOCK_DEPTH 256  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
 #define GRADIENT_DEPTH 192 /* rows of both sides of a gradient that are widened at once */
 #define TILE_ROWS 12     /* a multiple of every level's ROWS */
-#define CHUNK_ROWS 4096  /* of a gradient that are summed apart, at least */
+#define CHUNK_ROWS 768   /* of a gradient that are summed apart, at least */
 #define MAX_CHUNKS 16
 #define TASKS_A_THREAD 2
 #define MAX_PANEL 32
+#define MAX_SIDES 2
 #define CACHE_LINE 64
 
+/* One of the products that are summed. */
 typedef struct {
-    int64_t depth, num_columns, num_panels; /* of the right side */
-    const float *panels;
-    float *sums; /* BLOCK_ROWS by whole panels, of this thread, where the depth takes several blocks */
+    const dense_matrix *left;
+    int64_t depth;
+    const float *panels; /* of the right side */
+} product_side;
+
+typedef struct {
+    product_side sides[MAX_SIDES];
+    int num_sides;
+    int64_t num_columns, num_panels; /* of the right sides */
+    const float *first; /* what sums begin with, for whole panels */
+    float *sums; /* BLOCK_ROWS by whole panels, of this thread, where sums take several blocks */
     float *block; /* BLOCK_ROWS by BLOCK_DEPTH, of this thread */
     int64_t rows_ahead; /* to the block that this thread is likely to take next */
 } product_task;
 
 typedef struct {
-    int64_t left_columns, right_columns, left_stride;
-    float *left, *panel; /* GRADIENT_DEPTH rows, and a panel of as many, widened, of this thread */
+    int64_t left_columns, right_columns;
+    /* GRADIENT_DEPTH rows, widened, tile after tile, of this thread: term t of row r of tile i is at
+     * (i * GRADIENT_DEPTH + t) * ROWS + r */
+    float *left;
+    float *panel, *row; /* a panel of as many rows, and one row */
 } gradient_task;
 
 static int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -40,7 +53,7 @@ static inline void fetch_share(const char *begin, const char *end, int64_t i, in
 #include "levels.h"
 
 typedef void (*pack_function)(const dense_matrix *, int, int64_t, float *);
-typedef void (*product_function)(const dense_matrix *, const product_task *, int64_t, int64_t, int, char *);
+typedef void (*product_function)(const product_task *, int64_t, int64_t, int, char *);
 typedef void (*gradient_function)(const dense_matrix *, const dense_matrix *, const gradient_task *, int64_t, int64_t,
                                   int64_t, int64_t, float *);
 static const pack_function PACK_PANEL[] = ALL_LEVELS(pack_panel);
@@ -50,38 +63,60 @@ static const int64_t PANEL_COLUMNS[] = ALL_LEVELS(PANEL_OF);
 
 static int64_t whole_panels(int64_t num_columns) { return blocks_of(num_columns, MAX_PANEL) * MAX_PANEL; }
 
-static int64_t product_thread_floats(int64_t depth, int64_t num_columns) {
-    return BLOCK_ROWS * BLOCK_DEPTH + (depth > BLOCK_DEPTH ? BLOCK_ROWS * whole_panels(num_columns) : 0);
+/* `depth` is that of all sides together. */
+static int64_t product_thread_floats(int64_t depth, int num_sides, int64_t num_columns) {
+    const int has_sums = num_sides > 1 || depth > BLOCK_DEPTH;
+    return BLOCK_ROWS * BLOCK_DEPTH + (has_sums ? BLOCK_ROWS * whole_panels(num_columns) : 0);
 }
 
-int64_t dense_product_bytes(int64_t depth, int64_t num_columns) {
-    return 4 * (depth * whole_panels(num_columns) + omp_get_max_threads() * product_thread_floats(depth, num_columns)) +
-           CACHE_LINE;
+int64_t dense_product_bytes(int64_t depth, int num_sides, int64_t num_columns) {
+    return 4 * ((depth + 1) * whole_panels(num_columns) +
+                omp_get_max_threads() * product_thread_floats(depth, num_sides, num_columns)) + CACHE_LINE;
 }
 
 static float *aligned(void *memory) {
     return (float *)(((uintptr_t)memory + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
 }
 
-void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int is_added, void *out, void *memory) {
+static void sum_products(const dense_matrix *left, const dense_matrix *right, int num_sides, int is_transposed,
+                         int is_added, const float *first, void *out, void *memory) {
     const int level = simd_level();
-    const int64_t depth = left.num_columns, num_columns = is_transposed ? right.num_rows : right.num_columns;
-    const int64_t num_panels = blocks_of(num_columns, PANEL_COLUMNS[level]);
-    float *panels = aligned(memory), *of_threads = panels + depth * whole_panels(num_columns);
-    const int64_t num_blocks = blocks_of(left.num_rows, BLOCK_ROWS);
+    const int64_t num_rows = left->num_rows, num_columns = is_transposed ? right->num_rows : right->num_columns;
+    const int64_t num_panels = blocks_of(num_columns, PANEL_COLUMNS[level]), num_blocks = blocks_of(num_rows, BLOCK_ROWS);
+    float *begin = aligned(memory), *panels = begin + whole_panels(num_columns);
+    for (int64_t j = 0; j < whole_panels(num_columns); j++) begin[j] = first && j < num_columns ? first[j] : 0.0f;
+    product_task shared = {.num_sides = num_sides, .num_columns = num_columns, .num_panels = num_panels,
+                           .first = begin};
+    int64_t depth = 0;
+    for (int s = 0; s < num_sides; depth += left[s++].num_columns)
+        shared.sides[s] = (product_side){left + s, left[s].num_columns, panels + depth * whole_panels(num_columns)};
+    float *of_threads = panels + depth * whole_panels(num_columns);
 #pragma omp parallel
     {
 #pragma omp for schedule(static)
-        for (int64_t p = 0; p < num_panels; p++)
-            PACK_PANEL[level](&right, is_transposed, p, panels + p * PANEL_COLUMNS[level] * depth);
-        float *block = of_threads + omp_get_thread_num() * product_thread_floats(depth, num_columns);
-        const product_task task = {depth, num_columns, num_panels, panels, block + BLOCK_ROWS * BLOCK_DEPTH, block,
-                                   omp_get_num_threads() * BLOCK_ROWS};
+        for (int64_t p = 0; p < num_sides * num_panels; p++) {
+            const product_side *side = &shared.sides[p / num_panels];
+            PACK_PANEL[level](right + p / num_panels, is_transposed, p % num_panels,
+                              (float *)side->panels + p % num_panels * PANEL_COLUMNS[level] * side->depth);
+        }
+        product_task task = shared;
+        task.block = of_threads + omp_get_thread_num() * product_thread_floats(depth, num_sides, num_columns);
+        task.sums = task.block + BLOCK_ROWS * BLOCK_DEPTH;
+        task.rows_ahead = omp_get_num_threads() * BLOCK_ROWS;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < num_blocks; b++)
-            MULTIPLY_BLOCK[level](&left, &task, b * BLOCK_ROWS, least(BLOCK_ROWS, left.num_rows - b * BLOCK_ROWS),
-                                  is_added, (char *)out);
+            MULTIPLY_BLOCK[level](&task, b * BLOCK_ROWS, least(BLOCK_ROWS, num_rows - b * BLOCK_ROWS), is_added,
+                                  (char *)out);
     }
+}
+
+void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int is_added, void *out, void *memory) {
+    sum_products(&left, &right, 1, is_transposed, is_added, NULL, out, memory);
+}
+
+void dense_combination(const dense_matrix *left, const dense_matrix *right, int num_sides, const float *bias, void *out,
+                       void *memory) {
+    sum_products(left, right, num_sides, 1, 0, bias, out, memory);
 }
 
 /* A function of the number of rows alone, so that the order of the sums is. */
@@ -93,7 +128,7 @@ static int64_t chunk_rows(int64_t num_rows) {
 static int64_t whole_tiles(int64_t num_rows) { return blocks_of(num_rows, TILE_ROWS) * TILE_ROWS; }
 
 static int64_t gradient_thread_floats(int64_t left_columns) {
-    return GRADIENT_DEPTH * (whole_tiles(left_columns) + MAX_PANEL);
+    return GRADIENT_DEPTH * (whole_tiles(left_columns) + MAX_PANEL) + whole_panels(left_columns + TILE_ROWS);
 }
 
 int64_t dense_gradient_bytes(int64_t num_rows, int64_t left_columns, int64_t right_columns) {
@@ -112,10 +147,10 @@ void dense_gradient(dense_matrix left, dense_matrix right, float *out, void *mem
     float *partial = of_threads + omp_get_max_threads() * gradient_thread_floats(left.num_columns);
 #pragma omp parallel
     {
-        const int64_t left_stride = whole_tiles(left.num_columns);
         float *mine = of_threads + omp_get_thread_num() * gradient_thread_floats(left.num_columns);
-        const gradient_task task = {left.num_columns, right.num_columns, left_stride, mine,
-                                    mine + GRADIENT_DEPTH * left_stride};
+        float *panel = mine + GRADIENT_DEPTH * whole_tiles(left.num_columns);
+        const gradient_task task = {left.num_columns, right.num_columns, mine, panel,
+                                    panel + GRADIENT_DEPTH * MAX_PANEL};
 #pragma omp for collapse(2) schedule(dynamic, 1)
         for (int64_t c = 0; c < num_chunks; c++)
             for (int64_t i = 0; i < num_tasks; i++)

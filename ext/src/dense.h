@@ -12,13 +12,18 @@ typedef struct {
     int storage;
 } dense_matrix;
 
-/* Bytes that a product needs of its caller's memory, for all threads. */
-int64_t dense_product_bytes(int64_t depth, int64_t num_columns);
+/* Bytes that a sum of products needs of its caller's memory, for all threads; `depth` is the sum of their depths. */
+int64_t dense_product_bytes(int64_t depth, int num_sides, int64_t num_columns);
 int64_t dense_gradient_bytes(int64_t num_rows, int64_t left_columns, int64_t right_columns);
 
 /* out = left @ right, or added to out, which has left's storage. right lies as (depth, num_columns), or, where
  * is_transposed, as (num_columns, depth). */
 void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int is_added, void *out, void *memory);
+
+/* out = bias + left[0] @ right[0].T + left[1] @ right[1].T, rounded once, of one side or two, with one bias per column;
+ * all matrices have one storage. out may be left[0] or left[1]: all of a row is read before it is written. */
+void dense_combination(const dense_matrix *left, const dense_matrix *right, int num_sides, const float *bias, void *out,
+                       void *memory);
 
 /* out = left.T @ right in float32, summed over the rows of both. */
 void dense_gradient(dense_matrix left, dense_matrix right, float *out, void *memory);

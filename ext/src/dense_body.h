@@ -117,34 +117,39 @@ INLINE void LEVEL(store_tile)(vector_f32 (*tile)[2], int64_t num_rows, int64_t f
         }
 }
 
-INLINE void LEVEL(multiply_block_of)(const dense_matrix *left, const product_task *task, int64_t first,
-                                     int64_t num_rows, int is_added, char *out, int storage) {
+/* One side of a block of rows; `is_first` and `is_last` say whether its sums begin and end here. */
+INLINE void LEVEL(multiply_side)(const product_task *task, const product_side *side, int is_first_side,
+                                 int is_last_side, int64_t first, int64_t num_rows, int is_added, char *out,
+                                 int storage) {
     const int64_t size = storage_bytes(storage), num_tiles = (num_rows + ROWS - 1) / ROWS;
-    const int64_t stride = task->num_panels * PANEL;
-    const char *rows = (const char *)left->data + first * task->depth * size;
+    const int64_t stride = task->num_panels * PANEL, row_bytes = side->depth * size;
+    const dense_matrix *left = side->left;
+    const char *rows = (const char *)left->data + first * row_bytes;
     const int64_t next_first = least(first + task->rows_ahead, left->num_rows);
-    const char *next = (const char *)left->data + next_first * task->depth * size;
-    const char *next_end = next + least(BLOCK_ROWS, left->num_rows - next_first) * task->depth * size;
-    const int64_t num_shares = blocks_of(task->depth, BLOCK_DEPTH) * task->num_panels * num_tiles;
+    const char *next = (const char *)left->data + next_first * row_bytes;
+    const char *next_end = next + least(BLOCK_ROWS, left->num_rows - next_first) * row_bytes;
+    const int64_t num_shares = blocks_of(side->depth, BLOCK_DEPTH) * task->num_panels * num_tiles;
     int64_t share = 0;
-    for (int64_t begin = 0; begin == 0 || begin < task->depth; begin += BLOCK_DEPTH) {
-        const int64_t depth = least(BLOCK_DEPTH, task->depth - begin);
+    for (int64_t begin = 0; begin == 0 || begin < side->depth; begin += BLOCK_DEPTH) {
+        const int64_t depth = least(BLOCK_DEPTH, side->depth - begin);
         for (int64_t r = 0; r < num_rows; r++)
-            LEVEL(widen_columns)(rows + r * task->depth * size, begin, depth, storage, task->block + r * BLOCK_DEPTH);
+            LEVEL(widen_columns)(rows + r * row_bytes, begin, depth, storage, task->block + r * BLOCK_DEPTH);
         memset(task->block + num_rows * BLOCK_DEPTH, 0,
                (size_t)((num_tiles * ROWS - num_rows) * BLOCK_DEPTH) * sizeof(float));
-        const int is_last = begin + BLOCK_DEPTH >= task->depth;
+        const int is_first = is_first_side && begin == 0, is_last = is_last_side && begin + BLOCK_DEPTH >= side->depth;
         for (int64_t p = 0; p < task->num_panels; p++) {
-            const float *panel = task->panels + (p * task->depth + begin) * PANEL;
+            const float *panel = side->panels + (p * side->depth + begin) * PANEL;
+            const float *first_sums = task->first + p * PANEL;
             for (int64_t i = 0; i < num_tiles; i++) {
                 vector_f32 tile[ROWS][2];
                 fetch_share(next, next_end, share++, num_shares);
                 float *kept = task->sums + i * ROWS * stride + p * PANEL;
+                const float *from = is_first ? first_sums : kept;
 #pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
                     for (int half = 0; half < 2; half++)
-                        tile[r][half] = begin ? LEVEL(load_f32)(kept + r * stride + half * LANES) : (vector_f32){0};
+                        tile[r][half] = LEVEL(load_f32)(from + (is_first ? 0 : r * stride) + half * LANES);
                 LEVEL(add_terms)(tile, task->block + i * ROWS * BLOCK_DEPTH, BLOCK_DEPTH, 1, panel, depth,
                                  task->num_columns - p * PANEL);
                 if (is_last)
@@ -158,14 +163,17 @@ INLINE void LEVEL(multiply_block_of)(const dense_matrix *left, const product_tas
     }
 }
 
-static void LEVEL(multiply_block)(const dense_matrix *left, const product_task *task, int64_t first, int64_t num_rows,
-                                  int is_added, char *out) {
-    if (left->storage == STORAGE_F32)
-        LEVEL(multiply_block_of)(left, task, first, num_rows, is_added, out, STORAGE_F32);
-    else if (left->storage == STORAGE_BF16)
-        LEVEL(multiply_block_of)(left, task, first, num_rows, is_added, out, STORAGE_BF16);
-    else
-        LEVEL(multiply_block_of)(left, task, first, num_rows, is_added, out, STORAGE_F16);
+static void LEVEL(multiply_block)(const product_task *task, int64_t first, int64_t num_rows, int is_added, char *out) {
+    for (int s = 0; s < task->num_sides; s++) {
+        const product_side *side = &task->sides[s];
+        const int is_first = s == 0, is_last = s + 1 == task->num_sides;
+        if (side->left->storage == STORAGE_F32)
+            LEVEL(multiply_side)(task, side, is_first, is_last, first, num_rows, is_added, out, STORAGE_F32);
+        else if (side->left->storage == STORAGE_BF16)
+            LEVEL(multiply_side)(task, side, is_first, is_last, first, num_rows, is_added, out, STORAGE_BF16);
+        else
+            LEVEL(multiply_side)(task, side, is_first, is_last, first, num_rows, is_added, out, STORAGE_F16);
+    }
 }
 
 /* The panels [first_panel, last_panel) of left.T @ right over the rows of one chunk, to `sums`. */
@@ -174,15 +182,16 @@ INLINE void LEVEL(sum_chunk_of)(const dense_matrix *left, const dense_matrix *ri
                                 int storage) {
     const int64_t size = storage_bytes(storage);
     const int64_t left_bytes = task->left_columns * size, right_bytes = task->right_columns * size;
+    memset(task->row + task->left_columns, 0, ROWS * sizeof(float));      /* past the last column of the last tile */
     for (int64_t begin = 0; begin < num_rows; begin += GRADIENT_DEPTH) {
         const int64_t depth = least(GRADIENT_DEPTH, num_rows - begin);
         const dense_matrix block = {(const char *)right->data + (first + begin) * right_bytes, depth,
                                     task->right_columns, storage};
         for (int64_t t = 0; t < depth; t++) {
-            float *row = task->left + t * task->left_stride;
             LEVEL(widen_columns)((const char *)left->data + (first + begin + t) * left_bytes, 0, task->left_columns,
-                                 storage, row);
-            for (int64_t j = task->left_columns; j < task->left_stride; j++) row[j] = 0.0f;
+                                 storage, task->row);
+            for (int64_t i = 0; i < blocks_of(task->left_columns, ROWS); i++)
+                memcpy(task->left + (i * GRADIENT_DEPTH + t) * ROWS, task->row + i * ROWS, ROWS * sizeof(float));
         }
         const int64_t next = first + begin + depth, next_depth = least(GRADIENT_DEPTH, left->num_rows - next);
         const int64_t num_shares = (last_panel - first_panel) * blocks_of(task->left_columns, ROWS);
@@ -199,7 +208,7 @@ INLINE void LEVEL(sum_chunk_of)(const dense_matrix *left, const dense_matrix *ri
                 const int64_t num_sums = least(ROWS, task->left_columns - i);
 #pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++) tile[r][0] = tile[r][1] = (vector_f32){0};
-                LEVEL(add_terms)(tile, task->left + i, 1, task->left_stride, task->panel, depth,
+                LEVEL(add_terms)(tile, task->left + i * GRADIENT_DEPTH, 1, ROWS, task->panel, depth,
                                  task->right_columns - p * PANEL);
                 LEVEL(store_tile)(tile, num_sums, p * PANEL, task->right_columns, begin > 0, out, STORAGE_F32);
             }

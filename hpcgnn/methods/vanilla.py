@@ -12,6 +12,7 @@ class Vanilla(StoredRows):
     """Send rows in their storage type, and wait for them."""
 
     name = "vanilla"
+    lets_rows_rest = True
 
     def fixed_bits(self, storage_bits: int) -> int:
         return storage_bits

@@ -28,7 +28,7 @@ from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows, weight_gradient
 from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
 from hpcgnn.ops.spans import blocks, short_blocks
 from hpcgnn.ops.streams import streams_of
@@ -57,9 +57,10 @@ class AggregateFirst(torch.autograd.Function):
         keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if "near" in reads else None,
              aggregated, before=neighborhood.take_before())
         keeps_sums = neighborhood.has_backward and neighborhood.graph.stored_bits is None
-        if not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias):
-            return _combine_in_place(aggregated, near_out, ctx.weights[0], ctx.weights[1], bias)
-        return _combine(aggregated, near_out, ctx.weights[0], ctx.weights[1], bias)
+        # Sums that nothing else reads are overwritten: one layer less in memory.
+        in_place = not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias)
+        return combine(aggregated, ctx.weights[0], None if weight_self is None else near_out, ctx.weights[1], bias,
+                       out=aggregated if in_place else None)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
@@ -196,23 +197,6 @@ def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_
             here[:] = bias
             map_rows(rows[:len(here)], weight_self, out=here)
     return mapped, of_self
-
-
-def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
-             weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
-    out[:] = bias
-    map_rows(aggregated, weight_neighbor, out=out)
-    return out if weight_self is None else map_rows(near, weight_self, out=out)
-
-
-def _combine_in_place(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
-                      weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    for start, stop in blocks(0, len(aggregated), aggregated.device.type):
-        # Overwrite the aggregate block by block: one layer less in memory.
-        rows = aggregated[start:stop]
-        rows.copy_(_combine(rows, near[start:stop], weight_neighbor, weight_self, bias))
-    return aggregated
 
 
 def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:

@@ -15,12 +15,23 @@ from hpcgnn._ext import dense as kernels
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.simd import multiplies_bfloat16
+from hpcgnn.ops.spans import blocks
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """rows @ weight.T, added to `out` if given; all of one type, (n, in_dim), (out_dim, in_dim) and (n, out_dim)."""
     return _map_rows.on(rows.device)(rows, weight, out)
+
+
+def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
+            bias: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """bias + rows @ weight.T + own @ own_weight.T, (n, out_dim) in the type of `rows`; own may be None.
+
+    rows and own are (n, in_dim) and may have different columns; bias is (out_dim,) float32. `out` may be `rows` itself,
+    which then must have out_dim columns.
+    """
+    return _combine.on(rows.device)(rows, weight, own, own_weight, bias, out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -50,6 +61,33 @@ ROWS_ALIKE = 64
 @by_device("dense")
 def _map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     return _product(rows, weight, True, out)
+
+
+@by_device("dense")
+def _combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
+             bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    if _is_for_onednn(rows) or not rows.numel() or (own is not None and not own.numel()):
+        return combine_in_turn(rows, weight, own, own_weight, bias, out)
+    if out is None:
+        out = empty((len(rows), len(bias)), rows.dtype)
+    sides = [None if side is None else _bytes_of(side) for side in (rows, weight, own, own_weight)]
+    kernels.combination(*sides, STORAGE_NUMBER[rows.dtype], bias.detach().numpy(), as_bytes(out))
+    return out
+
+
+def combine_in_turn(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
+                    own_weight: torch.Tensor | None, bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """`combine` by one product after another."""
+    if out is not None:       # `rows` may be overwritten: one block at a time, so that little more memory is needed
+        for start, stop in blocks(0, len(rows), rows.device.type):
+            here = combine_in_turn(rows[start:stop], weight, None if own is None else own[start:stop], own_weight, bias,
+                                   None)
+            out[start:stop] = here
+        return out
+    out = empty((len(rows), len(bias)), rows.dtype, rows.device)
+    out[:] = bias
+    map_rows(rows, weight, out=out)
+    return out if own is None else map_rows(own, own_weight, out=out)
 
 
 @by_device("dense")

@@ -29,7 +29,7 @@ HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bit
 # Nodes that are dealt one by one.
 LABELED_ROWS_A_STEP = 256     # at least, that a step's labels are like all
 MOST_STEPS = 40               # more bring an epoch hardly further, and cost time: data/benchmarks/steps.md
-DEALING = 8                   # as PURPOSE
+DEALING, RESTING = 8, 9       # as PURPOSE
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
                                        (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -112,16 +112,23 @@ def num_steps_of(num_train: int) -> int:
 
 
 def deal(node_id: np.ndarray, seed: int, epoch: int, num_steps: int) -> np.ndarray:
-    """Draw the step of each node, (n,) int64 in [0, num_steps), from its global number; all ranks draw the same.
+    """Draw the step of each node, (n,) int64 in [0, num_steps), from its global number; all ranks draw the same."""
+    return _drawn(node_id, (seed, epoch, DEALING), num_steps)
 
-    Reference: Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64).
-    """
-    first = np.random.SeedSequence([seed, epoch, DEALING]).generate_state(1, np.uint64)[0]
+
+def rests_in(node_id: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """Whether a node without a label rests in an epoch, (n,) bool: each in every second one, half of them in each."""
+    return _drawn(node_id, (seed, RESTING), 2) == epoch % 2
+
+
+def _drawn(node_id: np.ndarray, key: tuple[int, ...], count: int) -> np.ndarray:
+    # Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64): in [0, count).
+    first = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
     mixed = node_id.astype(np.uint64) * GOLDEN + first
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST_FACTOR
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND_FACTOR
     mixed ^= mixed >> np.uint64(31)
-    return ((mixed >> np.uint64(32)) * np.uint64(num_steps) >> np.uint64(32)).astype(np.int64)
+    return ((mixed >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
 
 
 def _clusters_of(indptr: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:

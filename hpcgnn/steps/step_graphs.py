@@ -33,11 +33,12 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.steps.clusters import Clusters, deal
+from hpcgnn.steps.clusters import Clusters, deal, rests_in
 from hpcgnn.steps.history import STORED, History
 from hpcgnn.steps.kept_rows import KeptRows
 from hpcgnn.steps.late import LastGradients, LateMessages
 
+NO_STEP = -1
 BY_ROW = "by_row"    # in the state of an epoch that ended between two steps
 # Names in `state`, next to the rows of the history.
 BEGUN = "begun"      # that state
@@ -55,11 +56,12 @@ class StepGraphs:
     cut : function                      collective: cuts the rows into clusters when first needed
     num_clusters : int                  expected number of clusters of all ranks
     kept : str                          how rows are kept, see `History`
+    rests : bool                        compute rows without a label in every second epoch of rows dealt one by one
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
-                 num_clusters: int, num_ranks: int, kept: str = STORED):
-        self._cut, self.num_clusters = cut, num_clusters
+                 num_clusters: int, num_ranks: int, kept: str = STORED, rests: bool = False):
+        self._cut, self.num_clusters, self._rests = cut, num_clusters, rests and graph.num_within is not None
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
         self._is_sent = self._shared_rows() if self._is_shared else None
@@ -77,7 +79,7 @@ class StepGraphs:
         """Collective: yield the steps of an epoch from `first` on; train each before asking for the next.
 
         `by_row` deals rows one by one instead of in clusters. `graph` has the edges of this epoch; None: all. An epoch
-        computes each row in one step, so edges that are drawn for an epoch are drawn anew for each step.
+        computes each row in one step at most, so edges that are drawn for an epoch are drawn anew for each step.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row is sent once per epoch.
@@ -86,7 +88,8 @@ class StepGraphs:
         if self._history.is_empty:
             self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
-            self._exchange.training.staleness = 1      # age in epochs of the oldest row that is read
+            # Age in epochs of the oldest row that is read.
+            self._exchange.training.staleness = 2 if by_row and self._rests else 1
         whole = self._graph if graph is None else graph
         cutter = self._cutter if whole is self._graph else self._cutter_of(whole)
         inputs = EpochInput(whole)
@@ -104,9 +107,21 @@ class StepGraphs:
     def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         if by_row:
             step = deal(self._graph.node_id, seed, epoch, num_steps)
+            if self._rests:
+                step[~self._is_labeled & rests_in(self._graph.node_id, seed, epoch)] = NO_STEP
             return step[:self._graph.num_inner], step[self._graph.num_inner:]
         step_of = self.clusters.steps(seed, epoch, num_steps)
         return step_of[self.clusters.inner], step_of[self.clusters.halo]
+
+    @cached_property
+    def _is_labeled(self) -> np.ndarray:
+        """Collective: (num_rows,) bool, rows that the loss is over."""
+        graph = self._graph
+        own = np.arange(graph.num_inner) < graph.num_within[0]
+        if not self._is_shared:
+            return own
+        told = self._exchange.input_rows(torch.from_numpy(own[:, None].astype(np.float32)).to(graph.x.device))
+        return told[:, 0].cpu().numpy() > 0
 
     def take_begun(self, num_steps: int, by_row: bool = False) -> State | None:
         """Return the state of an epoch that stopped between two steps, once; None if rows were dealt differently."""

@@ -1,9 +1,10 @@
 """WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
 Steps of few rows make weights jump around the point where they would settle; their average does not. The average is
-over a share of an epoch's steps, or, with a decay, over the steps of all epochs: with a decay of 0.9 the last step
-counts 0.1, the step before 0.09, and so on. Training reads it once: an epoch of one step after epochs of many steps
-begins at the average over a share.
+over a share of an epoch's steps, and over the last tenth of all steps as soon as that is more: early the weights still
+travel, so old ones only hold back; later the longer average is the calmer one. With a decay it is over the steps of all
+epochs: with a decay of 0.9 the last step counts 0.1, the step before 0.09, and so on. Training reads the average once:
+an epoch of one step after epochs of many steps begins at it, unless it has a decay.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from hpcgnn.errors import CollectiveError
 
 Weights = dict[str, torch.Tensor]
+SHARE_OF_ALL = 0.1      # of the steps since the average began, see data/benchmarks/steps.md
 
 
 class Averaged(NamedTuple):
@@ -32,8 +34,9 @@ class WeightAverage:
 
     With `decay` above 0, each step leaves decay * average + (1 - decay) * weights, beginning with the weights after the
     first step, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay). Else the average reaches back
-    `share` of an epoch's steps; one step or less means no averaging. Until `share` is filled, it is the plain mean of
-    all steps. Reference: Polyak and Juditsky, 1992.
+    `share` of an epoch's steps, or SHARE_OF_ALL of the steps so far if these are more; until it has as many, it is the
+    plain mean. Epochs of one step, and a share of 0, have no average. References: Polyak and Juditsky, 1992; Shamir and
+    Zhang, ICML 2013 (averages over a share of all steps).
     """
 
     def __init__(self, model: nn.Module, share: float, decay: float = 0.0):
@@ -44,11 +47,11 @@ class WeightAverage:
     @torch.no_grad()
     def note(self, num_steps: int) -> None:
         """Take in the weights after one of the epoch's `num_steps` steps."""
-        span = self._share * num_steps
-        if span <= 1 and not self._decay:
+        if not self._decay and (num_steps == 1 or not self._share):
             self._average, self._num_steps = {}, 0
             return
         self._num_steps += 1
+        span = max(1.0, self._share * num_steps, SHARE_OF_ALL * self._num_steps)
         for name, weights in self._weights.items():
             if weights.requires_grad and name not in self._average:
                 self._average[name] = weights.detach().clone()

@@ -16,7 +16,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig
+from hpcgnn.config import AUTO, LEAST_ROTATED, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.around import Around, Waiting
 from hpcgnn.exchange.bits import UniformBits
@@ -402,7 +402,8 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
     number, by_row = config.fixed_steps
     num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
-                       num_clusters, comm.size, config.history)
+                       num_clusters, comm.size, config.history,
+                       rests=config.steps == AUTO and config.method.lets_rows_rest and config.norm != "batch")
     if number is not None and not by_row:
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))

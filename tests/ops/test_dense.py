@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.dense import column_magnitudes, column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.ops.dense import column_magnitudes, column_sums, combine, map_back, map_rows, weight_gradient
 
 # Relative to the sum of magnitudes: float32 sums, and the result's own rounding.
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -10}
@@ -60,6 +60,26 @@ def test_a_product_is_added_in_place_at_every_level(simd, onednn, storage, in_di
         assert_near(target, left, right, storage, start)
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("storage", list(BOUND))
+@pytest.mark.parametrize("own_dim", [None, 7, 300])
+@pytest.mark.parametrize("n, in_dim, out_dim", [(1, 1, 1), (997, 600, 70), (193, 33, 33), (0, 4, 3), (4, 3, 5)])
+def test_both_sides_of_a_convolution_and_the_bias_are_summed_at_every_level(simd, onednn, storage, own_dim, n, in_dim,
+                                                                          out_dim):
+    rows, weight = matrices(storage, (n, in_dim), (out_dim, in_dim))
+    bias, = matrices(torch.float32, (out_dim,))
+    left, right, own, own_weight = rows, weight, None, None
+    if own_dim is not None:
+        own, own_weight = matrices(storage, (n, own_dim), (out_dim, own_dim))
+        left, right = torch.cat([rows, own], 1), torch.cat([weight, own_weight], 1)
+    found = combine(rows, weight, own, own_weight, bias)
+    assert found.dtype == storage and found.shape == (n, out_dim)
+    assert_near(found, left, right.t(), storage, bias.expand(n, out_dim))
+    if in_dim == out_dim:      # where they were, and as they were
+        again = rows.clone()
+        assert combine(again, weight, own, own_weight, bias, out=again) is again and torch.equal(again, found)
+
+
 @pytest.fixture
 def threads():
     before = torch.get_num_threads()
@@ -71,14 +91,18 @@ def threads():
 def test_no_bit_depends_on_threads_on_other_rows_or_on_avx512(simd, monkeypatch, threads, storage):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     rows, gradient, weight = matrices(storage, (3000, 500), (3000, 70), (70, 500))
+    bias, = matrices(torch.float32, (70,))
 
     def products():
-        return map_rows(rows, weight), map_back(gradient, weight), weight_gradient(gradient, rows)
+        return (map_rows(rows, weight), map_back(gradient, weight), weight_gradient(gradient, rows),
+                combine(rows, weight, rows, weight, bias))
 
     found = products()
     threads(3)
     assert all(torch.equal(again, before) for again, before in zip(products(), found, strict=True))
     assert torch.equal(map_rows(rows[1001:1020], weight), found[0][1001:1020])
+    some = rows[1001:1020]
+    assert torch.equal(combine(some, weight, some, weight, bias), found[3][1001:1020])
     if simd == "avx512":
         monkeypatch.setenv("HPCGNN_SIMD", "avx2")
         assert torch.equal(map_rows(rows, weight), found[0])

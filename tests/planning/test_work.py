@@ -51,15 +51,17 @@ def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model
     def watch(name, counts, flops_of):
         function = getattr(neighborhood, name)
 
-        def watched(rows, other, **out):
-            counts.append(2 * flops_of(rows, other))
-            return function(rows, other, **out)
+        def watched(*matrices, **out):
+            counts.append(2 * flops_of(*matrices))
+            return function(*matrices, **out)
 
         for module in (neighborhood, neighborhood):
             monkeypatch.setattr(module, name, watched, raising=False)
 
     for name in ("map_rows", "map_back"):
         watch(name, maps, lambda rows, weight: len(rows) * weight.numel())
+    watch("combine", maps, lambda rows, weight, own, own_weight, bias: len(rows) * (
+        weight.numel() + (0 if own is None else own_weight.numel())))
     watch("weight_gradient", gradients, lambda gradient, rows: len(rows) * gradient.shape[1] * rows.shape[1])
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
     settings = {"model": model, "layers": layers, "hidden": hidden, "epochs": 1, **recipe}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.steps.clusters import LABELED_ROWS_A_STEP, MOST_STEPS, deal, num_steps_of
+from hpcgnn.steps.clusters import LABELED_ROWS_A_STEP, MOST_STEPS, deal, num_steps_of, rests_in
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 40, 4096])
@@ -30,6 +30,16 @@ def test_two_nodes_meet_as_often_as_chance_has_it():
     step = np.array([deal(np.arange(40), 0, epoch, 5) for epoch in range(4000)])
     meetings = (step[:, :1] == step[:, 1:]).mean(axis=0)
     assert np.abs(meetings - 0.2).max() < 0.038
+
+
+def test_a_node_rests_in_every_second_epoch_and_in_any_step_alike():
+    node_id = np.arange(40_000)
+    rests = np.array([rests_in(node_id, 4, epoch) for epoch in range(4)])
+    assert np.array_equal(rests[0], ~rests[1]) and np.array_equal(rests[0], rests[2])
+    assert abs(rests[0].mean() - 0.5) < 0.02      # eight standard deviations
+    assert abs((rests[0] == rests_in(node_id, 5, 0)).mean() - 0.5) < 0.02
+    awake = np.bincount(deal(node_id, 4, 0, 40)[~rests[0]], minlength=40)
+    assert np.abs(awake - 500).max() < 150        # as many in each step
 
 
 @pytest.mark.parametrize("num_train, num_steps", [(0, 1), (60, 1), (2 * LABELED_ROWS_A_STEP - 1, 1),

@@ -55,6 +55,34 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
                 assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), name
 
 
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("settings, rests", [
+    ({"steps": "auto"}, True), ({"steps": "auto", "method": "uniform", "bits": 4}, True), ({"steps": "rows:4"}, False),
+    ({"steps": "auto", "method": "adaqp"}, False), ({"steps": "auto", "epoch_rows": "all"}, False),
+    ({"steps": "auto", "norm": "batch"}, False)])
+def test_auto_computes_rows_without_a_label_in_every_second_epoch(shared_path, monkeypatch, settings, rests):
+    share_clusters(monkeypatch)
+    dataset = easy_graph(seed=2)
+    session, learner = opened(write_once(COMM, dataset, shared_path / "shards"), model="sage", layers=3, hidden=6,
+                              **settings)
+    labeled, computed = set(np.flatnonzero(dataset.train_mask)), []
+    for epoch in range(3):
+        nodes = []
+        for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, 4, by_row=True)):
+            train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, epoch, number, 4))
+            nodes.extend(session.graph.node_id[step.rows].tolist())
+        nodes = [node for of_rank in COMM.allgather(nodes) for node in of_rank]
+        assert len(nodes) == len(set(nodes))
+        computed.append(set(nodes))
+    assert computed[0] | computed[1] == set(range(dataset.num_nodes))
+    if rests:
+        assert computed[0] & computed[1] == labeled and computed[2] == computed[0]
+        shares = [len(nodes - labeled) / (dataset.num_nodes - len(labeled)) for nodes in computed]
+        assert min(shares) > 0.3
+    else:
+        assert computed[0] == computed[1] == computed[2]
+
+
 def with_chains(dataset):
     """The nodes, seven by seven: 0 reads 1, 1 reads 2, .. 3 reads 4, and 6 reads 5; 0 and 6 have labels to train on."""
     place = np.arange(dataset.num_nodes) % 7

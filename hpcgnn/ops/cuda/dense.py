@@ -9,6 +9,7 @@ import torch
 
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.segments import SUFFIX
+from hpcgnn.ops.dense import combine_in_turn
 
 BLOCK_THREADS = 256
 MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # for column sums: blocks of rows, and rows of each but the last
@@ -21,6 +22,11 @@ def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None)
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     return _product(gradient, weight, out)
+
+
+def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
+            bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    return combine_in_turn(rows, weight, own, own_weight, bias, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
