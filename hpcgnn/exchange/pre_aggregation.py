@@ -20,7 +20,6 @@ import numpy as np
 import scipy.sparse
 import torch
 from mpi4py import MPI
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.around import Around
@@ -36,8 +35,7 @@ from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.partition.partition import Partition
-
-NONE = -1
+from hpcgnn.partition.vertex_cover import minimum_vertex_cover
 
 
 @dataclass(frozen=True)
@@ -137,31 +135,6 @@ class _FromPeer:
         rows = np.arange(len(self.plain) + len(self.target), dtype=np.int32)
         node_id = np.concatenate([part.halo_id[self.plain], _sum_ids(part, part.inner_id[self.target], peer)])
         return RowList(first + rows, node_id, rows)
-
-
-def minimum_vertex_cover(arcs: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Return a smallest set of rows and columns that covers every entry, as bool masks; values are ignored.
-
-    Reference: König's theorem, 1931; the matching is Hopcroft and Karp's, SIAM J. Comput. 1973, in time O(edges
-    sqrt(sources)).
-    """
-    if not arcs.nnz:
-        return np.zeros(arcs.shape[0], bool), np.zeros(arcs.shape[1], bool)
-    column_of = maximum_bipartite_matching(arcs, perm_type="column")
-    row_of = np.full(arcs.shape[1], NONE, np.int32)
-    matched = np.flatnonzero(column_of != NONE)
-    row_of[column_of[matched]] = matched
-    # Alternating paths from unmatched rows; the cover is the reached columns and the rows that are not reached.
-    is_reached, has_target = column_of == NONE, np.zeros(arcs.shape[1], bool)
-    rows = np.flatnonzero(is_reached)
-    while len(rows):
-        columns = arcs[rows].indices
-        columns = np.unique(columns[~has_target[columns]])
-        has_target[columns] = True
-        rows = row_of[columns]      # all have a match, since the matching is the largest
-        rows = rows[~is_reached[rows]]
-        is_reached[rows] = True
-    return ~is_reached, has_target
 
 
 def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:

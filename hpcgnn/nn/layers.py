@@ -183,6 +183,7 @@ class Op(NamedTuple):
     back: int = 0
     moments: int = 0
     per_edge: int = 0
+    is_again: bool = False    # with rematerialization it runs again in the backward pass
 
 
 @dataclass(frozen=True)
@@ -214,8 +215,8 @@ def operations(shape: Shape) -> list[Op]:
             "dagnn": _propagated}.get(shape.model, _stack)(shape)
 
 
-def _map(from_dim: int, dim: int, hops: int, has_bias: bool = True, has_halo: bool = False, **more: int) -> list[Op]:
-    return [Op("map", dim, hops, "in", from_dim * dim, has_halo, **more),
+def _map(from_dim: int, dim: int, hops: int, has_bias: bool = True, has_halo: bool = False) -> list[Op]:
+    return [Op("map", dim, hops, "in", from_dim * dim, has_halo),
             *([Op("bias", dim, hops, "", dim)] if has_bias else [])]
 
 
@@ -249,15 +250,15 @@ def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     is_mapped = maps_first(into, out) and shape.num_steps == 1
     drops, width = shape.drops_input if is_first else shape.has_dropout, out if is_mapped else into
     masked = _drop(drops, into, left + 1, has_halo=is_first and is_mapped)
-    summed = Op("aggregate", width, left, sent_dim=0 if is_first else width, beside=width,
-                kept=into * (has_self and not is_mapped and not is_first))
+    summed = Op("aggregate", width, left, "in" if has_self and not (is_mapped or is_first) else "",
+                sent_dim=0 if is_first else width, beside=width)
     mapped = _map(into, out, left + is_mapped, False, is_first and is_mapped)
     own = [Op("map", out, left, "", into * out)] if has_self else []
     return [*masked, *([*mapped, summed] if is_mapped else [summed, *mapped]), *own, Op("bias", out, left, "", out)]
 
 
 def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
-    is_first, is_last, has_gin = left == shape.num_layers - 1, not left, shape.model == "gin"
+    is_first, is_last = left == shape.num_layers - 1, not left
     width = shape.heads * out if shape.model == "gat" and is_last else out      # of mapped rows
     is_mapped = {"gin": maps_first(into, out), "gat": width <= into, "sage-max": False}[shape.model]
     sends_mapped, hops = is_mapped and not is_first and shape.num_steps == 1, left + 1
@@ -268,15 +269,19 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     else:
         sent = [] if is_first else [Op("send", into, hops, has_halo=True, sent_dim=into)]
         rows = [*sent, *drops, *(_map(into, width, hops, False, has_halo=True) if maps else [])]
-    if shape.model == "gat":
-        return _attend(shape, rows, width, out, left)
     width = width if maps else into
-    if has_gin:
-        return [*_sliced(rows, width), Op("aggregate", width, left, "in", 1), Op("add", width, left, beside=width),
-                *([] if maps else _map(into, out, left, False)), Op("bias", out, left, "", out),
-                Op("relu", out, left, "out"), *_map(out, out, left)]
-    return [*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_first else into),
-            *_map(into, out, left), Op("map", out, left, "", into * out), Op("add", out, left)]
+    if shape.model == "gat":
+        return _again(_attend(shape, rows, width, out, left))
+    if shape.model == "sage-max":
+        return _again([*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_first else into),
+                       *_map(into, out, left), Op("map", out, left, "", into * out), Op("add", out, left)])
+    return [*_again([*_sliced(rows, width), Op("aggregate", width, left, "in", 1), Op("add", width, left, beside=width),
+                     *([] if maps else _map(into, out, left, False))]),
+            Op("bias", out, left, "", out), Op("relu", out, left, "out"), *_map(out, out, left)]
+
+
+def _again(ops: list[Op]) -> list[Op]:
+    return [op._replace(is_again=True) for op in ops]
 
 
 def _sliced(rows: list[Op], dim: int) -> list[Op]:
@@ -296,11 +301,11 @@ def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     width = shape.heads * out if shape.model == "gat" and not left else out
     is_first = left == shape.num_layers - 1
     own = [Op("map", out, left, "", into * out)] if shape.model == "sage" else []
-    second = [Op("relu", out, left, "out"), Op("round", out, left, "in", kept=out), *_map(out, out, left)]
-    rows = [Op("round", into, left, "in", kept=into), *_drop(shape.drops_input if is_first else shape.has_dropout, into,
-                                                             left),
-            *_map(into, width, left, False), Op("round", width, left, "in", kept=width),
-            Op("send", width, left, has_halo=True, sent_dim=width)]
+    second = [Op("relu", out, left, "out"), Op("round", out, left, "in"), *_map(out, out, left)]
+    hops = left + 1
+    rows = [Op("round", into, hops, "in"),
+            *_drop(shape.drops_input if is_first else shape.has_dropout, into, hops), *_map(into, width, hops, False),
+            Op("round", width, hops, "in"), Op("send", width, hops, has_halo=True, sent_dim=width)]
     if shape.model == "gat":
         return _attend(shape, rows, width, out, left)
     return [*rows, Op("aggregate", out, left, beside=out), *own, Op("bias", out, left, "", out),

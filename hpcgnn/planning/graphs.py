@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse
 
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import SourceOptions
@@ -64,6 +65,20 @@ def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
         raise ConfigError(f"{source} is no folder of shards and no source graph; expected a folder that hpcgnn "
                           f"preprocess --out has made, or KIND:REST with KIND one of {', '.join(LOADERS)}")
     return graph_of_shards(Path(source))
+
+
+def within_batches(graph: PlannedGraph, num_clusters: int, batch_size: int, keeps_all: bool) -> PlannedGraph:
+    """The graph without the edges between clusters or batches; see `hpcgnn.training.batch_graph.within_batches`."""
+    from hpcgnn.partition.clusters import arc_groups, batch_clusters
+
+    shape, dataset = (graph.num_nodes, graph.num_nodes), graph.dataset
+    arcs = scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=shape)
+    arcs.sort_indices()
+    group = arc_groups(batch_clusters(arcs.indptr.astype(np.int64), arcs.indices, num_clusters, batch_size), batch_size,
+                       keeps_all)
+    is_kept = group[np.repeat(np.arange(graph.num_nodes), np.diff(arcs.indptr))] == group[arcs.indices]
+    indptr = np.concatenate([[0], np.cumsum(is_kept)])[arcs.indptr]
+    return replace(graph, dataset=replace(dataset, indptr=indptr, indices=arcs.indices[is_kept], edge_weight=None))
 
 
 def graph_of_shards(folder: Path) -> PlannedGraph:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import scipy.sparse
 
+from hpcgnn.partition.vertex_cover import minimum_vertex_cover
 from hpcgnn.partition.work import hops_to_loss
 
 ARCS_AT_ONCE = 1 << 23
@@ -47,6 +49,7 @@ class PartLoads:
     pairs: Pairs
     # rows sent if ranks of a node share rows, see `count_shared_pairs`; None: not shared, or unknown
     shared: Pairs | None = None
+    inputs: Pairs | None = None      # input rows that are sent, if they are others than `pairs`
 
     def of_step(self, num_steps: int) -> PartLoads:
         """The rows and edges of one of `num_steps` equal steps, rounded up; `num_inner` stays, pairs too."""
@@ -128,6 +131,32 @@ def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
     place = np.searchsorted(known, by_node.source * num_parts + by_node.destination)
     gateway = readers.destination[first[place] + by_node.source % counts[place]]
     return _sorted_by_source(replace(by_node, destination=gateway))
+
+
+def count_summed_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray, owner: np.ndarray,
+                       loads: PartLoads) -> Pairs:
+    """Count the rows and sums of rows that travel with pre_aggregation; see `hpcgnn.exchange.pre_aggregation`.
+
+    Parameters are as in `count_shared_pairs`.
+    """
+    target = np.repeat(np.arange(len(owner)), np.diff(indptr))
+    far = np.flatnonzero(owner[indices] != owner[target])
+    source, target = indices[far], target[far]
+    pair = owner[source].astype(np.int64) * loads.num_parts + owner[target]
+    order = np.argsort(pair, kind="stable")
+    rows_within = []
+    for arcs in np.split(order, np.flatnonzero(np.diff(pair[order])) + 1):
+        (_, row), (end, column) = (np.unique(ends[arcs], return_inverse=True) for ends in (source, target))
+        cut = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (row, column)))
+        is_plain, _ = minimum_vertex_cover(cut)
+        # A row counts by its nearest reader, a sum by its own.
+        reach, nearest = hops[target[arcs]] + 1, np.full(len(is_plain), loads.num_hops + 1)
+        np.minimum.at(nearest, row, reach)
+        summed = np.unique(column[~is_plain[row]])
+        found = np.minimum(np.concatenate([nearest[is_plain], hops[end[summed]] + 1]), loads.num_hops + 1)
+        rows_within.append(np.bincount(found, minlength=loads.num_hops + 2).cumsum())
+    table = np.array(rows_within, np.int64).reshape(-1, loads.num_hops + 2)
+    return Pairs(loads.pairs.source, loads.pairs.destination, table[:, :-1], table[:, -1])
 
 
 def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,

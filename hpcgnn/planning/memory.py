@@ -53,8 +53,12 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     if sent is loads.shared and exchanges:
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
     step = loads.of_step(size.num_steps)
+    if size.rematerializes and size.is_by_hand:      # one peer's halo rows at a time
+        most = _sums_of_ends(sent, sent.rows, loads.num_parts, of_one=True)[1]
+        step = loads = replace(loads, num_halo=most.astype(np.int64))
     by_exchange = _by_exchange(size, messages, sent, loads.num_parts)
     sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
+    sums = none if loads.inputs is None else _sums_of_ends(sent, sent.rows, loads.num_parts)[0]
     state = sum((both[1] for both in by_exchange.values()), none) if messages.keeps else none
     halo_rows, of_norms, around_norms = step.num_halo * widest * size.item_bytes, none, none
     if size.is_by_hand:
@@ -73,12 +77,12 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
         "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
-                      + layout_bytes(exchanges, messages, sent, loads) + _step_structure(size, loads)),
+                      + layout_bytes(exchanges, messages, sent, loads) + _more_structure(size, loads)),
         "weights": none + FLOAT * (ARRAYS_OF_WEIGHTS + ARRAYS_OF_AVERAGE * size.has_average) * size.num_weights,
         "activations": kept + of_norms,
         "gradients": rest + around_norms,
         "halo_rows": halo_rows,
-        "messages": sent_bytes,
+        "messages": sent_bytes + sums * widest * size.item_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
         "method_state": COPIES_OF_STATE * (state + _tables(size, messages, sent, loads.num_parts)
                                            + history_bytes(size, loads))}
@@ -101,6 +105,8 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
     edges = loads.arcs_within[:, 0] + loads.num_inner
     places = np.array([[op.kind in BY_TORCH] for op in ops]) == [False, True]
 
+    stored = item if size.stored_bits == 32 else size.stored_bits / 8      # bytes of a value that is kept
+
     def at(place: np.ndarray, amount: np.ndarray) -> np.ndarray:
         return np.outer(place, amount)      # (2, num_parts)
 
@@ -111,31 +117,45 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
         most = np.max([made[number] + made[number + 1] * (op.kind != "mask") + beside[number]
                        for number, op in enumerate(ops)], axis=0)
         return 0.0 * loads.num_inner, most[0] + GLIBC * most[1]
-    besides = [at(place, item * op.kept * own) + at(np.array([op.kind != "activate", op.kind == "activate"]),
+    besides = [at(place, stored * op.kept * own) + at(np.array([op.kind != "activate", op.kind == "activate"]),
                                                     FLOAT * (op.moments * own + op.per_edge * edges))
                for op, own, place in zip(ops, rows, places, strict=True)]
     reads = [op.keeps.split() for op in ops]
     stays = [made[number + 1] * ("stays" in words) for number, words in enumerate(reads)]
     is_kept = [False, *("out" in words for words in reads)]      # of made
     is_kept = [known or (number < len(ops) and "in" in reads[number]) for number, known in enumerate(is_kept)]
-    live, most = made[0], made[0]
+    again = [op.is_again and size.rematerializes for op in ops]
+    is_kept = [known or (number < len(ops) and again[number] and not (number and again[number - 1]))
+               for number, known in enumerate(is_kept)]
+    held = [tensor * known * (stored / item) for tensor, known in zip(made, is_kept, strict=True)]
+    if size.stored_bits < 32:      # the input's masks are drawn again; signs tell which activated elements passed
+        held = [kept * any(op.kind != "mask" for op in ops[:number]) for number, kept in enumerate(held)]
+        held = [kept + made[number] / (8 * item) * (number < len(ops) and ops[number].kind == "activate")
+                for number, kept in enumerate(held)]
+    live, most, inside, remade = made[0], made[0], made[0], [made[0]] * len(ops)
     for number in range(len(ops)):
         live = live + made[number + 1] + besides[number]
         most = np.maximum(most, live + beside[number])
-        if not is_kept[number] and not (number and "stays" in reads[number - 1]):
-            live = live - made[number]
-    kept, gradient = live - made[-1] * (not is_kept[-1]) - sum(stays), made[-1]
+        if not (number and "stays" in reads[number - 1]):
+            live = live - made[number] + held[number]
+        if again[number]:
+            inside = inside + besides[number]
+            if number + 1 < len(ops) and again[number + 1]:
+                inside = inside + held[number + 1]
+            else:
+                live, remade[number], inside = live - inside, inside, made[0]
+    kept, gradient = live - (made[-1] - held[-1]) - sum(stays), made[-1]
     first = next(number for number, op in enumerate(ops) if op.kind == "map")
     live = live + gradient      # gradients are added up where tensors had stayed
     for number in reversed(range(len(ops))):
-        op = ops[number]
+        op, live = ops[number], live + remade[number]
         place = places[number] if op.kind != "send" else np.array([False, True])      # a copy of the inner rows
         of_in = gradient if op.kind == "bias" else at(place, made[number].sum(axis=0)) * (number > first)
         around = beside[number] + at(np.array([False, True]), item * op.back * rows[number])
         around = around + at(np.array([True, False]), 2 * FLOAT * op.per_edge * edges)
         most = np.maximum(most, live + of_in * (op.kind != "bias") + around)
         live = live + of_in - gradient - besides[number] - stays[number]
-        live = live - made[number + 1] * is_kept[number + 1]
+        live = live - held[number + 1]
         gradient = of_in
     return kept.sum(axis=0), most[0] + GLIBC * most[1]
 
@@ -150,11 +170,19 @@ def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
     return (loads.num_inner + loads.num_halo) * float(of_row)
 
 
-def _step_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
+def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    # Edges by peer, with where each row's edges to each peer end; edges that an epoch draws; edges with the order in
+    # which attention reads them.
+    peers = np.bincount(loads.pairs.destination, minlength=loads.num_parts)
+    by_peer = loads.num_edges * 4 + loads.num_inner * 8 * (1 + peers)
+    drawn = loads.num_edges * BYTES_A_ARC * (1 - size.edge_dropout) + loads.num_inner * BYTES_A_ROW
+    of_sums = BYTES_A_ARC * loads.num_edges * float(loads.inputs is not None)
+    found = (of_sums + by_peer * float(size.rematerializes) + drawn * (size.edge_dropout > 0)
+             + loads.num_edges * 2 * BYTES_A_ARC * (size.model == "gat"))
     if size.num_steps == 1:
-        return np.zeros(loads.num_parts)
-    return (loads.num_edges * BYTES_A_STEP_ARC + loads.num_inner * BYTES_A_ROW) / size.num_steps
+        return found
+    # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
+    return found + (loads.num_edges * BYTES_A_STEP_ARC + loads.num_inner * BYTES_A_ROW) / size.num_steps
 
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
@@ -355,7 +383,7 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
     parts, step = loads.num_parts, loads.of_step(size.num_steps)
     layers, evaluated = size.layers(step), size.of_whole_graph.layers(loads)
     training = _by_exchange(size, messages, sent, parts)
-    evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts)
+    evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts, size.rematerializes)
                   for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward}
 
     def size_of(part: int) -> RankSize:
@@ -397,19 +425,24 @@ def _rows_of_pages(written: np.ndarray, read: np.ndarray, table: np.ndarray, row
 def _by_exchange(size: ModelSize, messages: Messages, sent: Pairs,
                  num_parts: int) -> dict[Exchange, tuple[np.ndarray, np.ndarray]]:
     # Bytes of each part in a step, sent and received.
-    whole = {exchange: _both_ways(exchange, messages, sent, num_parts) for exchange in exchanges_of(size)}
+    of_one = size.rematerializes and size.is_by_hand
+    whole = {exchange: _both_ways(exchange, messages, sent, num_parts, of_one) for exchange in exchanges_of(size)}
     return {exchange: (ahead / size.num_steps, back / size.num_steps) for exchange, (ahead, back) in whole.items()}
 
 
-def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts)
+def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int,
+               of_one: bool) -> tuple[np.ndarray, np.ndarray]:
+    ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts, of_one)
     return ends[::-1] if exchange.is_backward else ends
 
 
-def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    leaving, coming = (np.bincount(side, weights=values, minlength=num_parts)
-                       for side in (pairs.source, pairs.destination))
-    return leaving, coming
+def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int,
+                  of_one: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    # Of all peers, or the most of one.
+    found = np.zeros((2, num_parts))
+    for side, of_parts in zip((pairs.source, pairs.destination), found, strict=True):
+        (np.maximum if of_one else np.add).at(of_parts, side, values)
+    return found[0], found[1]
 
 
 def _of_part(layer: Layer[np.ndarray], part: int) -> Layer[int]:

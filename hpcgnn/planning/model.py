@@ -53,6 +53,10 @@ class ModelSize(Shape):
     has_average: bool = False  # a moving average of the weights
     has_clusters: bool = False      # steps are dealt clusters, not single rows
     history_bits: int = 32     # of a value that steps keep; below 16, rows have parameters too
+    stored_bits: int = 32      # of a value that layers keep for the backward pass; 32: as it is
+    sum_bits: int = 32         # of a gradient that is summed over the ranks
+    edge_dropout: float = 0.0
+    rematerializes: bool = False      # halo rows are there peer by peer, and layers that read them run again
 
     def __post_init__(self) -> None:
         check_model(self.model)
@@ -64,7 +68,7 @@ class ModelSize(Shape):
     @property
     def is_by_hand(self) -> bool:
         """Whether its layers are LinearLayers, whose backward pass is written by hand; else it has `operations`."""
-        return self.model in LINEAR and not (self.residual or self.is_quantized)
+        return self.model in LINEAR and not (self.residual or self.is_quantized or self.stored_bits < 32)
 
     @property
     def computes_all(self) -> bool:
@@ -120,6 +124,7 @@ class Exchange:
     is_backward: bool
     dim: int
     reach: int
+    times: int = 1      # that it is made in a training pass
 
 
 def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
@@ -133,7 +138,8 @@ def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
     for number, op in enumerate(operations(size)):
         has_gradient = has_gradient or op.kind == "map"
         if op.sent_dim:
-            yield from (Exchange(number, is_backward, op.sent_dim, op.hops + (op.kind == "aggregate"))
+            yield from (Exchange(number, is_backward, op.sent_dim, op.hops + (op.kind == "aggregate"),
+                                 1 + (size.rematerializes and op.is_again and not is_backward))
                         for is_backward in (False, True)[:1 + has_gradient])
 
 

@@ -20,8 +20,8 @@ from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
 from hpcgnn.partition.work import TrainingWork, hops_to_loss
 from hpcgnn.planning.cluster import Cluster, unmeasured
-from hpcgnn.planning.graphs import PlannedGraph, open_graph
-from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs
+from hpcgnn.planning.graphs import PlannedGraph, open_graph, within_batches
+from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, count_summed_pairs
 from hpcgnn.planning.messages import messages_of, read_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import Prediction, predict, recommend
@@ -75,8 +75,11 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     # A pass that computes all rows does so as if the loss were on every node.
     has_all = size.computes_all or config.epoch_rows == "all"
     of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
-    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, of_loss, choices.layers),
-                    cluster.network.ranks_per_node if config.may_share_rows else 1)
+    counted = within_batches(graph, config.clusters, config.batch_size, config.between_clusters) if config.clusters \
+        else graph
+    cutter = Cutter(graph, choices, hops_to_loss(counted.indptr, counted.indices, of_loss, choices.layers),
+                    cluster.network.ranks_per_node if config.may_share_rows else 1, counted,
+                    config.pre_aggregation == "on")
     predictions, seconds = [], {}
     for number in parts:
         progress(f"cutting into {number} parts", None)
@@ -180,10 +183,13 @@ class Plan:
 class Cutter:
     """Cuts a graph, or a region of it, into parts and counts their work and messages.
 
-    `share` of the nodes is cut; it is raised if a number of parts needs more.
+    `share` of the nodes is cut; it is raised if a number of parts needs more. `counted` is the graph that is trained
+    on, if that has fewer edges; with `sends_sums` sums of rows travel.
     """
 
-    def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray, ranks_per_node: int):
+    def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray, ranks_per_node: int,
+                 counted: PlannedGraph | None = None, sends_sums: bool = False):
+        self._counted, self._sends_sums = counted or graph, sends_sums
         self._graph, self._choices, self._hops, self._ranks_per_node = graph, choices, hops, ranks_per_node
         self.share = choices.sample or min(1.0, MOST_ARCS / max(graph.num_edges, 1))
         self.sizes = GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
@@ -195,6 +201,9 @@ class Cutter:
         if num_parts == graph.own_parts:
             return self._count(graph.owner, num_parts), "shards"
         share = least_share(self.share, num_parts)
+        if share < 1 and (self._sends_sums or self._counted is not graph):
+            raise ConfigError("a sample of the graph doesn't say what clusters cut, or which rows pre_aggregation "
+                              "sums; use --sample 1, or leave these settings out")
         if share < 1:
             if share not in self._regions:
                 self._regions[share] = sample_region(graph.dataset, share, choices.seed, choices.balance,
@@ -206,9 +215,15 @@ class Cutter:
         return self._count(owner, num_parts), "cut"
 
     def _count(self, owner: np.ndarray, num_parts: int) -> PartLoads:
-        graph = self._graph
+        graph = self._counted
         loads = count_loads(graph.indptr, graph.indices, graph.train_mask, owner, num_parts, self._choices.layers,
                             self._hops)
+        if self._sends_sums:
+            if 1 < self._ranks_per_node < num_parts:
+                raise ConfigError("hpcgnn plan does not know which sums the ranks of a node share; plan "
+                                  "pre_aggregation=on with --set nodes_aware=off, or run hpcgnn train --dry-run")
+            return replace(loads, inputs=loads.pairs, pairs=count_summed_pairs(graph.indptr, graph.indices, self._hops,
+                                                                               owner, loads))
         if not 1 < self._ranks_per_node < num_parts:
             return loads
         return replace(loads, shared=count_shared_pairs(graph.indptr, graph.indices, self._hops, owner,

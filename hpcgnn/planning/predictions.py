@@ -10,11 +10,13 @@ import numpy as np
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import memory_of
-from hpcgnn.planning.messages import Messages
+from hpcgnn.planning.messages import PARAMETER_BYTES, Messages
 from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.stages import SUM_BYTES, EpochSeconds, directed, epoch_seconds, total
+from hpcgnn.widths import PACKED_WIDTHS
 
 BYTES_OF_A_CLUSTER = 8     # a halo row's cluster number crosses as two float32 columns
+VALUES_OF_A_SUM = 256      # gradients that share a zero point and a step
 LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
 
@@ -101,15 +103,26 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
     for exchange in exchanges:
         travelling, going = messages.rows(exchange, pairs), directed(exchange, pairs)
         where = np.searchsorted(pair, going.source * num_parts + going.destination)
-        by_pair += np.bincount(where, weights=travelling * messages.row_bytes(exchange), minlength=len(pair))
+        by_pair += np.bincount(where, weights=exchange.times * travelling * messages.row_bytes(exchange),
+                               minlength=len(pair))
         rows = np.maximum(rows, travelling)
     is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node
     evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes
                      for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward)
     columns = size.in_dim * (size.num_layers if size.propagates_once else 1)
-    setup = int(pairs.rows.sum()) * (size.item_bytes * columns + BYTES_OF_A_CLUSTER * size.has_clusters)
+    columns = size.item_bytes * columns + BYTES_OF_A_CLUSTER * size.has_clusters
+    setup = int((loads.inputs or pairs).rows.sum()) * columns
     return Sent(rows, by_pair, is_near, evaluation, setup,
-                SUM_BYTES * size.num_weights * size.num_steps * num_parts * (num_parts > 1))
+                int(sum_bytes(size, num_parts)) * size.num_steps * num_parts)
+
+
+def sum_bytes(size: ModelSize, num_parts: int) -> float:
+    """Bytes that a rank gives to one sum of gradients, without padding; codes go to the owners of shares and back."""
+    if size.sum_bits == 8 * SUM_BYTES or num_parts == 1:
+        return SUM_BYTES * size.num_weights * (num_parts > 1)
+    share = -(-size.num_weights // (VALUES_OF_A_SUM * num_parts))
+    return 2 * (num_parts - 1) * share * (VALUES_OF_A_SUM * size.sum_bits // 8 + PARAMETER_BYTES["affine"] *
+                                          (size.sum_bits in PACKED_WIDTHS))
 
 
 def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[str]]:

@@ -6,19 +6,22 @@ from typing import Any
 
 from hpcgnn.config import TrainConfig, default_of
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.layers import of_input
+from hpcgnn.nn.layers import ROW_BY_ROW, of_input
 from hpcgnn.planning.model import ModelSize, check_model
 
 # Settings that a plan counts: those of the model and the method, and these.
 COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method", "bits", "share", "steps", "history",
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
-           "residual", "widths", "smoothing", "asynchrony", "predict", "overlap")
+           "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
+           "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
+           "between_clusters", "quantize")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
                 "timeout", "deterministic", "alpha", "theta", "percentiles", "most_motion", "descent_test",
                 "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
-                "staleness", "skip_change", "pipeline", "exchange")
+                "staleness", "skip_change", "pipeline", "exchange", "quantize_bits", "target_kb", "size_weight",
+                "quantize_lr", "quantize_gradient", "protect")
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 
@@ -38,6 +41,9 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     if config.steps == "auto":
         raise ConfigError("hpcgnn plan does not know how many steps auto takes, which the loss decides; plan with "
                           "--set steps=K, or run hpcgnn train --dry-run")
+    if config.pre_aggregation == "on" and config.model in ROW_BY_ROW:
+        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: not all its layers are linear "
+                          "in their neighbors' rows; use pre_aggregation=off")
     return config
 
 
@@ -47,8 +53,11 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
     has_average = config.ema > 0 or (config.average > 0 and steps > 1)
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
     return ModelSize(
-        config.model, in_dim, config.hidden, out_dim, config.layers, norm=config.norm, has_dropout=config.dropout > 0,
+        config.model, in_dim + out_dim * (config.label_inputs > 0), config.hidden, out_dim, config.layers,
+        norm=config.norm, has_dropout=config.dropout > 0,
         has_input_dropout=of_input(config.input_dropout, config.dropout) > 0, heads=config.heads,
-        joins_columns=config.jump == "concat", residual=config.residual, num_steps=steps, precision=config.precision,
+        joins_columns=config.jump == "concat", residual=config.residual,
+        is_quantized=config.quantize != "none", num_steps=steps, precision=config.precision,
         has_average=has_average, has_clusters=config.in_clusters,
-        history_bits=HISTORY_BITS.get(config.history, stored))
+        history_bits=HISTORY_BITS.get(config.history, stored), stored_bits=config.store_activations,
+        sum_bits=config.sum_bits, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from hpcgnn.exchange.pre_aggregation import minimum_vertex_cover
+from hpcgnn.partition.vertex_cover import minimum_vertex_cover
 
 
 def smallest_size(pairs: list[tuple[int, int]], num_sources: int, num_targets: int) -> int:
