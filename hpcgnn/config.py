@@ -59,7 +59,6 @@ CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS i
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 # Values of other settings that a setting's value can't be combined with; methods declare their own clashes.
 CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
-    ("predict", "previous"): (Clash("precision", "fp16", "differences would mix loss scales; use bf16"),),
     ("rematerialize", True): (
         Clash("predict", "previous", "every row is kept at its receiver; choose one"),
         Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --set exchange=ring"),

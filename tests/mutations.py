@@ -110,6 +110,8 @@ PREDICTIONS = Tests("library/test_fit.py -k predictions", 3)
 CONVOLUTIONS = Tests("pyg/test_convolutions.py -k 'equal_those_of_one_process or batch'", 2)
 THINNED = Tests("training/test_recipes.py -k thinned", 2)
 DRAWS = Tests("pyg/test_model.py -k dropped_is_the_same", 2)
+SCALED = Tests("training/test_kept_gradients.py -k 'scale_changes and pipegcn' --exhaustive", 2)
+OVERFLOWING = Tests("training/test_kept_gradients.py -k 'leave_out and pipegcn-1' --exhaustive", 2)
 
 MUTATIONS = [
     # Codec: widths, layouts, rounding.
@@ -122,6 +124,12 @@ MUTATIONS = [
     Mutation("exchange/codec.py", "overflowing float16 gradients are quantized",
              "rows.dtype == torch.float16", "rows.dtype == torch.bfloat16",
              Tests("exchange/test_halo.py -k overflow", 2)),
+    Mutation("exchange/around.py", "kept gradients carry the loss scale", "div_(site.loss_scale)", "div_(1.0)", SCALED),
+    Mutation("exchange/around.py", "infinite gradients are kept", ".nan_to_num(0.0, 0.0, 0.0)", "", OVERFLOWING),
+    Mutation("exchange/around.py", "a rank with infinite gradients steps as the others",
+             ".any(), float(\"nan\")", ".any(), 0.0", OVERFLOWING),
+    Mutation("steps/late.py", "late gradients are kept with the loss scale",
+             "(known * self._scale).to(rows.dtype)", "known.to(rows.dtype)", SCALED),
     Mutation("exchange/bits.py", "gradients of one node share their draws with its row",
              "part = source + 1 if purpose == BACKWARD else 0", "part = 0", POLICIES),
     Mutation("exchange/bits.py", "later widths are drawn too rarely",

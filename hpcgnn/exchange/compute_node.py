@@ -198,7 +198,7 @@ class SharedExchange(Around):
     the other half, so it can't overwrite rows that a slow rank still reads.
     """
 
-    def __init__(self, exchange: HaloExchange, node: ComputeNode):
+    def __init__(self, exchange: HaloExchange | Around, node: ComputeNode):
         super().__init__(exchange)
         self._node, self._memory, self._half = node, SharedMemory(node.comm), 0
         self.is_alone, self.num_halo = node.is_idle, node.num_halo

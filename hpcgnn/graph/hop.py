@@ -87,6 +87,7 @@ class ExchangeSite:
     reach: int | None = None      # only rows within this many hops of the loss travel; None: all
     is_scaled: bool = True        # whether sampled rows are divided by their share, which keeps sums unbiased
     reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for the receivers
+    loss_scale: float = 1.0       # factor on the loss, and so on all gradients
 
 
 class GradientArrival(Protocol):

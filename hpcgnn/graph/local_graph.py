@@ -59,6 +59,7 @@ class ForwardPass:
     num_halo_calls: int = 0
     num_dropout_calls: int = 0
     num_stored: int = 0
+    loss_scale: float = 1.0
 
 
 class LocalGraph:
@@ -216,13 +217,15 @@ class LocalGraph:
             self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
         return self._row_factors[reduction]
 
-    def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
+    def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None,
+                      loss_scale: float = 1.0) -> None:
         """Start a forward pass. All ranks then call the same layers in the same order.
 
         A model that says its `num_hops` must call `hop` that often; in training it returns only the rows of the loss.
+        `loss_scale` is the factor on the gradients of this pass.
         """
         knows_reach = self.prefixes is not None and is_training and num_hops == len(self.prefixes.num_within) - 1
-        self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
+        self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None, loss_scale=loss_scale)
 
     @property
     def current_pass(self) -> ForwardPass:
@@ -379,7 +382,7 @@ class LocalGraph:
         current = self._pass
         layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
         return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled,
-                            reduction)
+                            reduction, current.loss_scale)
 
     def hop(self, reduction: str, is_input: bool = False) -> Hop:
         """Count one aggregation (`is_input`: of the input) of a model with `num_hops`; return its rows and matrices."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from hpcgnn.methods.method import KEEPS_ALL_PEERS, STALE_LOSS_SCALE, Method, MethodContext
+from hpcgnn.methods.method import KEEPS_ALL_PEERS, Method, MethodContext
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PERCENTILES = "85,95,99"      # as in SYLVIE
 class Pipelined(Method):
     """Epochs compute with the halo rows of the epoch before, while their own rows travel."""
 
-    clashes = (STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
+    clashes = (KEEPS_ALL_PEERS,)
 
     def exchange(self) -> ExchangeKind:
         from hpcgnn.exchange.kinds import Kept

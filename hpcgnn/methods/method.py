@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hpcgnn.methods.policies import WidthPolicy
     from hpcgnn.methods.step_count import StepRule
 
-STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
 SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
 KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
 NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "

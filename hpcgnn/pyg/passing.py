@@ -107,7 +107,7 @@ class ForwardPassing:
             if self.replay is None:
                 stood = graph.current_pass
                 site = ExchangeSite(stood.num_halo_calls, stood.seed, stood.epoch, stood.is_training, None,
-                                    way.is_linear, None)
+                                    way.is_linear, None, stood.loss_scale)
                 h_all = graph.halo(flat, is_scaled=way.is_linear)
             elif first_site is None:
                 raise ConfigError("torch.utils.checkpoint with use_reentrant=True can't run a convolution again on "

@@ -78,7 +78,7 @@ class LateMessages:
         rows = np.flatnonzero(self._is_shared[batch.rows])
         key = CounterKey(site.seed, site.epoch, BACKWARD, site.layer)
         table = self._gradients.table(site.layer, like.new_empty((0, like.shape[1]), dtype=torch.float32))
-        return LastGradients(arrival, table, len(batch.rows), rows, self._place[batch.rows[rows]], key)
+        return LastGradients(arrival, table, len(batch.rows), rows, self._place[batch.rows[rows]], key, site.loss_scale)
 
     @property
     def num_bytes(self) -> int:
@@ -101,14 +101,14 @@ class LastGradients(PassedOn):
     """The gradients of one exchange of a step: those of the last epoch, or those that arrive.
 
     rows : (n,) int64       shared rows of the batch
-    place : (n,) int64      their places in `table`
+    place : (n,) int64      their places in `table`, which has gradients without the loss scale
     """
 
     is_late = True
 
     def __init__(self, arrival: Arrival, table: KeptRows, num_batch: int, rows: np.ndarray, place: np.ndarray,
-                 key: CounterKey):
-        self.arrival, self._table, self._num_batch = arrival, table, num_batch
+                 key: CounterKey, loss_scale: float):
+        self.arrival, self._table, self._num_batch, self._scale = arrival, table, num_batch, loss_scale
         self._rows, self._at, self._key = rows, place, key
 
     def wait(self) -> None:
@@ -124,13 +124,13 @@ class LastGradients(PassedOn):
         is_here = self._rows < len(rows)       # a gradient reaches the first rows of a batch only
         if not is_here.all():
             known = known[torch.from_numpy(is_here).to(rows.device)]
-        rows.index_add_(0, on_device(self._rows[is_here], rows), known.to(rows.dtype))
+        rows.index_add_(0, on_device(self._rows[is_here], rows), (known * self._scale).to(rows.dtype))
 
     def take(self, smoothing: float) -> None:
         """Wait for what arrives, and keep it; `smoothing` weighs what was kept before."""
         arrived = torch.zeros((self._num_batch, self.arrival.messages.dim), device=self.arrival.device)
         self.arrival.finish(arrived)
-        now = arrived.index_select(0, on_device(self._rows, arrived))
+        now = arrived.index_select(0, on_device(self._rows, arrived)) / self._scale
         if smoothing:
             before = torch.empty_like(now)
             self._table.read(self._at, before)

@@ -18,7 +18,7 @@ from torch import nn
 
 from hpcgnn.config import AUTO, LEAST_ROTATED, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
-from hpcgnn.exchange.around import Around, Waiting
+from hpcgnn.exchange.around import Around, Unscaled, Waiting
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, are_worth_it, split_nodes
@@ -335,7 +335,7 @@ class Exchanges:
         def node_of(plan: ExchangePlan) -> ComputeNode | None:
             return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
 
-        def shared(exchange: HaloExchange, node: ComputeNode | None) -> HaloExchange | Around:
+        def shared(exchange: HaloExchange | Around, node: ComputeNode | None) -> HaloExchange | Around:
             return exchange if node is None else SharedExchange(exchange, node)
 
         # The plain exchange, then the wrappers that the settings ask for, the innermost first.
@@ -351,7 +351,10 @@ class Exchanges:
             plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
         kind = kind.predicting() if config.predict == "previous" else kind
-        exchange = shared(HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach, kind), node)
+        plain: HaloExchange | Around = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach, kind)
+        if config.precision == "fp16" and kind.keeps_state:
+            plain = Unscaled(plain)
+        exchange = shared(plain, node)
         if sums is not None:
             exchange = SummedExchange(exchange, outgoing, inputs)
         if not config.overlap:

@@ -119,7 +119,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
                moment: Moment) -> tuple[float, StepCheck]:
     """Collective: update the weights once, by the loss of a graph's rows; return its share of the loss and a check."""
     comm, model = session.comm, learner.model
-    graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
+    graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None),
+                        loss_scale=learner.loss_scale.value)
     learner.begin_step()
     with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
@@ -129,6 +130,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         (loss * learner.loss_scale.value).backward()
     with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
         learner.gradients.collect(comm)
+    session.exchange.spoil_if_overflowed(learner.gradients.flat)
     if learner.untrained:
         together(comm, learner.refuse_untrained)
     HERE.note("waits for the sum of the gradients")

@@ -36,7 +36,7 @@ def shards(shared_path):
      "staleness = 2 has no effect on method adaqp, only on sancus; leave it out or change --method"),
     (["--set", "lam=0.25"],
      "lam = 0.25 has no effect on method vanilla, only on adaqp; leave it out or change --method"),
-    (["--method", "sylvie", "--precision", "fp16"], "method sylvie can't be used with precision fp16: …; use bf16"),
+    (["--method", "sylvie", "--set", "rematerialize=true"], "method sylvie can't be used with rematerialize: …"),
     (["--method", "joint", "--set", "solver=highs"],
      "method joint spends a budget of bits, which solver highs can't; use bisection or greedy"),
     (["--method", "bns", "--set", "predict=previous"], "method bns can't be used with predict previous: …"),

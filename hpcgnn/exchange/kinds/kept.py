@@ -60,6 +60,8 @@ class Kept(RememberingKind[KeptMessages]):
         if self._plan is not None and self._plan.is_measured:
             kept.movement.note(outgoing.rows, outgoing.messages.send_index)
         encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
+        if isinstance(kept.table, SmoothedRows) and outgoing.rows.dtype == torch.float16:
+            kept.table.decoded = torch.float16
         sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
         sent.table = kept.table
         # A stale exchange reads last epoch's messages. In a fresh one the table first learns those, then the new ones.

@@ -185,16 +185,18 @@ class SmoothedRows(ReceivedTable):
     def __init__(self, smoothing: float):
         self._smoothing = smoothing
         self._mean: torch.Tensor | None = None
+        self.decoded = torch.float32     # type of rows from messages; float16 where width 16 is float16, not bfloat16
 
     def apply(self, arrival: Arrival) -> None:
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
+        fresh = empty((sum(sizes), messages.dim), self.decoded, arrival.device)
         for listed, order, layout, buffer, key, rows in zip(messages.receive_rows, messages.receive_order,
                                                             messages.receive_layouts, arrival.receive, arrival.keys,
                                                             fresh.split(sizes), strict=True):
             if len(listed):
                 dequantize_rows(buffer, order, listed.node_id, layout, rows, key=key)
+        fresh = fresh.float()
         self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
