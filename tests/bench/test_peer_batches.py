@@ -28,8 +28,13 @@ class OneWeight(torch.nn.Module):
         return rows * self.scale
 
 
+@pytest.fixture
+def any_gap(monkeypatch):
+    monkeypatch.setattr(score_loop, "LEAST_GAP", 0.0)
+
+
 @pytest.mark.parametrize("limit, epochs", [(60.0, [1, 2, 3, 4, 5]), (0.0, [1])])
-def test_a_peers_clock_counts_batches_and_ends_it_after_the_limit(limit, epochs):
+def test_a_peers_clock_counts_batches_and_ends_it_after_the_limit(limit, epochs, any_gap):
     rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
     arrays = PeerGraph(None, None, rows, labels, {"train": mask, "val": mask, "test": mask}, 2)
     settings = PeerSettings("sage", 5, limit, batch=2)
@@ -45,7 +50,7 @@ def test_a_peers_clock_counts_batches_and_ends_it_after_the_limit(limit, epochs)
 
 @pytest.mark.parametrize("batch, within", [(1, [(0.25, 2), (0.5, 4), (0.75, 6)]), (3, [(0.33, 1), (0.67, 2)]),
                                            (8, [])])
-def test_an_epoch_of_batches_is_evaluated_within_too(batch, within):
+def test_an_epoch_of_batches_is_evaluated_within_too(batch, within, any_gap):
     rows, labels = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4)
     every = torch.ones(8, dtype=torch.bool)
     arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
@@ -64,7 +69,35 @@ def test_an_epoch_of_batches_is_evaluated_within_too(batch, within):
     assert [point.seconds for point in points] == sorted(point.seconds for point in points)
 
 
-def test_a_peer_ends_with_a_score_that_is_enough_within_an_epoch_too():
+@pytest.mark.parametrize("limit, epochs", [(60.0, [0.25, 0.75, 1.25, 1.75, 2]), (300.0, [0.25, 2]),
+                                           (1.0, [0.25, 0.5, 0.75])])
+def test_short_epochs_are_evaluated_less_often_but_at_the_end_of_a_training(monkeypatch, limit, epochs):
+    """A quarter of an epoch takes 0.4 seconds, and evaluations are at least a hundredth of the limit apart."""
+    rows, labels, every = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4), torch.ones(8, dtype=torch.bool)
+    arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
+
+    class Clock:
+        seconds = 0.0
+
+        def __init__(self, processes):
+            pass
+
+        def start(self):
+            pass
+
+        def stop(self):
+            self.seconds += 0.4
+
+    def losses(model):
+        for _ in range(4):
+            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
+
+    monkeypatch.setattr(score_loop, "Clock", Clock)
+    points, _ = score_loop.train(OneWeight(), None, arrays, losses, PeerSettings("sage", 2, limit, batch=2), Alone())
+    assert [point.epoch for point in points] == epochs
+
+
+def test_a_peer_ends_with_a_score_that_is_enough_within_an_epoch_too(any_gap):
     rows, labels, every = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4), torch.ones(8, dtype=torch.bool)
     arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
 

@@ -46,6 +46,7 @@ class PeerGraph:
 
 
 EVALUATIONS = 4      # evaluations within an epoch of batches
+LEAST_GAP = 0.01     # least time between two evaluations, as a share of the seconds that training may take
 # Yields the loss of every batch of an epoch; the model is in training mode.
 Losses = Callable[[BlockStack], Iterator[torch.Tensor]]
 
@@ -102,7 +103,8 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
     """Collective: the evaluations, and the peak bytes of the largest process in training.
 
     Training ends at the limit of epochs or seconds, or with a sufficient score. An epoch of batches is long, so
-    EVALUATIONS evaluations are spread over it. The clock starts in all processes together. It is stopped while the
+    EVALUATIONS evaluations are spread over it; short epochs have fewer, since evaluations take most of a race's time
+    then. The clock starts in all processes together. It is stopped while the
     first process evaluates the whole graph and the others wait. Peak bytes are taken before the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
@@ -119,6 +121,12 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
         is_enough = reaches(points[-1], settings.enough)
         model.train()
 
+    def is_due() -> bool:
+        return not points or clock.seconds - points[-1].seconds >= LEAST_GAP * settings.seconds
+
+    def is_over() -> bool:
+        return is_enough or clock.seconds > settings.seconds
+
     for epoch in range(1, settings.epochs + 1):
         model.train()
         clock.start()
@@ -130,13 +138,15 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
             updates += 1
             if number in within:
                 clock.stop()
-                note(round(epoch - 1 + number / num_batches, 2))
-                if is_enough or clock.seconds > settings.seconds:
+                if is_due():
+                    note(round(epoch - 1 + number / num_batches, 2))
+                if is_over():
                     return points, peak
                 clock.start()
         clock.stop()
-        note(epoch)
-        if is_enough or clock.seconds > settings.seconds:
+        if is_due() or epoch == settings.epochs or is_over():
+            note(epoch)
+        if is_over():
             break
     return points, peak
 
