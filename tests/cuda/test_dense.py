@@ -44,6 +44,19 @@ def test_products_equal_those_of_float64(device, storage, shape):
 
 
 @pytest.mark.parametrize("storage", list(BOUND))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_both_sides_of_a_convolution_and_the_bias_are_summed(device, storage, in_place):
+    rows, own, weight, own_weight = matrices(storage, (900, 5), (900, 7), (5, 5), (5, 7))
+    bias, = matrices(torch.float32, (5,))
+    here = rows.to(device, copy=True)
+    found = dense.combine(here, weight.to(device), own.to(device), own_weight.to(device), bias.to(device),
+                          here if in_place else None)
+    assert (found is here) == in_place
+    left, right = torch.cat([rows, own], 1), torch.cat([weight, own_weight], 1)
+    assert_near(found, left, right.t(), storage, bias.expand(900, 5))
+
+
+@pytest.mark.parametrize("storage", list(BOUND))
 def test_a_product_is_added_in_place(device, storage):
     rows, gradient, weight, out, back = matrices(storage, (900, 5), (900, 3), (3, 5), (900, 3), (900, 5))
     for product, left, right, start in ((dense.map_rows, rows, weight.t(), out),
