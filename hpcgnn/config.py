@@ -26,7 +26,6 @@ AS_DROPOUT = -1.0      # of input_dropout
 LABEL_MODELS = tuple(model for model in MODELS if model != "sgc")      # sgc keeps its propagated input
 SKIPPING = ("sancus",)      # methods that leave rows out which have hardly moved
 RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin")
-STORING_MODELS = ("gcn", "sage")       # their layers can keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
@@ -67,10 +66,8 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
     **{("sum_bits", bits): (
         Clash("precision", "fp16", "scaled gradients may overflow, which codes can't tell; use bf16"),
         Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (8, 16)},
-    **{("store_activations", bits): (
-        *(Clash("model", model, f"only layers of {' and '.join(STORING_MODELS)} keep codes; choose one of them")
-          for model in MODELS if model not in STORING_MODELS),
-        *(Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED))
+    **{("store_activations", bits): tuple(
+        Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED)
        for bits in (2, 4, 8)},
     ("nodes_aware", "on"): (
         Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
@@ -80,13 +77,11 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
         Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
         *(Clash("quantize", scheme, "its layers quantize rows one by one; choose one") for scheme in QUANTIZED)),
-    ("residual", True): (
-        *(Clash("store_activations", bits, "added rows are kept as they are; choose one") for bits in (2, 4, 8)),
-        *(Clash("quantize", scheme, "integers have no residual sums; leave residual out") for scheme in QUANTIZED)),
+    ("residual", True): tuple(
+        Clash("quantize", scheme, "integers have no residual sums; leave residual out") for scheme in QUANTIZED),
     ("norm", "batch"): (
         Clash("model", "sgc", "it has no hidden layers; leave norm out"),
         Clash("pre_aggregation", "on", "statistics are over all rows, and these sums leave rows out; choose one"),
-        *(Clash("store_activations", bits, "its rows are kept as they are; choose one") for bits in (2, 4, 8)),
         *(Clash("quantize", scheme, "integers have no batch norm; use norm=layer or none") for scheme in QUANTIZED)),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (

@@ -338,7 +338,7 @@ class LocalGraph:
         -------
         (n, dim), type of `h`, differentiable
         """
-        return apply_activation(h.contiguous(), self.activation(h, norm, probability, is_dropped))
+        return apply_activation(h.contiguous(), self.stored(self.activation(h, norm, probability, is_dropped), h))
 
     def activation(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                    is_dropped: bool = True) -> Activation:
@@ -367,6 +367,10 @@ class LocalGraph:
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
+
+    def is_there(self, rows: torch.Tensor) -> bool:
+        """Whether rows are part of the constant input, which keeping them costs no memory."""
+        return rows.untyped_storage().data_ptr() == self.x.untyped_storage().data_ptr()
 
     def next_store(self, rows: torch.Tensor) -> RowStore | None:
         """Count rows (n, dim) of the first n inner nodes kept for the backward pass; return their store, or None."""

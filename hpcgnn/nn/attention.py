@@ -60,6 +60,6 @@ class GATConvolution(NarrowConvolution):
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         if self.sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
-            return graph.halo(linear(h, self.weight), is_scaled=False)
+            return graph.halo(linear(h, self.weight, graph=graph), is_scaled=False)
         h_all = graph.halo(h, is_scaled=False)
-        return linear(h_all if is_dropped else graph.dropout(h_all, self.dropout), self.weight)
+        return linear(h_all if is_dropped else graph.dropout(h_all, self.dropout), self.weight, graph=graph)

@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.neighborhood import KeptRows, keep
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -61,7 +62,7 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, rows, weight, bias, mean, scale, count, graph):
-        ctx.save_for_backward(rows, weight, mean, scale, count)
+        keep(ctx, graph, rows, before=(weight, mean, scale, count))
         ctx.graph, ctx.has_bias = graph, bias is not None
         out = (rows.float() - mean).mul_(scale)
         out = out if weight is None else out.mul_(weight)
@@ -71,7 +72,8 @@ class _Normalize(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         """Collective."""
-        rows, weight, mean, scale, count = ctx.saved_tensors
+        kept = KeptRows(ctx)
+        rows, (weight, mean, scale, count) = kept.rows(0), kept.before
         of_out, centered = gradient.float(), (rows.float() - mean).mul_(scale)
         own = torch.stack([of_out.sum(0), (of_out * centered).sum(0)])
         of_all = ctx.graph.sum_of_pass(own) / count

@@ -114,5 +114,5 @@ class MaxPoolConvolution(nn.Module):
     def _pooled(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         h_all = graph.halo(h)
         h_all = h_all if is_dropped else graph.dropout(h_all, self.dropout)
-        mapped = linear(graph.aggregate(h_all, "max"), self.neighbor.weight, self.neighbor.bias)
-        return mapped + linear(h_all[:graph.num_inner], self.own.weight)
+        mapped = linear(graph.aggregate(h_all, "max"), self.neighbor.weight, self.neighbor.bias, graph)
+        return mapped + linear(h_all[:graph.num_inner], self.own.weight, graph=graph)

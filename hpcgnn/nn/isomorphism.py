@@ -9,6 +9,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
+from hpcgnn.nn.neighborhood import KeptRows, keep
 from hpcgnn.nn.rematerialization import rematerialized
 
 NEIGHBOR_SCALE = {"sum": 1.0, "mean": 0.1}
@@ -19,16 +20,17 @@ class _ScaleRows(torch.autograd.Function):
     """(1 + epsilon) * rows; the gradient of epsilon sums over all elements, so it is taken in float32."""
 
     @staticmethod
-    def forward(ctx, rows, epsilon):
-        ctx.save_for_backward(rows, epsilon)
+    def forward(ctx, rows, epsilon, graph):
+        keep(ctx, graph, rows, before=(epsilon,))
         return rows * (1 + epsilon[0])
 
     @staticmethod
     def backward(ctx, gradient):
-        rows, epsilon = ctx.saved_tensors
+        kept = KeptRows(ctx)
+        rows, (epsilon,) = kept.rows(0), kept.before
         pairs = zip(rows.split(ROWS_AT_ONCE), gradient.split(ROWS_AT_ONCE), strict=True)
         products = [(x.float() * g.float()).sum(dtype=torch.float64) for x, g in pairs]
-        return gradient * (1 + epsilon[0]), torch.stack(products).sum(dim=0, keepdim=True).to(epsilon.dtype)
+        return gradient * (1 + epsilon[0]), torch.stack(products).sum(dim=0, keepdim=True).to(epsilon.dtype), None
 
 
 class GINConvolution(NarrowConvolution):
@@ -51,23 +53,24 @@ class GINConvolution(NarrowConvolution):
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
         mapped = rematerialized(graph, lambda rows: self._mapped(graph, rows, is_dropped), h)
-        hidden = torch.relu(add_bias(mapped, self.first.bias))
-        return linear(hidden, self.second.weight, self.second.bias)
+        rows = add_bias(mapped, self.first.bias)
+        hidden = torch.relu(rows) if graph.stored_bits is None else graph.activate(rows, None, 0.0, is_dropped=False)
+        return linear(hidden, self.second.weight, self.second.bias, graph)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         weight = self.first.weight
         if self.sends_mapped(graph) and not graph.is_input(h):
-            return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight)))
+            return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight, graph=graph)))
         h_all = self._drop(graph, graph.halo(h), is_dropped)
         if self.maps_first:
             # Input halo rows are already here, so mapping them too costs no message.
-            return self._combined(graph, linear(h_all, weight))
-        return linear(self._combined(graph, h_all), weight)
+            return self._combined(graph, linear(h_all, weight, graph=graph))
+        return linear(self._combined(graph, h_all), weight, graph=graph)
 
     def _drop(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         return h if is_dropped else graph.dropout(h, self.dropout)
 
     def _combined(self, graph: LocalGraph, h_all: torch.Tensor) -> torch.Tensor:
         aggregated = graph.aggregate(h_all, self.reduction)
-        own = _ScaleRows.apply(h_all[:graph.num_inner], self.epsilon)
+        own = _ScaleRows.apply(h_all[:graph.num_inner], self.epsilon, graph)
         return torch.add(own, aggregated, alpha=NEIGHBOR_SCALE[self.reduction])

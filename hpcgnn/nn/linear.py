@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.batch_norm import BatchNorm
-from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.nn.neighborhood import KeptRows, keep
+from hpcgnn.ops.dense import column_sums, map_back, map_rows
 
 NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm, "batch": BatchNorm}
 
@@ -20,16 +22,16 @@ def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
 
 class _Map(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows, weight):
-        ctx.save_for_backward(rows, weight)
+    def forward(ctx, rows, weight, graph):
+        keep(ctx, graph, rows, before=(weight,))
         return map_rows(rows.contiguous(), weight.to(rows.dtype))
 
     @staticmethod
     def backward(ctx, gradient):
-        rows, weight = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        of_rows = map_back(gradient, weight.to(rows.dtype)) if ctx.needs_input_grad[0] else None
-        return of_rows, weight_gradient(gradient, rows.contiguous())
+        kept, gradient = KeptRows(ctx), gradient.contiguous()
+        (weight,) = kept.before
+        of_rows = map_back(gradient, weight.to(gradient.dtype)) if ctx.needs_input_grad[0] else None
+        return of_rows, kept.weight_gradient(0, gradient), None
 
 
 class _AddBias(torch.autograd.Function):
@@ -42,12 +44,14 @@ class _AddBias(torch.autograd.Function):
         return gradient, column_sums(gradient.contiguous())
 
 
-def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
+           graph: LocalGraph | None = None) -> torch.Tensor:
     """Return rows @ weight.T + bias, (n, out_dim) of the rows' type, differentiable in all three.
 
-    Float32 `weight` (out_dim, in_dim) and `bias` (out_dim,) are rounded to the rows' type for use.
+    Float32 `weight` (out_dim, in_dim) and `bias` (out_dim,) are rounded to the rows' type for use. `graph` says how its
+    first rows are kept for the backward pass; None: as they are.
     """
-    mapped = _Map.apply(rows, weight)
+    mapped = _Map.apply(rows, weight, graph)
     return mapped if bias is None else add_bias(mapped, bias)
 
 

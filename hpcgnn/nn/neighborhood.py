@@ -478,7 +478,8 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
 
     `before` are the inputs of an activation, kept unchanged.
     """
-    ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
+    ctx.stores = [None if graph is None or values is None or graph.is_there(values) else graph.next_store(values)
+                  for values in rows]
     ctx.save_for_backward(*(values if store is None else store.encode(values)
                             for values, store in zip(rows, ctx.stores, strict=True)), *before)
 
@@ -496,13 +497,23 @@ class KeptRows:
         """Return gradient.T @ rows, (out_dim, dim) float32, for gradient (n, out_dim) and the rows kept at `place`."""
         values, store = self._values[place], self._stores[place]
         if store is None:
-            return weight_gradient(gradient, values[:len(gradient)])
+            return weight_gradient(gradient, values[:len(gradient)].contiguous())
         # Codes are decoded block by block, so the whole rows never exist.
         total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
         for span, rows in store.decode(values):
             part = gradient[span]
             total += weight_gradient(part, rows[:len(part)])
         return total
+
+    def rows(self, place: int) -> torch.Tensor:
+        """The rows kept at `place`, (n, dim)."""
+        values, store = self._values[place], self._stores[place]
+        if store is None:
+            return values
+        whole = empty((len(store.node_id), store.dim), store.dtype, values.device)
+        for span, rows in store.decode(values):
+            whole[span] = rows
+        return whole
 
     def give_back(self, place: int) -> None:
         self._values[place] = None

@@ -152,8 +152,9 @@ class StoredActivation:
 class _Activation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
-                activation: Activation) -> torch.Tensor:
-        out, kept = activation.forward(rows)
+                activation: Activation | StoredActivation) -> torch.Tensor:
+        # A stored activation overwrites its rows.
+        out, kept = activation.forward(rows.clone() if isinstance(activation, StoredActivation) else rows)
         ctx.save_for_backward(*kept)
         ctx.activation = activation
         return out
@@ -192,8 +193,9 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     return apply_activation(rows, Activation.of(rows, probability, node_id, key, weight, bias, eps, num_back))
 
 
-def apply_activation(rows: torch.Tensor, activation: Activation) -> torch.Tensor:
-    return _Activation.apply(rows, activation.weight, activation.bias, activation)
+def apply_activation(rows: torch.Tensor, activation: Activation | StoredActivation) -> torch.Tensor:
+    of_norm = activation.activation if isinstance(activation, StoredActivation) else activation
+    return _Activation.apply(rows, of_norm.weight, of_norm.bias, activation)
 
 
 def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.nn.layers import Step, operations
+from hpcgnn.nn.layers import LINEAR, Op, Step, operations
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
@@ -127,10 +127,11 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
     again = [op.is_again and size.rematerializes for op in ops]
     is_kept = [known or (number < len(ops) and again[number] and not (number and again[number - 1]))
                for number, known in enumerate(is_kept)]
-    held = [tensor * known * (stored / item) for tensor, known in zip(made, is_kept, strict=True)]
-    if size.stored_bits < 32:      # the input's masks are drawn again; signs tell which activated elements passed
-        held = [kept * any(op.kind != "mask" for op in ops[:number]) for number, kept in enumerate(held)]
-        held = [kept + made[number] / (8 * item) * (number < len(ops) and ops[number].kind == "activate")
+    held = [tensor * known for tensor, known in zip(made, is_kept, strict=True)]
+    if size.stored_bits < 32:
+        held = [kept * _stored_share(size, ops, number, item) for number, kept in enumerate(held)]
+        # Signs tell which activated elements passed.
+        held = [kept + made[number] / (8 * item) * (number < len(ops) and ops[number].kind in ("activate", "relu"))
                 for number, kept in enumerate(held)]
     live, most, inside, remade = made[0], made[0], made[0], [made[0]] * len(ops)
     for number in range(len(ops)):
@@ -158,6 +159,19 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
         live = live - held[number + 1]
         gradient = of_in
     return kept.sum(axis=0), most[0] + GLIBC * most[1]
+
+
+def _stored_share(size: ModelSize, ops: list[Op], number: int, item: int) -> float:
+    """Bytes of the codes of what operation `number` reads, relative to its values."""
+    op = ops[number] if number < len(ops) else None
+    if size.model in (*LINEAR, "jknet") and all(before.kind == "mask" for before in ops[:number]):
+        return 0.0      # the masked input is drawn again
+    if op is None or "in" not in op.keeps.split() or op.kind == "attend":
+        return 1.0
+    if op.kind == "activate" and not op.moments:
+        return 0.0      # the signs are enough
+    dim = ops[number - 1].dim if number else size.in_dim
+    return (size.stored_bits / 8 + BYTES_OF_PARAMETERS / dim) / item
 
 
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:

@@ -89,6 +89,8 @@ def test_a_plan_of_any_model_has_the_bytes_of_the_training(shared_path, model, s
                                                                  (WIDE, {"input_dropout": 0.0}))
       if model != "sgc" or "norm" not in more),
     ("sage", NARROW, {"store_activations": 8}), ("gcn", WIDE, {"store_activations": 4}),
+    *((model, NARROW, {"store_activations": 8}) for model in OTHERS),
+    ("sage", NARROW, {"store_activations": 8, "norm": "batch"}),
     ("sage", NARROW, {"residual": True}), ("gin", NARROW, {"residual": True}),
     ("gin", NARROW, {"rematerialize": True}), ("gat", WIDE, {"rematerialize": True}),
     ("sage-max", NARROW, {"rematerialize": True}), ("sage", NARROW, {"label_inputs": 0.5}),

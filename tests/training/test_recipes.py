@@ -190,7 +190,6 @@ def test_integers_of_models_that_have_none_are_refused(settings, complaint):
     ({"norm": "batch", "model": "sgc"}, "norm batch can't be used with model sgc: it has no hidden layers"),
     ({"norm": "batch", "model": "mine:Net"}, "norm batch has no effect on model mine:Net, only on built-in ones"),
     ({"norm": "batch", "quantize": "uniform"}, "norm batch can't be used with quantize uniform: integers have no ba"),
-    ({"norm": "batch", "store_activations": 4}, "norm batch can't be used with store_activations 4: its rows are kept"),
     ({"norm": "batch", "pre_aggregation": "on"}, "norm batch can't be used with pre_aggregation on: statistics are"),
     ({"residual": True, "layers": 2}, "residual has no effect on 2 layers, only on 3 or more; leave it out, or "),
     ({"residual": True, "model": "appnp"}, "residual = True has no effect on model appnp, only on gcn, sage, sage-max"),

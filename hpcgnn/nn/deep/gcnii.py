@@ -43,17 +43,18 @@ class GCNII(nn.Module):
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_steps)
-        z = linear(graph.dropout(x[:hops[0].num_in], self.input_dropout), self.first.weight, self.first.bias)
+        z = linear(graph.dropout(x[:hops[0].num_in], self.input_dropout), self.first.weight, self.first.bias,
+                   graph)
         h = first = graph.activate(z, None, 0.0, is_dropped=False)
         is_dropped = False
         for layer, hop in enumerate(hops):
             mixed = propagate(graph, h, hop, self.dropout, is_dropped, first, self.alpha)
-            z = linear(mixed, self._map(layer))
+            z = linear(mixed, self._map(layer), graph=graph)
             # Rows sent unmapped are masked by their receivers. After the last layer nothing is sent.
             is_dropped = graph.drops_first or layer == self.num_steps - 1
             z = normalized(graph, self.norms[layer], z)
             h = graph.activate(z, layer_norm_of(self.norms[layer]), self.dropout, is_dropped)
-        return linear(h, self.last.weight, self.last.bias)
+        return linear(h, self.last.weight, self.last.bias, graph)
 
     def _map(self, layer: int) -> torch.Tensor:
         # (1 - beta) I + beta W is one matrix, so rows take one product and no sum.

@@ -54,7 +54,7 @@ class JKNet(nn.Module):
             depths.append(h)
         # A pass that leaves rows out has the fewest rows at the last depth.
         joined = JUMPS[self.jump]([rows[:len(h)] for rows in depths])
-        return linear(graph.dropout(joined, self.dropout), self.last.weight, self.last.bias)
+        return linear(graph.dropout(joined, self.dropout), self.last.weight, self.last.bias, graph)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         return list(self.convolutions[0].parameters())

@@ -108,6 +108,6 @@ class Perceptron(nn.Module):
         self.norm = NORMS[norm](hidden_dim)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        h = linear(graph.dropout(x, self.input_dropout), self.first.weight, self.first.bias)
+        h = linear(graph.dropout(x, self.input_dropout), self.first.weight, self.first.bias, graph)
         h = graph.activate(normalized(graph, self.norm, h), layer_norm_of(self.norm), self.dropout)
-        return linear(h, self.second.weight, self.second.bias)
+        return linear(h, self.second.weight, self.second.bias, graph)

@@ -42,16 +42,16 @@ class SGC(nn.Module):
         sends_mapped = self.maps_first and not graph.reads_history
         hops = take_hops(graph, self.num_hops, begins_at_input=not sends_mapped)
         if self.dropout == 0.0:
-            return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)
+            return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias, graph)
         if sends_mapped:
-            h = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.linear.weight)
+            h = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.linear.weight, graph=graph)
             for hop in hops:
                 h = propagate(graph, h, hop)
             return add_bias(h, self.linear.bias)
         h = propagate(graph, x, hops[0], self.dropout)
         for hop in hops[1:]:
             h = propagate(graph, h, hop)
-        return linear(h, self.linear.weight, self.linear.bias)
+        return linear(h, self.linear.weight, self.linear.bias, graph)
 
     def _propagated_input(self, graph: LocalGraph) -> torch.Tensor:
         whole, rows = graph.whole
