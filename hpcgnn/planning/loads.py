@@ -145,7 +145,7 @@ def count_summed_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
     pair = owner[source].astype(np.int64) * loads.num_parts + owner[target]
     order = np.argsort(pair, kind="stable")
     rows_within = []
-    for arcs in np.split(order, np.flatnonzero(np.diff(pair[order])) + 1):
+    for arcs in np.split(order, np.flatnonzero(np.diff(pair[order])) + 1) if len(order) else []:
         (_, row), (end, column) = (np.unique(ends[arcs], return_inverse=True) for ends in (source, target))
         cut = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (row, column)))
         is_plain, _ = minimum_vertex_cover(cut)

@@ -150,6 +150,11 @@ SETTINGS = [
     ("vanilla", {"quantize": "degree-quant", "model": "gin"})]
 
 
+def test_one_rank_sends_no_sums(shared_path):  # noqa: F811
+    planned, _, _, _ = planned_beside_trained(MPI.COMM_WORLD, shared_path, NARROW, "vanilla", {"pre_aggregation": "on"})
+    assert planned.sent.total == 0
+
+
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("method, more", SETTINGS, ids=lambda value: str(value).replace(" ", ""))
 def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, more):  # noqa: F811
