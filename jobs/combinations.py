@@ -258,8 +258,9 @@ Each feature was trained on its own, and each action tried with the run; `no` ha
 | `--resume` | half of the epochs on two ranks, the rest on three. `=`: the losses are those of an unstopped run, up \
 to the order of sums ({exact}). `~`: another cut of the graph rounds, draws or delays other rows, so losses are near, \
 the last one within {near_loss} |
-| `plan` | the bytes of an epoch that `hpcgnn plan` predicts are those of the training, to the byte; of `bns`, which \
-draws rows, within {drawn} |
+| `plan` | the bytes of an epoch that `hpcgnn plan` predicts are those of the training, to the byte; of \
+methods that choose widths in training, between the least and the most of the plan; of `bns`, which draws rows, \
+within {drawn} |
 | `predict` | the scores of the training's best evaluation (within {near_score} after training in 16 bits) |
 | `--correct-and-smooth` | `predict` ends with shares of classes |
 | `export` | `hpcgnn.load_model` in plain PyTorch has the logits of `predict`, up to {near_logits} of the largest |

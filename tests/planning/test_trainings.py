@@ -169,3 +169,8 @@ def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, 
     state = planned.memory["method_state"].max() / 2      # and a copy for a checkpoint
     sent = planned.sent.total / 2 * planned.messages.keeps      # the run counts the messages that it has sent, too
     assert state - PADDING <= summary["method_state_bytes"] <= state + sent + PADDING
+
+
+def test_one_part_sends_no_sums():
+    planned, = make_plan(NARROW, None, Choices([1], ("vanilla",), settings={"pre_aggregation": "on"})).predictions
+    assert (planned.sent.total, planned.sent.setup, planned.sent.evaluation) == (0, 0, 0)
