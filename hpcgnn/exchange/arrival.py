@@ -120,7 +120,7 @@ class Arrival:
         if self.before is not None:
             self.before.transfer.wait()
         self.transfer.wait()
-        self.traffic.staleness = max(self.traffic.staleness, self.age)
+        self.traffic.note_age(self.age)
 
     def packed(self) -> PackedRows | None:
         """The quantized rows, valid until the next exchange; None if `finish` must write them."""

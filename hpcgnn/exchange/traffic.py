@@ -59,6 +59,10 @@ class Traffic:
             self._num_travelling += travelling
             self._num_waiting += waiting
 
+    def note_age(self, epochs: int) -> None:
+        """Note that rows of that age are read."""
+        self.staleness = max(self.staleness, epochs)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the seconds of a block as blocked."""

@@ -88,8 +88,7 @@ class StepGraphs:
         if self._history.is_empty:
             self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
-            # Age in epochs of the oldest row that is read.
-            self._exchange.training.staleness = 2 if by_row and self._rests else 1
+            self._exchange.training.note_age(2 if by_row and self._rests else 1)
         whole = self._graph if graph is None else graph
         cutter = self._cutter if whole is self._graph else self._cutter_of(whole)
         inputs = EpochInput(whole)
