@@ -21,9 +21,9 @@ def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER, inside: 
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", nodes_a_cluster)
 
 
-def dense_gradients(dataset, model, weights, is_batch, num_steps, layers):
+def dense_gradients(dataset, model, weights, is_batch, num_steps, layers, reads_only=False):
     """Return loss and gradients in float64 of a step whose other rows are constants: a dense product a layer, in which
-    rows outside of the batch carry no gradient.
+    rows outside of the batch carry no gradient; with `reads_only` no neighbor does.
     """
     import torch
 
@@ -43,7 +43,9 @@ def dense_gradients(dataset, model, weights, is_batch, num_steps, layers):
     for layer in range(layers):
         if layer:
             h = torch.where(inside, torch.relu(h), torch.relu(h).detach())
-        z = adjacency @ h @ weights[f"convolutions.{layer}.weight_neighbor"].T
+        own = adjacency.diagonal()[:, None] if model == "gcn" else 0.0
+        summed = adjacency @ h.detach() + own * (h - h.detach()) if reads_only else adjacency @ h
+        z = summed @ weights[f"convolutions.{layer}.weight_neighbor"].T
         if model == "sage":
             z = z + h @ weights[f"convolutions.{layer}.weight_self"].T
         h = z + weights[f"convolutions.{layer}.bias"]

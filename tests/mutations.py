@@ -24,6 +24,7 @@ HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
+READS_ONLY = Tests("steps/test_steps.py -m parallel[1] -k 'constants and True-auto'")
 RESTING = Tests("steps/test_steps.py -m parallel[1] -k second_epoch")
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 SHARE_INSIDE = Tests("steps/test_steps.py -k share_of_all", 2)
@@ -526,6 +527,10 @@ MUTATIONS = [
     Mutation("training/average.py", "the model keeps its average", "            self._write(own)",
              "            pass", AVERAGE),
     Mutation("training/average.py", "an average never grows longer", "SHARE_OF_ALL * self._num_steps", "0.0", AVERAGE),
+    Mutation("steps/step_graphs.py", "gradients follow the few edges of a step",
+             "reads_only=by_row and self._leaves_out", "reads_only=False", READS_ONLY),
+    Mutation("graph/batch.py", "rows that read each other have their gradients", "indices[inside] = len(rows)",
+             "indices[inside] += 0 * len(rows)", BATCH),
     Mutation("steps/clusters.py", "a node rests in every epoch", "== epoch % 2", "== 0", DEALING),
     Mutation("steps/step_graphs.py", "nodes with a label rest too", "~self._is_labeled & rests_in", "rests_in",
              RESTING),
@@ -545,7 +550,8 @@ MUTATIONS = [
              "multiply(graph.matrix(reduction), masked)",
              "multiply(graph.matrix(reduction).rows(0, graph.num_within[-1]), masked)", NO_GRADIENT),
     Mutation("steps/step_graphs.py", "gradients of fresh rows stay",
-             "        if self._exchange is None:\n            return", "        if True:\n            return",
+             "        if self._exchange is None or self._batch.reads_only:\n            return",
+             "        if True:\n            return",
              STEPS_OF_TWO),
     Mutation("training/trainer.py", "a step's loss is not weighted",
              "/ (objective.mean_rows[\"train\"] / moment.num_steps)",
@@ -795,7 +801,8 @@ MUTATIONS = [
              "hops[end[summed]] + 1])", "hops[end[summed]]])",
              Tests("planning/test_trainings.py -k 'a_setting and pre_aggregation'", 2)),
     Mutation("planning/memory.py", "a plan frees what the backward pass reads",
-             "if not is_kept[number] and not", "if not", Tests("planning/test_trainings.py -m parallel[1]")),
+             "live - made[number] + held[number]", "live - made[number]",
+             Tests("planning/test_trainings.py -m parallel[1]")),
     Mutation("nn/layers.py", "a plan maps no gradients back", "Step(\"map\", OUT, into, \"of sums\", out)",
              "Step(\"hold\", OUT, into, \"of sums\", out)", Tests("planning/test_work.py -m parallel[1]")),
     Mutation("planning/exchange_time.py", "an interface carries all messages at once",

@@ -29,6 +29,8 @@ class Batch:
     indptr: np.ndarray
     indices: np.ndarray  # (num_arcs,) int32
     arc: np.ndarray      # (num_arcs,) int64, index of each edge in the CSR of the part
+    # Whether every column is that of a far row: rows of the batch that others read are listed in `far` again.
+    reads_only: bool = False
     prefixes: Prefixes | None = None    # see `order_rows`; None where every row is computed
 
     def __post_init__(self):
@@ -57,12 +59,15 @@ class BatchCutter:
         self._indptr, self._indices, self._num_within, self._is_shared = indptr, indices, num_within, is_shared
         self._place = np.full(num_rows, -1, np.int32)      # index of each row in the batch that is being cut
 
-    def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
-        """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend."""
+    def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False, reads_only: bool = False) -> Batch:
+        """The batch of some inner `rows` and `fresh` halo rows, which other ranks compute in this step; both ascend.
+
+        With `reads_only` no gradient follows an edge.
+        """
         num_arcs = int((self._indptr[rows + 1] - self._indptr[rows]).sum())
         prefixes = None
         if self._num_within is not None:
-            order, prefixes = self._order(rows, num_arcs, few_arcs)
+            order, prefixes = self._order(rows, num_arcs, few_arcs, reads_only)
             rows = rows[order]
         far = np.empty(len(fresh) + min(num_arcs, len(self._place)), np.int64)
         far[:len(fresh)] = fresh
@@ -70,15 +75,23 @@ class BatchCutter:
         arc = np.empty(num_arcs, np.int64)
         num_far = kernels.cut_rows(self._indptr, self._indices, self._place, rows, len(fresh), far, indptr, indices,
                                    arc)
-        return Batch(rows, far[:num_far].copy(), len(fresh), indptr, indices, arc, prefixes)
+        far = far[:num_far].copy()
+        if reads_only:
+            inside = np.flatnonzero(indices < len(rows))
+            read, place = np.unique(indices[inside], return_inverse=True)
+            indices[inside] = len(rows) + num_far + place
+            far = np.concatenate([far, rows[read]])
+        return Batch(rows, far, len(fresh), indptr, indices, arc, reads_only, prefixes)
 
-    def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool) -> tuple[np.ndarray, Prefixes]:
+    def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool,
+               reads_only: bool) -> tuple[np.ndarray, Prefixes]:
+        hops, num_hops = np.searchsorted(self._num_within, rows, side="right"), len(self._num_within) - 1
+        if reads_only:
+            return order_rows(hops, np.empty(0, np.int32), np.empty(0, np.int32), None, num_hops, few_arcs)
         source, target = np.empty(num_arcs, np.int32), np.empty(num_arcs, np.int32)
         num_inside = kernels.arcs_inside(self._indptr, self._indices, self._place, rows, source, target)
-        hops = np.searchsorted(self._num_within, rows, side="right")
         return order_rows(hops, source[:num_inside], target[:num_inside],
-                          None if self._is_shared is None else self._is_shared[rows], len(self._num_within) - 1,
-                          few_arcs)
+                          None if self._is_shared is None else self._is_shared[rows], num_hops, few_arcs)
 
 
 def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shared: np.ndarray | None,

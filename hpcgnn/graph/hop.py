@@ -197,6 +197,11 @@ class Matrices:
     near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
     far_back: SparseRows   # (num_halo, back_out), or only the halo rows with gradients to send
 
+    @property
+    def is_forward_only(self) -> bool:
+        """Whether no gradient of this rank follows an edge."""
+        return not len(self.near_back.indices) and not self.near_back.num_self
+
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
              num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:

@@ -17,7 +17,7 @@ class BNS(StoredRows):
     """Send a share of the boundary rows in every epoch, unquantized, and wait for them."""
 
     name = "bns"
-    lets_rows_rest = True
+    may_leave_out = True
     clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
                                                      "is biased, and no scaling corrects it; use sage"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,

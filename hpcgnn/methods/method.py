@@ -77,8 +77,8 @@ class Method(ABC):
     most_motion : float              relative motion in an epoch up to which a row may be stale, under "measured"
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
-    lets_rows_rest : bool            whether `--steps auto` may compute rows without a label in every second epoch; a
-                                     method that keeps or traces what each row sends needs every row in every epoch
+    may_leave_out : bool            whether `--steps auto` may leave out rows and gradients that bring little; a method
+                                     that keeps or traces what each row sends needs every row in every epoch
 
     Raises
     ------
@@ -90,7 +90,7 @@ class Method(ABC):
     asynchrony = "never"
     most_motion = 0.0
     deterministic = False
-    lets_rows_rest = False
+    may_leave_out = False
 
     def __post_init__(self):
         check_values(self)

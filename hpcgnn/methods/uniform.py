@@ -19,7 +19,7 @@ class Uniform(Method):
     """Send every row at the same width, and wait for it."""
 
     name = "uniform"
-    lets_rows_rest = True
+    may_leave_out = True
     bits: int = setting(32, "Bits per message value.", BIT_WIDTHS, flag="common")
 
     @property
@@ -43,7 +43,7 @@ class Random(ChoosesWidths):
     """Draw the width of every row anew in every epoch, and wait for it. Reference: AdaQP, Table 6."""
 
     name = "random"
-    lets_rows_rest = True
+    may_leave_out = True
     automatic = "2,4,8"
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:

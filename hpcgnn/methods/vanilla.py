@@ -12,7 +12,7 @@ class Vanilla(StoredRows):
     """Send rows in their storage type, and wait for them."""
 
     name = "vanilla"
-    lets_rows_rest = True
+    may_leave_out = True
 
     def fixed_bits(self, storage_bits: int) -> int:
         return storage_bits

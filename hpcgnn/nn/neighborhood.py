@@ -79,7 +79,11 @@ class AggregateFirst(torch.autograd.Function):
                 of_rows, arrival = neighborhood.aggregate_back(
                     gradient, lambda summed: _map_back_in_place(summed, weight_neighbor))
             else:
-                of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
+                # A matrix without entries reads no row.
+                of_sums = (empty((len(gradient), weight_neighbor.shape[1]), gradient.dtype, gradient.device)
+                           if hop.matrices.is_forward_only else map_back(gradient, weight_neighbor))
+                of_rows, arrival = neighborhood.aggregate_back(of_sums)
+                del of_sums
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
                 # While messages travel, the gradient of W_self is computed.

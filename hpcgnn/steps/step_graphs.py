@@ -56,12 +56,14 @@ class StepGraphs:
     cut : function                      collective: cuts the rows into clusters when first needed
     num_clusters : int                  expected number of clusters of all ranks
     kept : str                          how rows are kept, see `History`
-    rests : bool                        compute rows without a label in every second epoch of rows dealt one by one
+    leaves_out : bool                   in epochs of rows dealt one by one, leave out what brings little: rows without
+                                        a label in every second epoch, and gradients along a step's few edges
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
-                 num_clusters: int, num_ranks: int, kept: str = STORED, rests: bool = False):
-        self._cut, self.num_clusters, self._rests = cut, num_clusters, rests and graph.num_within is not None
+                 num_clusters: int, num_ranks: int, kept: str = STORED, leaves_out: bool = False):
+        self._cut, self.num_clusters = cut, num_clusters
+        self._leaves_out = leaves_out and graph.num_within is not None
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
         self._is_sent = self._shared_rows() if self._is_shared else None
@@ -88,14 +90,15 @@ class StepGraphs:
         if self._history.is_empty:
             self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
-            self._exchange.training.note_age(2 if by_row and self._rests else 1)
+            self._exchange.training.note_age(2 if by_row and self._leaves_out else 1)
         whole = self._graph if graph is None else graph
         cutter = self._cutter if whole is self._graph else self._cutter_of(whole)
         inputs = EpochInput(whole)
         inner, halo = self._dealt(seed, epoch, num_steps, by_row)
         for number in range(first, num_steps):
             batch = cutter.cut(np.flatnonzero(inner == number),
-                               self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
+                               self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row,
+                               reads_only=by_row and self._leaves_out)
             made = self._graph_of(whole, batch, inputs, number == first)
             yield Step(made, batch.rows)
             self._history.check(made.current_pass.num_halo_calls)
@@ -106,7 +109,7 @@ class StepGraphs:
     def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         if by_row:
             step = deal(self._graph.node_id, seed, epoch, num_steps)
-            if self._rests:
+            if self._leaves_out:
                 step[~self._is_labeled & rests_in(self._graph.node_id, seed, epoch)] = NO_STEP
             return step[:self._graph.num_inner], step[self._graph.num_inner:]
         step_of = self.clusters.steps(seed, epoch, num_steps)
@@ -283,7 +286,7 @@ class StepExchange:
     def __init__(self, exchange: HaloExchange | Around | None, history: History, batch: Batch,
                  late: LateMessages | None = None):
         self._exchange, self._history, self._batch, self._late = exchange, history, batch, late
-        self.num_returning = batch.num_fresh
+        self.num_returning = 0 if batch.reads_only else batch.num_fresh
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
         """Collective: keep the batch's rows in the history, and start to bring the far ones."""
@@ -303,7 +306,7 @@ class StepExchange:
     def start_take_home(self, gradient: torch.Tensor,
                         site: ExchangeSite) -> Arrival | LastGradients | AloneExchange:
         """Collective: send the gradients of fresh rows home; rows of the history are constants."""
-        if self._exchange is None:
+        if self._exchange is None or self._batch.reads_only:
             return AloneExchange()
         arrival = self._exchange.start_take_home(gradient[:self.num_returning], site)
         if self._late is not None:

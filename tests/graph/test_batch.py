@@ -19,17 +19,22 @@ def part(num_inner=30, num_rows=44, num_arcs=200, seed=0):
 
 @pytest.mark.parametrize("rows, fresh", [(range(0, 30, 3), (31, 40)), (range(30), range(30, 44)), ((), (35,)),
                                          ((7,), ()), ((), ())])
-def test_a_batch_has_the_arcs_into_its_rows(rows, fresh):
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_a_batch_has_the_arcs_into_its_rows(rows, fresh, reads_only):
     indptr, indices = part()
     rows, fresh = np.array(rows, np.int64), np.array(fresh, np.int64)
-    batch = BatchCutter(indptr, indices, 44).cut(rows, fresh)
+    batch = BatchCutter(indptr, indices, 44).cut(rows, fresh, reads_only=reads_only)
     local = np.concatenate([batch.rows, batch.far])
     assert np.array_equal(batch.rows, rows) and np.array_equal(batch.fresh_halo, fresh)
     for number, row in enumerate(rows):
         arcs = slice(batch.indptr[number], batch.indptr[number + 1])
         assert np.array_equal(local[batch.indices[arcs]], indices[indptr[row]:indptr[row + 1]])
         assert np.array_equal(batch.arc[arcs], np.arange(indptr[row], indptr[row + 1]))
-    read = set(indices[batch.arc].tolist()) - set(rows.tolist()) - set(fresh.tolist())
+    read = set(indices[batch.arc].tolist()) - set(fresh.tolist())
+    if reads_only:
+        assert (batch.indices >= len(rows)).all()
+    else:
+        read -= set(rows.tolist())
     assert sorted(batch.far[batch.num_fresh:]) == sorted(read)
     assert batch.indices.dtype == np.int32 and batch.indptr.dtype == np.int64
 

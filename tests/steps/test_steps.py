@@ -31,16 +31,19 @@ def opened(shards, **settings):
 
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("num_steps, by_row", [(1, False), (3, False), (8, False), (4, True)])
+@pytest.mark.parametrize("num_steps, by_row, steps", [(1, False, "8"), (3, False, "8"), (8, False, "8"), (4, True, "8"),
+                                                      (4, True, "auto"), (3, False, "auto")])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants(shared_path, monkeypatch, model,
-                                                                                   num_steps, by_row):
-    """With weights that stand, history is exact, so a dense float64 pass says what every step must give."""
+                                                                                   num_steps, by_row, steps):
+    """With weights that stand, history is exact, so a dense float64 pass says what every step must give. Where `auto`
+    deals rows one by one, all neighbors are constants.
+    """
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=2)
     shards = write_once(COMM, dataset, shared_path / "shards")
-    session, learner = opened(shards, model=model, layers=3, hidden=6, lr=0.0, steps="8")
-    weights = dict(learner.model.state_dict())
+    session, learner = opened(shards, model=model, layers=3, hidden=6, lr=0.0, steps=steps)
+    weights, reads_only = dict(learner.model.state_dict()), by_row and steps == "auto"
     for epoch in range(2):
         step_of = session.steps.clusters.steps(0, epoch, num_steps)[np.arange(dataset.num_nodes) // NODES_A_CLUSTER]
         if by_row:
@@ -48,7 +51,8 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
         for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps, by_row=by_row)):
             loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                  Moment(0, epoch, number, num_steps))
-            expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3)
+            expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3,
+                                                      reads_only)
             assert COMM.allreduce(loss) == pytest.approx(expected_loss, rel=1e-5)
             for name, parameter in learner.model.named_parameters():
                 found, wanted = parameter.grad.double(), expected[name]
