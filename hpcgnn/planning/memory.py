@@ -131,6 +131,9 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
     held = [tensor * known for tensor, known in zip(made, is_kept, strict=True)]
     if size.stored_bits < 32:
         held = [kept * _stored_share(size, ops, number, item) for number, kept in enumerate(held)]
+        # A sum's backward pass reads inner rows alone: codes are of these, where a tensor is kept with its halo rows.
+        held = [kept * (np.minimum(1, loads.num_inner / rows[number - 1]) if number and op.kind == "aggregate" else 1)
+                for number, (kept, op) in enumerate(zip(held, [*ops, ops[-1]], strict=True))]
         # Signs tell which activated elements passed.
         held = [kept + made[number] / (8 * item) * (number < len(ops) and ops[number].kind in ("activate", "relu"))
                 for number, kept in enumerate(held)]
