@@ -129,7 +129,7 @@ def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(
     assert [graph.num_rows for graph in graphs] == [5, 4, 3]
     if model == "sage":      # GCN's degrees are those of the batch, as in PyTorch Geometric's own trimming
         torch.testing.assert_close(stack.forward_batch(graphs, rows)[0], stack(edges, rows)[0])
-    Batch.num_sampled_nodes = None
+    del Batch.num_sampled_nodes      # as torch-sparse samples
     torch.testing.assert_close(stack.forward_batch(pyg_batches.layer_graphs(Batch, 3), rows), stack(edges, rows))
 
 

@@ -58,7 +58,8 @@ def layer_graphs(batch, num_layers: int) -> list[LayerGraph]:
 
     torch_geometric.utils.trim_to_layer does the same.
     """
-    nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
+    # Only pyg-lib counts them; with torch-sparse a batch has no such names.
+    nodes, edges = (getattr(batch, name, None) for name in ("num_sampled_nodes", "num_sampled_edges"))
     if nodes is None or edges is None:
         return [LayerGraph(batch.edge_index, batch.num_nodes)] * num_layers
     return [LayerGraph(batch.edge_index[:, :sum(edges[:num_layers - layer])], sum(nodes[:num_layers + 1 - layer]))
