@@ -48,7 +48,19 @@ RECIPES = {
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_ranks_train_as_one(shared_path, recipe):
+def test_ranks_train_as_one(shared_path, monkeypatch, recipe):
+    # A bias before a batch norm has no gradient but rounding errors, which Adam makes as large as any gradient. Training
+    # subtracts it again, but the means of an evaluation are older: so it stays 0 here.
+    if RECIPES[recipe].get("norm") == "batch":
+        make = Session.float_model
+
+        def with_frozen_biases(session, seed):
+            model = make(session, seed)
+            for convolution in model.convolutions[:-1]:
+                getattr(convolution, "second", convolution).bias.requires_grad_(False)
+            return model
+
+        monkeypatch.setattr(Session, "float_model", with_frozen_biases)
     assert_trains_as_one(COMM, cut_by_metis, shared_path, **{"layers": 3, "hidden": 16, **RECIPES[recipe]})
 
 
