@@ -49,8 +49,8 @@ RECIPES = {
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_ranks_train_as_one(shared_path, monkeypatch, recipe):
-    # A bias before a batch norm has no gradient but rounding errors, which Adam makes as large as any gradient. Training
-    # subtracts it again, but the means of an evaluation are older: so it stays 0 here.
+    # A bias before a batch norm has no gradient but rounding errors, which Adam makes as large as any gradient.
+    # Training subtracts it again, but the means of an evaluation are older: so it stays 0 here.
     if RECIPES[recipe].get("norm") == "batch":
         make = Session.float_model
 
