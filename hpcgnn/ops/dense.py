@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn._ext import column_sums as sums
 from hpcgnn._ext import dense as kernels
+from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.simd import multiplies_bfloat16
@@ -29,8 +30,12 @@ def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, 
     """bias + rows @ weight.T + own @ own_weight.T, (n, out_dim) in the type of `rows`; own may be None.
 
     rows and own are (n, in_dim) and may have different columns; bias is (out_dim,) float32. `out` may be `rows` itself,
-    which then must have out_dim columns.
+    which then must have out_dim columns. KernelError if rows and own, or weights and columns, do not fit.
     """
+    for side, mapped in ((rows, weight), (own, own_weight)):
+        if side is not None and (len(side) != len(rows) or mapped.shape != (len(bias), side.shape[1])):
+            raise KernelError(f"rows of shape {tuple(side.shape)} do not fit a weight of {tuple(mapped.shape)}, "
+                              f"{len(rows)} rows and {len(bias)} biases")
     return _combine.on(rows.device)(rows, weight, own, own_weight, bias, out)
 
 

@@ -80,6 +80,13 @@ def test_both_sides_of_a_convolution_and_the_bias_are_summed_at_every_level(simd
         assert combine(again, weight, own, own_weight, bias, out=again) is again and torch.equal(again, found)
 
 
+@pytest.mark.parametrize("own, own_weight, bias", [((8, 5), (3, 5), 3), ((9, 5), (3, 4), 3), ((9, 5), (3, 5), 2)])
+def test_sides_that_do_not_fit_are_refused(own, own_weight, bias):
+    rows, weight, *others = matrices(torch.float32, (9, 5), (3, 5), own, own_weight, (bias,))
+    with pytest.raises(KernelError, match="do not fit"):
+        combine(rows, weight, *others)
+
+
 @pytest.fixture
 def threads():
     before = torch.get_num_threads()
