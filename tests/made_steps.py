@@ -21,9 +21,10 @@ def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER, inside: 
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", nodes_a_cluster)
 
 
-def dense_gradients(dataset, model, weights, is_batch, num_steps, layers, reads_only=False):
+def dense_gradients(dataset, model, weights, is_batch, num_steps, layers, kept=None):
     """Return loss and gradients in float64 of a step whose other rows are constants: a dense product a layer, in which
-    rows outside of the batch carry no gradient; with `reads_only` no neighbor does.
+    rows outside of the batch carry no gradient. With `kept`, a dict that this updates, no neighbor does, and layers
+    read their neighbors there as steps before this one have left them, at first zeros.
     """
     import torch
 
@@ -44,7 +45,11 @@ def dense_gradients(dataset, model, weights, is_batch, num_steps, layers, reads_
         if layer:
             h = torch.where(inside, torch.relu(h), torch.relu(h).detach())
         own = adjacency.diagonal()[:, None] if model == "gcn" else 0.0
-        summed = adjacency @ h.detach() + own * (h - h.detach()) if reads_only else adjacency @ h
+        read = h
+        if layer and kept is not None:
+            kept[layer] = torch.where(inside, h.detach(), kept.get(layer, torch.zeros_like(h)))
+            read = kept[layer]
+        summed = adjacency @ read + (0 if kept is None else own * (h - h.detach()))
         z = summed @ weights[f"convolutions.{layer}.weight_neighbor"].T
         if model == "sage":
             z = z + h @ weights[f"convolutions.{layer}.weight_self"].T

@@ -3,7 +3,8 @@
 A step's graph looks to a model like a whole graph: its inner rows are the step's rows, its halo rows whatever these
 read. `StepExchange` brings them: rows that other ranks compute in the same step come by the run's exchange, all others
 from the history. So every model that runs on a LocalGraph trains in steps. Before the first step, one pass over the
-whole graph fills the history, so that each row has been computed before it is read.
+whole graph fills the history, so that each row has been computed before it is read; epochs that leave things out
+begin with zeros instead.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class StepGraphs:
     num_clusters : int                  expected number of clusters of all ranks
     kept : str                          how rows are kept, see `History`
     leaves_out : bool                   in epochs of rows dealt one by one, leave out what brings little: rows without
-                                        a label in every second epoch, and gradients along a step's few edges
+                                        a label in every second epoch, gradients along a step's few edges, and the
+                                        pass over all rows before the first epoch
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
@@ -85,10 +87,12 @@ class StepGraphs:
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row is sent once per epoch.
-        The first epoch begins with a pass over the whole graph, so that no row is read before it was computed.
+        The first epoch begins with a pass over the whole graph, so that no row is read before it was computed; if it
+        leaves things out, such a row is read as zero.
         """
         if self._history.is_empty:
-            self._fill(model)
+            if not (by_row and self._leaves_out):
+                self._fill(model)
         elif self._is_shared and num_steps > 1 and first == 0:
             self._exchange.training.note_age(2 if by_row and self._leaves_out else 1)
         whole = self._graph if graph is None else graph

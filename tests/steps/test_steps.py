@@ -15,7 +15,7 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.graph.batch import order_rows
 from hpcgnn.graph.rows import Prefixes
 from hpcgnn.nn.names import MODEL_PATHS
-from hpcgnn.steps.clusters import deal
+from hpcgnn.steps.clusters import deal, rests_in
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
@@ -37,22 +37,23 @@ def opened(shards, **settings):
 def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants(shared_path, monkeypatch, model,
                                                                                    num_steps, by_row, steps):
     """With weights that stand, history is exact, so a dense float64 pass says what every step must give. Where `auto`
-    deals rows one by one, all neighbors are constants.
+    deals rows one by one, all neighbors are constants, and zeros until a step has computed them.
     """
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=2)
     shards = write_once(COMM, dataset, shared_path / "shards")
     session, learner = opened(shards, model=model, layers=3, hidden=6, lr=0.0, steps=steps)
-    weights, reads_only = dict(learner.model.state_dict()), by_row and steps == "auto"
+    weights, kept = dict(learner.model.state_dict()), {} if by_row and steps == "auto" else None
     for epoch in range(2):
         step_of = session.steps.clusters.steps(0, epoch, num_steps)[np.arange(dataset.num_nodes) // NODES_A_CLUSTER]
         if by_row:
             step_of = deal(np.arange(dataset.num_nodes), 0, epoch, num_steps)
+        if kept is not None:
+            step_of[~dataset.train_mask & rests_in(np.arange(dataset.num_nodes), 0, epoch)] = -1
         for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps, by_row=by_row)):
             loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                  Moment(0, epoch, number, num_steps))
-            expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3,
-                                                      reads_only)
+            expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3, kept)
             assert COMM.allreduce(loss) == pytest.approx(expected_loss, rel=1e-5)
             for name, parameter in learner.model.named_parameters():
                 found, wanted = parameter.grad.double(), expected[name]
