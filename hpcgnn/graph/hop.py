@@ -212,13 +212,12 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
     """
     # Rows before num_out have no inner neighbor from num_in on, so columns can be cut there; the same for num_back.
     back_in, back_out = num_back or (num_in, num_out)
-    end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
+    back = transposed if num_returning is None else transposed.rows(0, num_inner + num_returning)
+    end = back.end if back_out == num_inner else _ends_below(back, back_out)
     row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]
-    back = replace(transposed, end=end, num_columns=back_out, num_self=min(transposed.num_self, back_out),
-                   column_scale=row_scale)
+    back = replace(back, end=end, num_columns=back_out, num_self=min(back.num_self, back_out), column_scale=row_scale)
     ahead = replace(forward, split=num_inner, num_near=num_in)
-    last = back.num_rows if num_returning is None else num_inner + num_returning
-    return Matrices(ahead.rows(0, num_out), back.rows(0, back_in), back.rows(num_inner, last))
+    return Matrices(ahead.rows(0, num_out), back.rows(0, back_in), back.rows(num_inner, back.num_rows))
 
 
 @dataclass(frozen=True)

@@ -401,6 +401,8 @@ class Neighborhood:
         gradient = gradient[:self.hop.back_out]
         arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
+        if self.hop.matrices.is_forward_only:
+            return of_rows.zero_(), arrival
         reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
         for span in blocks(0, self.hop.back_in, gradient.device.type):
             multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
