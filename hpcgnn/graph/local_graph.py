@@ -160,6 +160,12 @@ class LocalGraph:
         return self.exchange.reads_history
 
     @property
+    def num_back(self) -> int:
+        """Number of leading rows of `halo` that get a gradient: the rest are constants."""
+        returning = self.exchange.num_returning
+        return self.num_rows if returning is None else self.num_inner + returning
+
+    @property
     def drops_first(self) -> bool:
         # In steps, rows of the history are read again and again, and would be masked each time; sums are of masked
         # rows.

@@ -11,6 +11,7 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.neighborhood import KeptRows, keep
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dense import column_sums, map_back, map_rows
 
 NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm, "batch": BatchNorm}
@@ -24,13 +25,19 @@ class _Map(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight, graph):
         keep(ctx, graph, rows, before=(weight,))
+        ctx.num_back = len(rows) if graph is None else min(len(rows), graph.num_back)
         return map_rows(rows.contiguous(), weight.to(rows.dtype))
 
     @staticmethod
     def backward(ctx, gradient):
         kept, gradient = KeptRows(ctx), gradient.contiguous()
         (weight,) = kept.before
-        of_rows = map_back(gradient, weight.to(gradient.dtype)) if ctx.needs_input_grad[0] else None
+        weight, of_rows = weight.to(gradient.dtype), None
+        if ctx.needs_input_grad[0] and ctx.num_back == len(gradient):
+            of_rows = map_back(gradient, weight)
+        elif ctx.needs_input_grad[0]:      # rows of the history are constants
+            of_rows = empty((len(gradient), weight.shape[1]), gradient.dtype, gradient.device).zero_()
+            map_back(gradient[:ctx.num_back], weight, out=of_rows[:ctx.num_back])
         return of_rows, kept.weight_gradient(0, gradient), None
 
 
