@@ -81,7 +81,8 @@ def train(shards: Path, out: Path, given: list[str]) -> None:
 
     def work(comm: MPI.Comm) -> None:
         graph = hpcgnn.open(shards)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as own:
+            folder = comm.bcast(own)      # rank 0's, for all
             for name, make in MODELS.items():
                 for steps in dict.fromkeys((str(settings["steps"]), "1")):
                     torch.manual_seed(0)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parallel_run import run_parallel_command
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -103,12 +104,14 @@ def test_losses_of_other_ranks_are_compared_with_those_of_the_first_file(tmp_pat
 
 
 @pytest.mark.long
-def test_own_models_train_in_steps_and_in_one(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_own_models_train_in_steps_and_in_one(tmp_path, ranks):
     pytest.importorskip("torch_geometric")
-    subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", "synthetic:nodes=200,classes=3,features=8",
-                    "--parts", "1", "--out", tmp_path / "shards"], check=True, capture_output=True)
-    run_script("measurements/own_models.py", "train", tmp_path / "shards", tmp_path / "p1.json", "steps=2", "epochs=2")
-    models = json.loads((tmp_path / "p1.json").read_text())["models"]
+    subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", "synthetic:nodes=400,classes=3,features=8",
+                    "--parts", str(ranks), "--out", tmp_path / "shards"], check=True, capture_output=True)
+    command = [sys.executable, JOBS / "measurements/own_models.py", "train", "shards", "own.json", "steps=2", "epochs=2"]
+    assert run_parallel_command(ranks, command, tmp_path, seconds=300).status == 0
+    models = json.loads((tmp_path / "own.json").read_text())["models"]
     assert len(models) == 5
     assert all(len(found["losses"]) == 2 for by_steps in models.values() for found in by_steps.values())
     assert {tuple(by_steps) for by_steps in models.values()} == {("2", "1")}
