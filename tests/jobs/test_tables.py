@@ -109,8 +109,8 @@ def test_own_models_train_in_steps_and_in_one(tmp_path, ranks):
     pytest.importorskip("torch_geometric")
     subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", "synthetic:nodes=400,classes=3,features=8",
                     "--parts", str(ranks), "--out", tmp_path / "shards"], check=True, capture_output=True)
-    command = [sys.executable, JOBS / "measurements/own_models.py", "train", "shards", "own.json", "steps=2", "epochs=2"]
-    assert run_parallel_command(ranks, command, tmp_path, seconds=300).status == 0
+    command = [sys.executable, JOBS / "measurements/own_models.py", "train", "shards", "own.json", "steps=2"]
+    assert run_parallel_command(ranks, [*command, "epochs=2"], tmp_path, seconds=300).status == 0
     models = json.loads((tmp_path / "own.json").read_text())["models"]
     assert len(models) == 5
     assert all(len(found["losses"]) == 2 for by_steps in models.values() for found in by_steps.values())
