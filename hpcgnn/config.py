@@ -16,7 +16,7 @@ from hpcgnn.methods.method import Method
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
-from hpcgnn.settings import Clash, check_values, setting
+from hpcgnn.settings import Clash, check_values, setting, type_name
 
 MODELS = tuple(MODEL_PATHS)
 # Schemes of quantization-aware training: in LEARNED ones steps are parameters, in SIZED ones widths too.
@@ -392,16 +392,17 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:
-        """A configuration from settings by name, including the method's settings.
+        """A configuration from settings by name, including the method's settings; steps=4 is steps="4".
 
         Raises ConfigError: an unknown setting; a changed setting of another method; and as `TrainConfig`.
         """
         method = find_method(settings.pop("method", Vanilla.name))
         own = {known.name for known in fields(method)}
-        common = {known.name for known in fields(cls)}
+        common = {known.name: type_name(known) for known in fields(cls)}
         of_method = {name: value for name, value in settings.items() if name in own}
-        of_run = {name: value for name, value in settings.items() if name in common}
-        foreign = {name: value for name, value in settings.items() if name not in own | common}
+        of_run = {name: str(value) if type(value) is int and common[name] == "str" else value
+                  for name, value in settings.items() if name in common}
+        foreign = {name: value for name, value in settings.items() if name not in own | common.keys()}
         for name, value in check_keys(foreign, "the settings").items():
             users = users_of(name)
             if value != default_of(name):

@@ -30,6 +30,15 @@ def test_each_layer_overrides_the_one_below():
     assert (flags.hidden, flags.layers, flags.lr) == (32, 2, 0.5)
 
 
+def test_a_number_stands_for_its_text():
+    assert resolve(flags={"steps": 4, "history": 8, "model": "sage"}) == resolve(
+        flags={"steps": "4", "history": "8", "model": "sage"})
+    assert resolve(file_settings={"steps": 4}).steps == "4"
+    for wrong in (True, 4.0, 0):
+        with pytest.raises(ConfigError, match="^steps must be"):
+            resolve(flags={"steps": wrong})
+
+
 @pytest.mark.parametrize("name", ["cora", "pubmed", "reddit", "yelp", "ogbn-products", "tolokers", "synthetic"])
 def test_a_datasets_name_alone_chooses_no_setting(name):
     assert resolve_train_config(name, {}) == TrainConfig()

@@ -1,12 +1,13 @@
 """Losses, scores and seconds of models of PyTorch Geometric in many steps an epoch and in one, on any number of ranks.
 
     hpcgnn preprocess npz:graph.npz --parts 2 --out shards-p2
-    mpirun -n 2 python jobs/measurements/own_models.py train shards-p2 own-p2.json [steps=40 epochs=20 lr=0.003]
+    mpirun -n 2 python jobs/measurements/own_models.py train shards-p2 own-p2.json [steps=40 epochs=20 act=gelu]
     python jobs/measurements/own_models.py table own-p1.json own-p2.json own-p4.json
 
-`train` trains five models with the given steps and with one step, from the same weights for any number of ranks.
-`table` prints how far the losses of each file are from those of the first, relative to them, and of each file the test
-score at the best validation score and the median seconds of an epoch.
+`train` trains five models with the given steps and with one step, from the same weights for any number of ranks. `act`
+is their activation: the derivative of a ReLU jumps at 0, so where rounding turns one sign, two trainings part. `table`
+prints how far the losses of each file are from those of the first, relative to them, and of each file the test score at
+the best validation score and the median seconds of an epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import hpcgnn
 from hpcgnn.cli.train import read_assignments
 # isort: on
 
-HIDDEN, LAYERS, DROPOUT = 64, 3, 0.2
+HIDDEN, LAYERS, DROPOUT, ACT = 64, 3, 0.2, "act"
 DEFAULTS = ("steps=40", "epochs=20", "lr=0.003", "method=vanilla", "seed=0")
 
 
@@ -51,21 +52,22 @@ class Difference(pyg.MessagePassing):
 class Own(torch.nn.Module):
     """Three convolutions of one's own with layer norms and dropout."""
 
-    def __init__(self, in_dim: int, out_dim: int):
+    def __init__(self, in_dim: int, out_dim: int, act: str):
         super().__init__()
-        dims = [in_dim, *[HIDDEN] * (LAYERS - 1), out_dim]
+        self.act, dims = getattr(torch.nn.functional, act), [in_dim, *[HIDDEN] * (LAYERS - 1), out_dim]
         self.layers = torch.nn.ModuleList(map(Difference, dims[:-1], dims[1:]))
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(dim) for dim in dims[1:-1])
 
     def forward(self, x, edge_index):
         for layer, norm in zip(self.layers, self.norms, strict=False):
-            x = torch.nn.functional.dropout(torch.relu(norm(layer(x, edge_index))), DROPOUT, self.training)
+            x = torch.nn.functional.dropout(self.act(norm(layer(x, edge_index))), DROPOUT, self.training)
         return self.layers[-1](x, edge_index)
 
 
-def stack(kind: type[torch.nn.Module], norm: str | None = None, **more) -> Callable[[int, int], torch.nn.Module]:
+def stack(kind: type[torch.nn.Module], norm: str | None = None, **more) -> Callable[[int, int, str], torch.nn.Module]:
     """A maker of one of PyTorch Geometric's stacks of convolutions."""
-    return lambda in_dim, out_dim: kind(in_dim, HIDDEN, LAYERS, out_dim, dropout=DROPOUT, norm=norm, **more)
+    more |= {"dropout": DROPOUT, "norm": norm}
+    return lambda in_dim, out_dim, act: kind(in_dim, HIDDEN, LAYERS, out_dim, act=act, **more)
 
 
 MODELS = {"GraphSAGE": stack(pyg.GraphSAGE), "GraphSAGE, BatchNorm": stack(pyg.GraphSAGE, "batch_norm"),
@@ -76,7 +78,8 @@ MODELS = {"GraphSAGE": stack(pyg.GraphSAGE), "GraphSAGE, BatchNorm": stack(pyg.G
 
 def train(shards: Path, out: Path, given: list[str]) -> None:
     """Collective: train all models with many steps and with one; rank 0 writes `out`."""
-    settings = read_assignments(DEFAULTS) | read_assignments(tuple(given))
+    settings = read_assignments((f"{ACT}=relu", *DEFAULTS)) | read_assignments(tuple(given))
+    act = str(settings.pop(ACT))
     found: dict[str, dict[str, dict]] = {}
 
     def work(comm: MPI.Comm) -> None:
@@ -86,7 +89,7 @@ def train(shards: Path, out: Path, given: list[str]) -> None:
             for name, make in MODELS.items():
                 for steps in dict.fromkeys((str(settings["steps"]), "1")):
                     torch.manual_seed(0)
-                    run = hpcgnn.fit(make(graph.num_features, graph.num_classes), graph, overwrite=True,
+                    run = hpcgnn.fit(make(graph.num_features, graph.num_classes, act), graph, overwrite=True,
                                      out=Path(folder) / "run", **{**settings, "steps": steps})
                     if comm.rank == 0:
                         records = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
