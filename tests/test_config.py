@@ -35,7 +35,7 @@ def test_a_number_stands_for_its_text():
         flags={"steps": "4", "history": "8", "model": "sage"})
     assert resolve(file_settings={"steps": 4}).steps == "4"
     for wrong in (True, 4.0, 0):
-        with pytest.raises(ConfigError, match="^steps must be"):
+        with pytest.raises(ConfigError, match=r"^steps must be"):
             resolve(flags={"steps": wrong})
 
 
