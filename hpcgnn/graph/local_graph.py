@@ -160,10 +160,10 @@ class LocalGraph:
         return self.exchange.reads_history
 
     @property
-    def num_back(self) -> int:
-        """Number of leading rows of `halo` that get a gradient: the rest are constants."""
+    def num_back(self) -> int | None:
+        """Number of leading rows of `halo` that get a gradient, where the rest are constants; None: all rows."""
         returning = self.exchange.num_returning
-        return self.num_rows if returning is None else self.num_inner + returning
+        return None if returning is None else self.num_inner + returning
 
     @property
     def drops_first(self) -> bool:

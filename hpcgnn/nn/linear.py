@@ -25,7 +25,7 @@ class _Map(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight, graph):
         keep(ctx, graph, rows, before=(weight,))
-        ctx.num_back = len(rows) if graph is None else min(len(rows), graph.num_back)
+        ctx.num_back = None if graph is None else graph.num_back
         return map_rows(rows.contiguous(), weight.to(rows.dtype))
 
     @staticmethod
@@ -33,7 +33,7 @@ class _Map(torch.autograd.Function):
         kept, gradient = KeptRows(ctx), gradient.contiguous()
         (weight,) = kept.before
         weight, of_rows = weight.to(gradient.dtype), None
-        if ctx.needs_input_grad[0] and ctx.num_back == len(gradient):
+        if ctx.needs_input_grad[0] and (ctx.num_back is None or ctx.num_back >= len(gradient)):
             of_rows = map_back(gradient, weight)
         elif ctx.needs_input_grad[0]:      # rows of the history are constants
             of_rows = empty((len(gradient), weight.shape[1]), gradient.dtype, gradient.device).zero_()
