@@ -400,8 +400,9 @@ class TrainConfig:
         own = {known.name for known in fields(method)}
         common = {known.name: type_name(known) for known in fields(cls)}
         of_method = {name: value for name, value in settings.items() if name in own}
-        of_run = {name: str(value) if type(value) is int and common[name] == "str" else value
-                  for name, value in settings.items() if name in common}
+        of_run: dict[str, Any] = {
+            name: str(value) if type(value) is int and common[name] == "str" else value
+            for name, value in settings.items() if name in common}
         foreign = {name: value for name, value in settings.items() if name not in own | common.keys()}
         for name, value in check_keys(foreign, "the settings").items():
             users = users_of(name)
