@@ -23,6 +23,9 @@ cdef extern from "attention.h":
     void c_sum_entries "sum_entries" (entry_rows, const int64_t *, const float *, float *) nogil
     void c_take_entries "take_entries" (int64_t, int64_t, const int64_t *, const float *, float *) nogil
     void c_sampled_products "sampled_products" (entry_rows, head_rows, head_rows, float *) nogil
+    void c_sums_by_head "sums_by_head" (entry_rows, const float *, head_rows, head_rows) nogil
+    void c_products_by_head "products_by_head" (entry_rows, head_rows, head_rows, float *) nogil
+    void c_sum_over_heads "sum_over_heads" (entry_rows, const float *, head_rows, head_rows) nogil
 
 TASK_ROWS = HEAD_TASK_ROWS
 
@@ -121,3 +124,57 @@ def sampled_products(const int64_t[::1] begin, const int64_t[::1] end, const int
     cdef head_rows y = heads_of(right, out.shape[1], head_dim, storage)
     with nogil:
         c_sampled_products(a, x, y, &out[0, 0])
+
+
+def sums_by_head(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
+                 const int32_t[::1] indices, const float[:, ::1] weight, int storage, const uint8_t[:, ::1] shared,
+                 uint8_t[:, ::1] by_head):
+    """by_head[k * num_rows + v] = sum over the entries of row v of weight[e, k] * shared[u]."""
+    if by_head.shape[0] == 0 or by_head.shape[1] == 0:
+        return
+    if indices.shape[0] == 0:
+        by_head[:, :] = 0
+        return
+    cdef int64_t num_heads = weight.shape[1]
+    cdef entry_rows a = entries_of(begin, end, task, indices, num_heads)
+    cdef head_rows x = shared_of(shared, storage)
+    cdef head_rows y = shared_of(by_head, storage)
+    y.num_rows = begin.shape[0]
+    with nogil:
+        c_sums_by_head(a, &weight[0, 0], x, y)
+
+
+def products_by_head(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
+                     const int32_t[::1] indices, int storage, const uint8_t[:, ::1] by_head,
+                     const uint8_t[:, ::1] shared, float[:, ::1] out):
+    """out[e, k] = <by_head[k * num_rows + v], shared[u]>."""
+    if out.shape[0] == 0 or out.shape[1] == 0 or shared.shape[1] == 0:
+        out[:, :] = 0
+        return
+    cdef entry_rows a = entries_of(begin, end, task, indices, out.shape[1])
+    cdef head_rows x = shared_of(by_head, storage)
+    cdef head_rows y = shared_of(shared, storage)
+    x.num_rows = begin.shape[0]
+    with nogil:
+        c_products_by_head(a, x, y, &out[0, 0])
+
+
+def sum_over_heads(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
+                   const int32_t[::1] indices, const float[:, ::1] weight, int64_t num_columns, int storage,
+                   const uint8_t[:, ::1] by_head, uint8_t[:, ::1] shared):
+    """shared[v] = sum over the entries of row v and over k of weight[e, k] * by_head[k * num_columns + u]."""
+    if shared.shape[0] == 0 or shared.shape[1] == 0:
+        return
+    if indices.shape[0] == 0:
+        shared[:, :] = 0
+        return
+    cdef entry_rows a = entries_of(begin, end, task, indices, weight.shape[1])
+    cdef head_rows x = shared_of(by_head, storage)
+    cdef head_rows y = shared_of(shared, storage)
+    x.num_rows = num_columns
+    with nogil:
+        c_sum_over_heads(a, &weight[0, 0], x, y)
+
+
+cdef head_rows shared_of(const uint8_t[:, ::1] rows, int storage) noexcept:
+    return heads_of(rows, 1, rows.shape[1] // (4 if storage == 0 else 2), storage)

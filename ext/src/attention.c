@@ -7,7 +7,17 @@
 
 static inline int64_t row_bytes(const head_rows *h) { return h->num_heads * h->head_dim * storage_bytes(h->storage); }
 
+/* A row is summed in pieces of so many entries and columns, which stay in the cache from one head to the next. */
+#define PIECE_ENTRIES 16
+#define PIECE_COLUMNS 256
+#define HEADS_AT_ONCE 4
+
 static inline char *row_at(const head_rows *h, int64_t u) { return (char *)h->rows + u * row_bytes(h); }
+
+/* Row v of head k. */
+static inline char *row_of_head(const head_rows *h, int64_t k, int64_t v) {
+    return (char *)h->rows + (k * h->num_rows + v) * h->head_dim * storage_bytes(h->storage);
+}
 
 #define BODY "attention_body.h"
 #include "levels.h"
@@ -75,6 +85,28 @@ static const product_function PRODUCT[] = ALL_LEVELS(product_task);
 void sampled_products(entry_rows a, head_rows left, head_rows right, float *out) {
     const product_function run = PRODUCT[simd_level()];
     FOR_TASKS(t, a.num_tasks) run(&a, t, &left, &right, out);
+}
+
+typedef void (*sums_by_head_function)(const entry_rows *, int64_t, const float *, const head_rows *, const head_rows *);
+static const sums_by_head_function SUMS_BY_HEAD[] = ALL_LEVELS(sums_by_head_task);
+
+void sums_by_head(entry_rows a, const float *weight, head_rows shared, head_rows by_head) {
+    const sums_by_head_function run = SUMS_BY_HEAD[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, weight, &shared, &by_head);
+}
+
+static const product_function PRODUCTS_BY_HEAD[] = ALL_LEVELS(products_by_head_task);
+
+void products_by_head(entry_rows a, head_rows by_head, head_rows shared, float *out) {
+    const product_function run = PRODUCTS_BY_HEAD[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, &by_head, &shared, out);
+}
+
+static const sums_by_head_function SUM_OVER_HEADS[] = ALL_LEVELS(sum_over_heads_task);
+
+void sum_over_heads(entry_rows a, const float *weight, head_rows by_head, head_rows shared) {
+    const sums_by_head_function run = SUM_OVER_HEADS[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, weight, &by_head, &shared);
 }
 
 void take_entries(int64_t num_entries, int64_t num_heads, const int64_t *entry_index, const float *value, float *out) {

@@ -24,7 +24,8 @@ typedef struct {
 /* score[k][u][head] = <head's columns of row u, head's columns of vector k>; vectors is (num_vectors, dim). */
 void head_scores(head_rows h, int64_t num_vectors, const float *vectors, float *score);
 
-/* gradient += that of z by its scores. partial[t] is the gradient of the vectors over task t's HEAD_TASK_ROWS rows. */
+/* gradient += that of z by its scores, for the first rows of z. partial[t] is the gradient of the vectors over task
+ * t's HEAD_TASK_ROWS rows. */
 enum { HEAD_TASK_ROWS = 2048 };
 void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, const float *vectors,
                           const float *score_gradient, float *partial);
@@ -45,4 +46,14 @@ void take_entries(int64_t num_entries, int64_t num_heads, const int64_t *entry_i
 
 /* out[e] = <head's columns of row v of left, head's columns of row u of right>: SDDMM. */
 void sampled_products(entry_rows a, head_rows left, head_rows right, float *out);
+
+/* Rows that all heads share. Row v of head k lies at row k * num_rows + v of `by_head`, of head_dim columns. A row's
+ * sums take its entries in turn.
+ *
+ * sums_by_head:       by_head[k][v] = sum over e of weight[e][k] * shared[u]
+ * products_by_head:   out[e][k] = <by_head[k][v], shared[u]>
+ * sum_over_heads:     shared[v] = sum over e and k of weight[e][k] * by_head[k][u] */
+void sums_by_head(entry_rows a, const float *weight, head_rows shared, head_rows by_head);
+void products_by_head(entry_rows a, head_rows by_head, head_rows shared, float *out);
+void sum_over_heads(entry_rows a, const float *weight, head_rows by_head, head_rows shared);
 #endif

@@ -253,17 +253,24 @@ INLINE float LEVEL(dot)(const char *left, const char *right, int64_t num_columns
     return LEVEL(fold)(parts);
 }
 
+INLINE int64_t LEVEL(entries_ahead)(int64_t bytes) {
+    const int64_t fitting = bytes ? PREFETCH_BYTES / bytes : MAX_AHEAD;
+    return fitting < MIN_AHEAD ? MIN_AHEAD : fitting > MAX_AHEAD ? MAX_AHEAD : fitting;
+}
+
+/* The row of entry e, if there is such an entry. */
+INLINE void LEVEL(prefetch_row)(const entry_rows *a, int64_t e, const head_rows *rows, int64_t bytes) {
+    if (e >= a->num_entries) return;
+    const char *row = (const char *)rows->rows + a->indices[e] * bytes;
+    for (int64_t b = 0; b < bytes; b += CACHE_LINE) __builtin_prefetch(row + b);
+}
+
 INLINE void LEVEL(product_row)(const entry_rows *a, int64_t v, const head_rows *left, const head_rows *right,
                                float *out, int storage) {
-    const int64_t bytes = row_bytes(right), head_bytes = left->head_dim * storage_bytes(storage);
-    const int64_t fitting = bytes ? PREFETCH_BYTES / bytes : MAX_AHEAD;
-    const int64_t ahead = fitting < MIN_AHEAD ? MIN_AHEAD : fitting > MAX_AHEAD ? MAX_AHEAD : fitting;
+    const int64_t head_bytes = left->head_dim * storage_bytes(storage), ahead = LEVEL(entries_ahead)(row_bytes(right));
     const char *left_row = row_at(left, v);
     for (int64_t e = a->begin[v]; e < a->end[v]; e++) {
-        if (e + ahead < a->num_entries) {
-            const char *next = row_at(right, a->indices[e + ahead]);
-            for (int64_t b = 0; b < bytes; b += CACHE_LINE) __builtin_prefetch(next + b);
-        }
+        LEVEL(prefetch_row)(a, e + ahead, right, row_bytes(right));
         const char *right_row = row_at(right, a->indices[e]);
         for (int64_t k = 0; k < a->num_heads; k++)
             out[e * a->num_heads + k] = LEVEL(dot)(left_row + k * head_bytes, right_row + k * head_bytes,
@@ -279,6 +286,150 @@ static void LEVEL(product_task)(const entry_rows *a, int64_t t, const head_rows 
         case STORAGE_F16: FOR_ROWS(v) LEVEL(product_row)(a, v, left, right, out, STORAGE_F16); break;
     }
 }
+
+/* sum[k][j] += weight[e][first + k] * shared[u][column + j] for some entries, columns and heads; `num_heads`,
+ * `num_vectors` and `storage` are constants. */
+INLINE void LEVEL(add_entries)(const entry_rows *a, int64_t e, int64_t end, const float *weight, const head_rows *shared,
+                               int64_t column, int64_t j, float (*sum)[PIECE_COLUMNS], int num_heads, int num_vectors,
+                               int storage) {
+    const int64_t bytes = shared->head_dim * storage_bytes(storage), dim = shared->head_dim;
+    vector_f32 part[HEADS_AT_ONCE][2];
+    for (int k = 0; k < num_heads; k++)
+        for (int i = 0; i < num_vectors; i++) part[k][i] = LEVEL(load_f32)(sum[k] + j + i * LANES);
+    for (; e < end; e++) {
+        const char *row = (const char *)shared->rows + a->indices[e] * bytes;
+        for (int i = 0; i < num_vectors; i++) {
+            const int64_t at = column + j + i * LANES;
+            const vector_f32 x = num_vectors > 1 ? LEVEL(load)(row, at, storage)
+                                                 : LEVEL(load_columns)(row, at, dim, storage);
+            for (int k = 0; k < num_heads; k++) part[k][i] += weight[e * a->num_heads + k] * x;
+        }
+    }
+    for (int k = 0; k < num_heads; k++)
+        for (int i = 0; i < num_vectors; i++) LEVEL(store)(sum[k] + j + i * LANES, 0, STORAGE_F32, part[k][i]);
+}
+
+/* Up to HEADS_AT_ONCE heads of one row, from head `first` on. */
+INLINE void LEVEL(sums_of_heads)(const entry_rows *a, int64_t v, const float *weight, const head_rows *shared,
+                                 const head_rows *by_head, int64_t first, int num_heads, int storage) {
+    const int64_t dim = shared->head_dim, bytes = dim * storage_bytes(storage), begin = a->begin[v], end = a->end[v];
+    for (int64_t column = 0; column < dim; column += PIECE_COLUMNS) {
+        const int64_t width = dim - column < PIECE_COLUMNS ? dim - column : PIECE_COLUMNS;
+        float sum[HEADS_AT_ONCE][PIECE_COLUMNS] = {{0}};
+        for (int64_t e = begin; e < end; e += PIECE_ENTRIES) {
+            const int64_t stop = e + PIECE_ENTRIES < end ? e + PIECE_ENTRIES : end;
+            if (!first && !column)
+                for (int64_t next = stop; next < stop + stop - e; next++)
+                    LEVEL(prefetch_row)(a, next, shared, bytes);
+            int64_t j = 0;
+            for (; j + 2 * LANES <= width; j += 2 * LANES)
+                LEVEL(add_entries)(a, e, stop, weight + first, shared, column, j, sum, num_heads, 2, storage);
+            for (; j < width; j += LANES)
+                LEVEL(add_entries)(a, e, stop, weight + first, shared, column, j, sum, num_heads, 1, storage);
+        }
+        for (int k = 0; k < num_heads; k++)
+            for (int64_t j = 0; j < width; j += LANES)
+                LEVEL(store_columns)(row_of_head(by_head, first + k, v), column + j, dim, storage,
+                                     LEVEL(load_f32)(sum[k] + j));
+    }
+}
+
+INLINE void LEVEL(sums_by_head_row)(const entry_rows *a, int64_t v, const float *weight, const head_rows *shared,
+                                    const head_rows *by_head, int storage) {
+    int64_t k = 0;
+    for (; k + HEADS_AT_ONCE <= a->num_heads; k += HEADS_AT_ONCE)
+        LEVEL(sums_of_heads)(a, v, weight, shared, by_head, k, HEADS_AT_ONCE, storage);
+    for (; k < a->num_heads; k++) LEVEL(sums_of_heads)(a, v, weight, shared, by_head, k, 1, storage);
+}
+
+#define BY_STORAGE(storage, ROW) \
+    switch (storage) { \
+        case STORAGE_F32: FOR_ROWS(v) ROW(STORAGE_F32); break; \
+        case STORAGE_BF16: FOR_ROWS(v) ROW(STORAGE_BF16); break; \
+        case STORAGE_F16: FOR_ROWS(v) ROW(STORAGE_F16); break; \
+    }
+
+static void LEVEL(sums_by_head_task)(const entry_rows *a, int64_t t, const float *weight, const head_rows *shared,
+                                     const head_rows *by_head) {
+#define ROW(storage) LEVEL(sums_by_head_row)(a, v, weight, shared, by_head, storage)
+    BY_STORAGE(shared->storage, ROW)
+#undef ROW
+}
+
+/* <by_head[first + k][v], shared row> for num_heads heads, in the order of `dot`. */
+INLINE void LEVEL(dots_of_heads)(const head_rows *by_head, int64_t v, int64_t first, const char *row, float *out,
+                                 int num_heads, int storage) {
+    const int64_t dim = by_head->head_dim;
+    vector_f32 parts[HEADS_AT_ONCE][SIXTEEN] = {{{0}}};
+    const char *left[HEADS_AT_ONCE];
+    for (int k = 0; k < num_heads; k++) left[k] = row_of_head(by_head, first + k, v);
+    int64_t j = 0;
+    for (; j + 16 <= dim; j += 16)
+        for (int i = 0; i < SIXTEEN; i++) {
+            const vector_f32 x = LEVEL(load)(row, j + i * LANES, storage);
+            for (int k = 0; k < num_heads; k++) parts[k][i] += LEVEL(load)(left[k], j + i * LANES, storage) * x;
+        }
+    for (int i = 0; i < SIXTEEN && j + i * LANES < dim; i++) {
+        const vector_f32 x = LEVEL(load_columns)(row, j + i * LANES, dim, storage);
+        for (int k = 0; k < num_heads; k++)
+            parts[k][i] += LEVEL(load_columns)(left[k], j + i * LANES, dim, storage) * x;
+    }
+    for (int k = 0; k < num_heads; k++) out[first + k] = LEVEL(fold)(parts[k]);
+}
+
+INLINE void LEVEL(products_by_head_row)(const entry_rows *a, int64_t v, const head_rows *by_head,
+                                        const head_rows *shared, float *out, int storage) {
+    const int64_t bytes = shared->head_dim * storage_bytes(storage), ahead = LEVEL(entries_ahead)(bytes);
+    for (int64_t e = a->begin[v]; e < a->end[v]; e++) {
+        LEVEL(prefetch_row)(a, e + ahead, shared, bytes);
+        const char *row = (const char *)shared->rows + a->indices[e] * bytes;
+        int64_t k = 0;
+        for (; k + HEADS_AT_ONCE <= a->num_heads; k += HEADS_AT_ONCE)
+            LEVEL(dots_of_heads)(by_head, v, k, row, out + e * a->num_heads, HEADS_AT_ONCE, storage);
+        for (; k < a->num_heads; k++) LEVEL(dots_of_heads)(by_head, v, k, row, out + e * a->num_heads, 1, storage);
+    }
+}
+
+static void LEVEL(products_by_head_task)(const entry_rows *a, int64_t t, const head_rows *by_head,
+                                         const head_rows *shared, float *out) {
+#define ROW(storage) LEVEL(products_by_head_row)(a, v, by_head, shared, out, storage)
+    BY_STORAGE(shared->storage, ROW)
+#undef ROW
+}
+
+/* Columns j to j + num_vectors * LANES - 1 of the sum of one row. */
+INLINE void LEVEL(sum_of_heads)(const entry_rows *a, int64_t v, const float *weight, const head_rows *by_head,
+                                const head_rows *shared, int64_t j, int num_vectors, int storage) {
+    const int64_t dim = by_head->head_dim;
+    vector_f32 sum[8];
+    for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
+    for (int64_t e = a->begin[v]; e < a->end[v]; e++)
+        for (int64_t k = 0; k < a->num_heads; k++) {
+            const char *row = row_of_head(by_head, k, a->indices[e]);
+            const float of_head = weight[e * a->num_heads + k];
+            for (int i = 0; i < num_vectors; i++)
+                sum[i] += of_head * (num_vectors > 1 ? LEVEL(load)(row, j + i * LANES, storage)
+                                                     : LEVEL(load_columns)(row, j, dim, storage));
+        }
+    char *out = (char *)shared->rows + v * dim * storage_bytes(storage);
+    for (int i = 0; i < num_vectors; i++) LEVEL(store_columns)(out, j + i * LANES, dim, storage, sum[i]);
+}
+
+INLINE void LEVEL(sum_over_heads_row)(const entry_rows *a, int64_t v, const float *weight, const head_rows *by_head,
+                                      const head_rows *shared, int storage) {
+    int64_t j = 0;
+    for (; j + 8 * LANES <= shared->head_dim; j += 8 * LANES)
+        LEVEL(sum_of_heads)(a, v, weight, by_head, shared, j, 8, storage);
+    for (; j < shared->head_dim; j += LANES) LEVEL(sum_of_heads)(a, v, weight, by_head, shared, j, 1, storage);
+}
+
+static void LEVEL(sum_over_heads_task)(const entry_rows *a, int64_t t, const float *weight, const head_rows *by_head,
+                                       const head_rows *shared) {
+#define ROW(storage) LEVEL(sum_over_heads_row)(a, v, weight, by_head, shared, storage)
+    BY_STORAGE(by_head->storage, ROW)
+#undef ROW
+}
+#undef BY_STORAGE
 #undef FOR_ROWS
 
 INLINE void LEVEL(score_row)(const head_rows *h, int64_t u, int64_t num_vectors, const float *vectors, float *score,
@@ -324,16 +475,70 @@ INLINE void LEVEL(score_backward_row)(const head_rows *z, const head_rows *gradi
     }
 }
 
+/* Columns from j on of partial[k] += score_gradient[k][u] * z[u], for the rows u from first to end - 1 and num_sums
+ * vectors k from `vector` on; `num_sums` and `num_parts`, of LANES columns, are constants. */
+INLINE void LEVEL(add_rows)(const head_rows *z, int64_t first, int64_t end, int64_t head, int64_t vector, int64_t j,
+                            const float *score_gradient, float *partial, int num_sums, int num_parts, int storage) {
+    const int64_t head_dim = z->head_dim, at = head * head_dim, dim = z->num_heads * head_dim;
+    vector_f32 sum[HEADS_AT_ONCE][2];
+    for (int k = 0; k < num_sums; k++)
+        for (int i = 0; i < num_parts; i++)
+            sum[k][i] = LEVEL(load_columns)(partial + (vector + k) * dim + at, j + i * LANES, head_dim, STORAGE_F32);
+    for (int64_t u = first; u < end; u++) {
+        const char *row = row_at(z, u) + at * storage_bytes(storage);
+        for (int i = 0; i < num_parts; i++) {
+            const vector_f32 x = num_parts > 1 ? LEVEL(load)(row, j + i * LANES, storage)
+                                               : LEVEL(load_columns)(row, j, head_dim, storage);
+            for (int k = 0; k < num_sums; k++)
+                sum[k][i] += score_gradient[((vector + k) * z->num_rows + u) * z->num_heads + head] * x;
+        }
+    }
+    for (int k = 0; k < num_sums; k++)
+        for (int i = 0; i < num_parts; i++)
+            LEVEL(store_columns)(partial + (vector + k) * dim + at, j + i * LANES, head_dim, STORAGE_F32, sum[k][i]);
+}
+
+/* All columns of one head, of num_sums vectors. */
+INLINE void LEVEL(add_rows_of_head)(const head_rows *z, int64_t first, int64_t end, int64_t head, int64_t vector,
+                                    const float *score_gradient, float *partial, int num_sums, int storage) {
+    int64_t j = 0;
+    for (; j + 2 * LANES <= z->head_dim; j += 2 * LANES)
+        LEVEL(add_rows)(z, first, end, head, vector, j, score_gradient, partial, num_sums, 2, storage);
+    for (; j < z->head_dim; j += LANES)
+        LEVEL(add_rows)(z, first, end, head, vector, j, score_gradient, partial, num_sums, 1, storage);
+}
+
+/* `partial` of the rows from first to end - 1, few enough to stay in the cache from one head to the next. */
+INLINE void LEVEL(vectors_backward)(const head_rows *z, int64_t first, int64_t end, int64_t num_vectors,
+                                    const float *score_gradient, float *partial, int storage) {
+#define ADD(n) LEVEL(add_rows_of_head)(z, first, end, head, k, score_gradient, partial, n, storage)
+    for (int64_t head = 0; head < z->num_heads; head++) {
+        int64_t k = 0;
+        for (; k + HEADS_AT_ONCE <= num_vectors; k += HEADS_AT_ONCE) ADD(HEADS_AT_ONCE);
+        for (; k < num_vectors; k++) ADD(1);
+    }
+#undef ADD
+}
+
 static void LEVEL(score_backward_range)(const head_rows *z, const head_rows *gradient, int64_t first, int64_t end,
                                         int64_t num_vectors, const float *vectors, const float *score_gradient,
                                         float *partial) {
+    const int64_t last = end < gradient->num_rows ? end : gradient->num_rows, split = last < first ? first : last;
     memset(partial, 0, sizeof(float) * (size_t)(num_vectors * z->num_heads * z->head_dim));
 #define ROW(storage) LEVEL(score_backward_row)(z, gradient, u, num_vectors, vectors, score_gradient, partial, storage)
+#define ROWS(storage) \
+    LEVEL(vectors_backward)(z, u, u + PIECE_ENTRIES < end ? u + PIECE_ENTRIES : end, num_vectors, score_gradient, \
+                            partial, storage)
+#define WITH_AND_WITHOUT_GRADIENT(storage) \
+    for (int64_t u = first; u < split; u++) ROW(storage); \
+    for (int64_t u = split; u < end; u += PIECE_ENTRIES) ROWS(storage)
     switch (z->storage) {
-        case STORAGE_F32: FOR_RANGE(u) ROW(STORAGE_F32); break;
-        case STORAGE_BF16: FOR_RANGE(u) ROW(STORAGE_BF16); break;
-        case STORAGE_F16: FOR_RANGE(u) ROW(STORAGE_F16); break;
+        case STORAGE_F32: WITH_AND_WITHOUT_GRADIENT(STORAGE_F32); break;
+        case STORAGE_BF16: WITH_AND_WITHOUT_GRADIENT(STORAGE_BF16); break;
+        case STORAGE_F16: WITH_AND_WITHOUT_GRADIENT(STORAGE_F16); break;
     }
 #undef ROW
+#undef ROWS
+#undef WITH_AND_WITHOUT_GRADIENT
 }
 #undef FOR_RANGE

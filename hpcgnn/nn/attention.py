@@ -10,7 +10,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
-from hpcgnn.ops.attention import attend
+from hpcgnn.ops.attention import attend, attend_shared, sums_first
 
 SLOPE = 0.2               # slope of LeakyReLU below 0, Section 3.3 of the paper
 
@@ -50,9 +50,12 @@ class GATConvolution(NarrowConvolution):
         return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        z = self._mapped(graph, h, is_dropped)
-        out = attend(z, self.attention, graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h),
-                     graph.looped_weight)
+        how = graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h), graph.looped_weight
+        if graph.reads_history and graph.stored_bits is None and sums_first.on(h.device)():
+            # A step has several times as many far rows as rows of its own.
+            out = attend_shared(self._read(graph, h, is_dropped), self.weight, self.attention, *how, graph.num_back)
+        else:
+            out = attend(self._mapped(graph, h, is_dropped), self.attention, *how)
         if self.combine == "average":
             out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)
         return add_bias(out, self.bias)
@@ -61,5 +64,8 @@ class GATConvolution(NarrowConvolution):
         if self.sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
             return graph.halo(linear(h, self.weight, graph=graph), is_scaled=False)
+        return linear(self._read(graph, h, is_dropped), self.weight, graph=graph)
+
+    def _read(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         h_all = graph.halo(h, is_scaled=False)
-        return linear(h_all if is_dropped else graph.dropout(h_all, self.dropout), self.weight, graph=graph)
+        return h_all if is_dropped else graph.dropout(h_all, self.dropout)

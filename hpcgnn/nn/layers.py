@@ -264,14 +264,19 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     sends_mapped, hops = is_mapped and not is_first and shape.num_steps == 1, left + 1
     maps = is_mapped or shape.model == "gat"      # before the sum
     drops = _drop(shape.drops_input if is_first else shape.has_dropout, into, hops, not sends_mapped)
+    sent = [] if is_first else [Op("send", into, hops, has_halo=True, sent_dim=into)]
+    if shape.model == "gat" and shape.num_steps > 1:      # each head sums rows, then maps its sum
+        summed, *rest = _attend(shape, width, out, left)
+        sums = shape.heads * into
+        return _again([*sent, *drops, summed._replace(dim=into, kept=sums, beside=sums),
+                       Op("map", width, left, weights=into * width), *rest])
     if sends_mapped:      # the activation before has the dropout
         rows = [*_map(into, width, hops, False), Op("send", width, hops, has_halo=True, sent_dim=width)]
     else:
-        sent = [] if is_first else [Op("send", into, hops, has_halo=True, sent_dim=into)]
         rows = [*sent, *drops, *(_map(into, width, hops, False, has_halo=True) if maps else [])]
     width = width if maps else into
     if shape.model == "gat":
-        return _again(_attend(shape, rows, width, out, left))
+        return _again([*_scored(shape, rows), *_attend(shape, width, out, left)])
     if shape.model == "sage-max":
         return _again([*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_first else into),
                        *_map(into, out, left), Op("map", out, left, "", into * out), Op("add", out, left)])
@@ -289,10 +294,14 @@ def _sliced(rows: list[Op], dim: int) -> list[Op]:
     return [*rows[:-1], *(op._replace(back=dim) for op in rows[-1:])]
 
 
-def _attend(shape: Shape, rows: list[Op], width: int, out: int, left: int) -> list[Op]:
-    # Every row that is read has a score as source and one as destination for each head, every edge a weight.
-    return [*rows[:-1], rows[-1]._replace(moments=2 * shape.heads),
-            Op("attend", width, left, "in", 2 * width, per_edge=shape.heads),
+def _scored(shape: Shape, rows: list[Op]) -> list[Op]:
+    # Every row that is read has a score as source and one as destination for each head.
+    return [*rows[:-1], rows[-1]._replace(moments=2 * shape.heads)]
+
+
+def _attend(shape: Shape, width: int, out: int, left: int) -> list[Op]:
+    # Every edge has a weight for each head.
+    return [Op("attend", width, left, "in", 2 * width, per_edge=shape.heads),
             *([] if left else [Op("average", out, left)]), Op("bias", out, left, "", out)]
 
 
@@ -307,7 +316,7 @@ def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
             *_drop(shape.drops_input if is_first else shape.has_dropout, into, hops), *_map(into, width, hops, False),
             Op("round", width, hops, "in"), Op("send", width, hops, has_halo=True, sent_dim=width)]
     if shape.model == "gat":
-        return _attend(shape, rows, width, out, left)
+        return [*_scored(shape, rows), *_attend(shape, width, out, left)]
     return [*rows, Op("aggregate", out, left, beside=out), *own, Op("bias", out, left, "", out),
             *(second if shape.model == "gin" else [])]
 

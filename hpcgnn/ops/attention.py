@@ -15,6 +15,7 @@ from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows, entry_dtype, multiply_weighted
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
@@ -162,6 +163,90 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, adjacency: tuple[SparseRows, 
     return _Attend.apply(z, vectors, adjacency, num_heads, slope, is_present, entry_weight)
 
 
+class _AttendShared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, vectors, adjacency, num_heads, slope, is_present, entry_weight, num_back):
+        matrix, x, weights = adjacency[0], x.contiguous(), weight.to(x.dtype).chunk(num_heads)
+        # <x W, a> = <x, W a>: scores of unmapped rows.
+        by_head = vectors.view(2, num_heads, -1).transpose(0, 1)
+        target_vectors, source_vectors = (by_head @ torch.stack(weights).float()).unbind(1)
+        target, source = _scores(x[:matrix.num_rows], target_vectors), _scores(x, source_vectors)
+        if is_present is not None:
+            source.index_fill_(0, torch.from_numpy(np.flatnonzero(~is_present)), -torch.inf)
+        alpha = edge_softmax(matrix, target, source, slope)
+        sums = _sums_by_head.on(x.device)(matrix, x, _weighed(alpha, entry_weight))
+        ctx.save_for_backward(x, weight, vectors, target, source, alpha, entry_weight, sums)
+        ctx.structure, ctx.num_back = (*adjacency, slope), num_back
+        return torch.cat([map_rows(of_head, of_weight) for of_head, of_weight in zip(sums, weights, strict=True)], 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, vectors, target, source, alpha, entry_weight, sums = ctx.saved_tensors
+        (matrix, transposed, entry_index, slope), num_heads = ctx.structure, alpha.shape[1]
+        weights = weight.to(x.dtype).chunk(num_heads)
+        gradients = [part.contiguous() for part in gradient.chunk(num_heads, 1)]
+        of_weight = torch.stack([weight_gradient(*pair) for pair in zip(gradients, sums, strict=True)])
+        of_sums = torch.zeros_like(sums)
+        for part, mapped_by, out in zip(gradients, weights, of_sums, strict=True):
+            map_back(part, mapped_by, out=out)
+        of_scores = _weighed(_products_by_head.on(x.device)(matrix, of_sums, x), entry_weight)
+        of_target = edge_softmax_backward(matrix, target, source, slope, alpha, of_scores)
+        of_source = sum_entries(transposed, of_scores, entry_index)
+        num_back = ctx.num_back if ctx.needs_input_grad[0] else 0
+        of_x = empty((len(x) if num_back else 0, x.shape[1]), x.dtype)
+        if num_back:
+            by_source = _take_entries.on(x.device)(_weighed(alpha, entry_weight), entry_index)
+            _sum_over_heads.on(x.device)(transposed.rows(0, num_back), by_source, of_sums, of_x[:num_back])
+            of_x[num_back:] = 0
+        wide, by_head = torch.stack(weights).float(), vectors.view(2, num_heads, -1).transpose(0, 1)
+        target_vectors, source_vectors = (by_head @ wide).unbind(1)
+        of_vectors = torch.stack([
+            _scores_backward(x[:matrix.num_rows], of_x[:matrix.num_rows], target_vectors, of_target),
+            _scores_backward(x, of_x[:num_back], source_vectors, of_source)], 1)      # of W a, head by head
+        of_weight += by_head.transpose(1, 2) @ of_vectors
+        of_vectors = (of_vectors @ wide.transpose(1, 2)).transpose(0, 1).reshape(vectors.shape)
+        return of_x if num_back else None, of_weight.view(weight.shape), of_vectors, *[None] * 6
+
+
+def _scores(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    return head_scores(rows, vectors.contiguous(), 1)[..., 0].t().contiguous()
+
+
+def _scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
+                     score_gradient: torch.Tensor) -> torch.Tensor:
+    return _head_scores_backward.on(rows.device)(rows, gradient, vectors.contiguous(),
+                                                 score_gradient.t().contiguous()[..., None])
+
+
+def attend_shared(x: torch.Tensor, weight: torch.Tensor, vectors: torch.Tensor,
+                  adjacency: tuple[SparseRows, SparseRows, np.ndarray], num_heads: int, slope: float = 0.2,
+                  is_present: np.ndarray | None = None, entry_weight: torch.Tensor | None = None,
+                  num_back: int | None = None) -> torch.Tensor:
+    """`attend` of z = x @ weight.T, where each head sums unmapped rows and maps its sum: (matrix.num_rows, out_dim).
+
+    Since sum of alpha[e] x[u] W = (sum of alpha[e] x[u]) W, `num_rows` rows are mapped instead of `num_columns`, which
+    pays where a matrix has few rows and many columns. Differentiable in x, weight and vectors. On the host only, see
+    `sums_first`; `attend` describes what is not said here.
+
+    x : (matrix.num_columns, in_dim) float32, bfloat16 or float16
+    weight : (out_dim, in_dim) float32        rounded to the type of x for use; heads share its rows evenly
+    vectors : (2, out_dim) float32
+    num_back : int or None                    only these first rows of x get a gradient, at least matrix.num_rows; the
+                                              others get 0. None: all
+    """
+    matrix, transposed, entry_index = adjacency
+    num_back = matrix.num_columns if num_back is None else num_back
+    if x.ndim != 2 or len(x) != matrix.num_columns or not matrix.num_rows <= num_back <= len(x):
+        raise KernelError(f"attention needs {matrix.num_columns} rows, the {matrix.num_rows} destinations first, with "
+                          f"gradients of as many or more, found shape {tuple(x.shape)} and gradients of {num_back}")
+    _check_heads(vectors, 2, num_heads)
+    if weight.shape[1] != x.shape[1] or vectors.shape != (2, len(weight)):
+        raise KernelError(f"attention needs a weight of {x.shape[1]} columns, and two vectors as long as it has rows, "
+                          f"found shapes {tuple(weight.shape)} and {tuple(vectors.shape)}")
+    _check_index(transposed, entry_index)
+    return _AttendShared.apply(x, weight, vectors, adjacency, num_heads, slope, is_present, entry_weight, num_back)
+
+
 def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:
     check_rows(rows, num_rows, "attention")
     if num_heads < 1 or rows.shape[1] % num_heads:
@@ -245,3 +330,34 @@ def _sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads
     kernels.sampled_products(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
                              left.shape[1] // num_heads, as_bytes(left), as_bytes(right), out.numpy())
     return out
+
+
+@by_device("attention")
+def sums_first() -> bool:
+    """Whether `attend_shared` has kernels for the device."""
+    return True
+
+
+@by_device("attention")
+def _sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """(num_heads, matrix.num_rows, dim): sum of weight[e, head] rows[u] over the entries of each row."""
+    out = empty((weight.shape[1] * matrix.num_rows, rows.shape[1]), rows.dtype)
+    kernels.sums_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, weight.numpy(),
+                         STORAGE_NUMBER[rows.dtype], as_bytes(rows), as_bytes(out))
+    return out.view(weight.shape[1], matrix.num_rows, rows.shape[1])
+
+
+@by_device("attention")
+def _products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """(num_entries, num_heads) float32: <left[head, v], right[u]> for each entry (v, u)."""
+    out = empty((len(matrix.indices), len(left)))
+    kernels.products_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
+                             as_bytes(left.view(-1, left.shape[2])), as_bytes(right), out.numpy())
+    return out
+
+
+@by_device("attention")
+def _sum_over_heads(matrix, weight: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> None:
+    """out[v] = sum of weight[e, head] rows[head, u] over the entries of row v and all heads."""
+    kernels.sum_over_heads(matrix.begin, matrix.end, matrix.tasks, matrix.indices, weight.numpy(), matrix.num_columns,
+                           STORAGE_NUMBER[rows.dtype], as_bytes(rows.view(-1, rows.shape[2])), as_bytes(out))

@@ -135,6 +135,50 @@ def test_attention_backward_meets_finite_differences(simd, num_heads, head_dim):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", STORAGES)
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("in_dim, head_dim", [(1, 1), (7, 3), (41, 2), (256, 8), (300, 5)])
+def test_attention_of_shared_rows_equals_the_oracle(simd, in_dim, head_dim, num_heads, dtype):
+    arcs = Arcs(23, 37)
+    x, weight = rows_of(37, in_dim, dtype=dtype), rows_of(num_heads * head_dim, in_dim, seed=2) / in_dim**0.5
+    vectors = rows_of(2, num_heads * head_dim, seed=3) / head_dim**0.5
+    found = attention.attend_shared(x, weight, vectors, arcs.adjacency(), num_heads, SLOPE)
+    mapped, size = wide(x) @ wide(weight.to(dtype)).T, abs(wide(x)) @ abs(wide(weight)).T
+    expected = reference.attend(arcs.indptr, arcs.indices, mapped, wide(vectors), num_heads, SLOPE)
+    assert found.dtype == dtype
+    # A head's sums are rounded once to the storage type before they are mapped, the result once more.
+    bound = 1e-5 + ROUNDING[dtype] * (abs(expected) + size.max(axis=0))
+    assert (abs(wide(found) - expected) <= bound).all()
+    assert (wide(found)[2] == 0).all()     # no entries
+
+
+@pytest.mark.parametrize("num_back", [7, 8, None])
+@pytest.mark.parametrize("num_heads, in_dim, head_dim", [(1, 1, 1), (2, 5, 3), (4, 18, 2), (5, 9, 1)])
+def test_gradients_of_attention_of_shared_rows_meet_finite_differences(simd, num_heads, in_dim, head_dim, num_back):
+    arcs, dim = Arcs(7, 9, 0.5), num_heads * head_dim
+    entry_weight, gradient = rows_of(len(arcs.indices), 1, 5).abs()[:, 0], rows_of(7, dim, 4)
+    shapes = [(9, in_dim), (dim, in_dim), (2, dim)]
+    leaves = [rows_of(*shape, seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    out = attention.attend_shared(*leaves, arcs.adjacency(), num_heads, SLOPE, None, entry_weight, num_back)
+    out.backward(gradient)
+
+    def loss(x, weight, vectors):
+        z, by_head = x @ weight.T, (num_heads, -1)
+        target, source = ((z.reshape(9, *by_head) * vector.reshape(by_head)).sum(axis=2) for vector in vectors)
+        alpha = reference.edge_softmax(arcs.indptr, arcs.indices, target[:7], source, SLOPE)
+        out = reference.weighted_sum(arcs.indptr, arcs.indices, alpha * wide(entry_weight)[:, None], z)
+        return (out * wide(gradient)).sum()
+
+    for place, leaf in enumerate(leaves):
+        values = [wide(other) for other in leaves]
+        expected = reference.central_differences(
+            lambda x, place=place, values=values: loss(*values[:place], x, *values[place + 1:]), values[place])
+        if place == 0:
+            expected[7 if num_back is None else num_back:] *= num_back is None
+        np.testing.assert_allclose(leaf.grad, expected, atol=5e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_in_16_bits_are_those_of_float32_up_to_rounding(dtype):
     arcs = Arcs()
@@ -154,7 +198,14 @@ def everything(arcs, num_heads, head_dim, dtype):
     vectors = rows_of(2, num_heads * head_dim, seed=2).requires_grad_()
     out = attention.attend(z, vectors, arcs.adjacency(), num_heads, SLOPE)
     out.backward(rows_of(*out.shape, seed=3, dtype=dtype))
-    return out, z.grad, vectors.grad
+    return out, z.grad, vectors.grad, *sums_by_head_of(arcs, z.detach(), num_heads)
+
+
+def sums_by_head_of(arcs, rows, num_heads):
+    (matrix, transposed, _), weight = arcs.adjacency(), rows_of(len(arcs.indices), num_heads, seed=4)
+    sums, back = attention._sums_by_head.host(matrix, rows, weight), torch.empty_like(rows)
+    attention._sum_over_heads.host(transposed, weight, sums, back)
+    return sums, back, attention._products_by_head.host(matrix, sums, rows)
 
 
 @pytest.mark.covering

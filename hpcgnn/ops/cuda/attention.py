@@ -14,6 +14,10 @@ TASK_ROWS = 1024      # rows over which a block sums the gradients of the vector
 ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # threads per row's softmax, for short to long rows
 
 
+def sums_first() -> bool:
+    return False
+
+
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
     score = torch.empty((len(vectors), len(rows), num_heads), device=rows.device)
     if score.numel():
