@@ -1,5 +1,5 @@
 """Of jobs/benchmark_score_link.sh: `export SHARDS FOLDER` writes their graph and who owns its nodes, `settings
-FANOUT BATCH EPOCHS` prints what the peer is told, `table FOLDER "RATE.." "SCORE.."` prints what was reached when.
+FANOUT BATCH EPOCHS DROPOUT` prints what the peer is told, `table FOLDER "RATE.." "SCORE.."` what was reached when.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def export(shards: Path, folder: Path) -> None:
     np.save(folder / "owner.npy", read_owner(shards, read_graph_info(shards)))
 
 
-def settings(fanout: str, batch: str, epochs: str) -> str:
-    """Return the settings of the peer as JSON."""
-    drawn = tuple(int(number) for number in fanout.split(","))
-    return json.dumps(asdict(PeerSettings("sage", int(epochs), float("inf"), lr=0.003, input_dropout=0.5,
-                                          batch=int(batch), fanout=drawn)))
+def settings(fanout: str, batch: str, epochs: str, dropout: str) -> str:
+    """Return the settings of the peer as JSON; `dropout` is of the hidden rows, then of the input, as in 0.5:0."""
+    drawn, (hidden, of_input) = tuple(int(number) for number in fanout.split(",")), map(float, dropout.split(":"))
+    return json.dumps(asdict(PeerSettings("sage", int(epochs), float("inf"), lr=0.003, dropout=hidden,
+                                          input_dropout=of_input, batch=int(batch), fanout=drawn)))
 
 
 def trainings(folder: Path) -> Iterator[tuple[str, Training]]:

@@ -10,7 +10,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.rematerialization import rematerialized
-from hpcgnn.ops.attention import attend, attend_shared, sums_first
+from hpcgnn.ops.attention import attend, attend_shared, shares_rows
 
 SLOPE = 0.2               # slope of LeakyReLU below 0, Section 3.3 of the paper
 
@@ -50,22 +50,23 @@ class GATConvolution(NarrowConvolution):
         return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
 
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        how = graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h), graph.looped_weight
-        if graph.reads_history and graph.stored_bits is None and sums_first.on(h.device)():
-            # A step has several times as many far rows as rows of its own.
-            out = attend_shared(self._read(graph, h, is_dropped), self.weight, self.attention, *how, graph.num_back)
+        rows, is_mapped = self._read(graph, h, is_dropped)
+        adjacency = graph.adjacency(with_self=True)
+        how = adjacency, self.heads, SLOPE, graph.halo_present(h), graph.looped_weight
+        # A step reads several times as many rows as it computes, so it may be faster to map sums of rows.
+        if (graph.reads_history and graph.stored_bits is None
+                and shares_rows(rows, adjacency, len(self.weight), self.heads, graph.num_back)):
+            out = attend_shared(rows, self.weight, self.attention, *how, num_back=graph.num_back)
         else:
-            out = attend(self._mapped(graph, h, is_dropped), self.attention, *how)
+            out = attend(rows if is_mapped else linear(rows, self.weight, graph=graph), self.attention, *how)
         if self.combine == "average":
             out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)
         return add_bias(out, self.bias)
 
-    def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+    def _read(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> tuple[torch.Tensor, bool]:
+        """Return inner and halo rows, and whether they are mapped."""
         if self.sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
-            return graph.halo(linear(h, self.weight, graph=graph), is_scaled=False)
-        return linear(self._read(graph, h, is_dropped), self.weight, graph=graph)
-
-    def _read(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+            return graph.halo(linear(h, self.weight, graph=graph), is_scaled=False), True
         h_all = graph.halo(h, is_scaled=False)
-        return h_all if is_dropped else graph.dropout(h_all, self.dropout)
+        return h_all if is_dropped else graph.dropout(h_all, self.dropout), False

@@ -19,6 +19,10 @@ from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
+# Of `shares_rows`; measured on one AMD EPYC without AVX-512: products took 15 ps a multiply-add, sums 330 ps a float32
+# that they read, and a head's products of 64 columns 1.8 times as long as products of 256.
+PRODUCTS_A_VALUE, NARROW = 22, 1.8
+
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
     """score[k, u, head] = <row u, vector k> over the columns of a head; heads share the columns evenly.
@@ -225,8 +229,8 @@ def attend_shared(x: torch.Tensor, weight: torch.Tensor, vectors: torch.Tensor,
     """`attend` of z = x @ weight.T, where each head sums unmapped rows and maps its sum: (matrix.num_rows, out_dim).
 
     Since sum of alpha[e] x[u] W = (sum of alpha[e] x[u]) W, `num_rows` rows are mapped instead of `num_columns`, which
-    pays where a matrix has few rows and many columns. Differentiable in x, weight and vectors. On the host only, see
-    `sums_first`; `attend` describes what is not said here.
+    pays where a matrix has few rows and many columns; see `shares_rows`. Differentiable in x, weight and vectors. On
+    the host only; `attend` describes what is not said here.
 
     x : (matrix.num_columns, in_dim) float32, bfloat16 or float16
     weight : (out_dim, in_dim) float32        rounded to the type of x for use; heads share its rows evenly
@@ -245,6 +249,25 @@ def attend_shared(x: torch.Tensor, weight: torch.Tensor, vectors: torch.Tensor,
                           f"found shapes {tuple(weight.shape)} and {tuple(vectors.shape)}")
     _check_index(transposed, entry_index)
     return _AttendShared.apply(x, weight, vectors, adjacency, num_heads, slope, is_present, entry_weight, num_back)
+
+
+def shares_rows(x: torch.Tensor, adjacency: tuple[SparseRows, SparseRows, np.ndarray], out_dim: int, num_heads: int,
+                num_back: int | None = None) -> bool:
+    """Whether `attend_shared` is the faster way for `x`; False on a device, which has no kernels for it.
+
+    Counts multiply-adds of products, and values that sums read, forward and backward. An entry reads a row of x twice,
+    and num_heads of its rows where it has a gradient; or three rows of out_dim columns, if all rows are mapped.
+    """
+    (matrix, transposed, _), in_dim = adjacency, x.shape[1]
+    if not _has_shared_rows.on(x.device)():
+        return False
+    num_back = (matrix.num_columns if num_back is None else num_back) if x.requires_grad else 0
+    entries, entries_back = len(matrix.indices), int(transposed.end[num_back - 1]) if num_back else 0
+    a_value = PRODUCTS_A_VALUE * x.element_size() / 4
+    read = 2 * in_dim * (entries + matrix.num_columns) + num_heads * in_dim * entries_back
+    shared = 3 * NARROW * matrix.num_rows * in_dim * out_dim + a_value * read
+    mapped = (2 * matrix.num_columns + num_back) * in_dim * out_dim + a_value * 3 * entries * out_dim
+    return shared < mapped
 
 
 def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:
@@ -333,8 +356,7 @@ def _sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads
 
 
 @by_device("attention")
-def sums_first() -> bool:
-    """Whether `attend_shared` has kernels for the device."""
+def _has_shared_rows() -> bool:
     return True
 
 

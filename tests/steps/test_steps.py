@@ -201,6 +201,28 @@ def test_steps_of_weights_that_stand_have_the_loss_and_gradient_of_the_thinned_g
     assert abs(found[0] - found[1]) > 1e-4
 
 
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [{}, {"precision": "bf16", "input_dropout": 0.0}, {"edge_dropout": 0.4}], ids=str)
+def test_heads_that_sum_rows_before_they_map_them_have_the_gradients_of_those_that_map_first(shared_path, monkeypatch,
+                                                                                             settings):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=1), shared_path / "shards")
+    found = []
+    for is_shared in (True, False):
+        monkeypatch.setattr("hpcgnn.nn.attention.shares_rows", lambda *_, is_shared=is_shared: is_shared)
+        session, learner = opened(shards, model="gat", layers=3, lr=0.0, steps="6", dropout=0.5, **settings)
+        gradients = []
+        for epoch in range(2):
+            for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, 6,
+                                                              graph=session.graph_of(0, epoch))):
+                train_step(session, learner, step.graph, session.objective.of_rows(step.rows, 6),
+                           Moment(0, epoch, number, 6))
+                gradients.append(gradient_of(learner))
+        found.append(torch.stack(gradients))
+    off = (found[0] - found[1]).norm(dim=1) / found[1].norm(dim=1)
+    assert off.max() < (2e-2 if "precision" in settings else 1e-5) and (found[1].norm(dim=1) > 0).all()
+
+
 def gradient_of(learner):
     return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
 

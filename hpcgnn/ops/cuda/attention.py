@@ -14,7 +14,7 @@ TASK_ROWS = 1024      # rows over which a block sums the gradients of the vector
 ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # threads per row's softmax, for short to long rows
 
 
-def sums_first() -> bool:
+def has_shared_rows() -> bool:
     return False
 
 
