@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import time
+from difflib import get_close_matches
 from typing import TextIO
 
 import click
@@ -46,6 +47,15 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         return importlib.import_module(f"hpcgnn.cli.{name}").command
+
+    def resolve_command(self, ctx: click.Context,
+                        args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+        raise click.UsageError(f"No such command {name!r}; {hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

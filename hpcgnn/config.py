@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Collection
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
@@ -445,6 +446,22 @@ def parse_protection(text: str) -> tuple[float, float]:
     return low, high
 
 
+# What other libraries call a setting.
+OTHER_NAMES = {
+    "learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay", "optim": "optimizer", "drop": "dropout",
+    **dict.fromkeys(["num_layers", "n_layers"], "layers"), "num_heads": "heads", "num_bits": "bits",
+    **dict.fromkeys(["hidden_dim", "hidden_size", "hidden_channels", "num_hidden"], "hidden"),
+    **dict.fromkeys(["num_epochs", "n_epochs", "max_epochs"], "epochs"),
+}
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that `name` is probably meant to be: what hpcgnn calls it, or one that is spelt like it."""
+    if OTHER_NAMES.get(name) in known:
+        return OTHER_NAMES[name]
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
 def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     """Return `settings` if every key is a setting of TrainConfig or of its method.
 
@@ -457,8 +474,8 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     known = [known.name for known in known_settings(method)]
     for key in settings:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known settings are {', '.join(known)}"
+            near = nearest(key, known)
+            hint = f"did you mean {near!r}?" if near else f"known settings are {', '.join(known)}"
             raise ConfigError(f"unknown setting {key!r} in {origin}; {hint}")
     return settings
 

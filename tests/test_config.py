@@ -76,7 +76,9 @@ def test_a_preset_without_the_dataset_is_refused(dataset, preset, complaint):
 
 
 @pytest.mark.parametrize("key, hint", [
-    ("hiden", "did you mean 'hidden'?"), ("drop_out", "did you mean 'dropout'?"), ("zz", "known settings are model,"),
+    ("hiden", "did you mean 'hidden'?"), ("drop_out", "did you mean 'dropout'?"),
+    ("learning_rate", "did you mean 'lr'?"), ("hidden_channels", "did you mean 'hidden'?"),
+    ("zz", "known settings are model,"),
 ])
 def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     with pytest.raises(ConfigError) as refused:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from hpcgnn.config import known_settings
+from hpcgnn.config import known_settings, nearest
 from hpcgnn.methods import METHODS
 from hpcgnn.nn.names import MODEL_PATHS
 
@@ -119,14 +119,18 @@ class GroupedCommand(click.Command):
             formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # If a rare setting is written as a flag, the error names the way to change it.
+        # The error names the flag or the rare setting that was probably meant.
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            if name not in {setting.name for setting in self._rare_settings()}:
-                raise
-            raise click.UsageError(f"{error.option_name} is no flag; write --set {name}=VALUE", ctx) from error
+            rare = {setting.name for setting in self._rare_settings()}
+            if name in rare:
+                raise click.UsageError(f"{error.option_name} is no flag; write --set {name}=VALUE", ctx) from error
+            flags = {flag.lstrip("-").replace("-", "_"): flag for option in self.params for flag in option.opts}
+            near = nearest(name, [*flags, *rare])
+            hint = f"; did you mean {flags.get(near, f'--set {near}=VALUE')}?" if near else ""
+            raise click.UsageError(f"No such option {error.option_name!r}{hint}", ctx) from error
 
 
 def _show_all(ctx: click.Context, option: click.Option, is_asked: bool) -> None:

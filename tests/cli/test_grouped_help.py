@@ -66,8 +66,14 @@ def test_short_help_has_the_first_clause_the_choices_and_the_default(flag, text,
 def test_a_setting_without_a_flag_says_how_it_is_changed():
     result = CliRunner().invoke(command, ["shards", "--most-motion", "0.1"])
     assert result.exit_code == 2 and "--most-motion is no flag; write --set most_motion=VALUE" in result.output
-    result = CliRunner().invoke(command, ["shards", "--most-drfit", "0.1"])
-    assert result.exit_code == 2 and "No such option" in result.output
+
+
+@pytest.mark.parametrize("flag, hint", [
+    ("--most-moton", "; did you mean --set most_motion=VALUE?"), ("--hiden", "; did you mean --hidden?"),
+    ("--learning-rate", "; did you mean --lr?"), ("--num_layers", "; did you mean --layers?"), ("--zzzz", "")])
+def test_an_unknown_flag_names_the_one_that_was_probably_meant(flag, hint):
+    result = CliRunner().invoke(command, ["shards", flag, "1"])
+    assert result.exit_code == 2 and f"No such option '{flag}'{hint}\n" in result.output
 
 
 @pytest.mark.parametrize("words, found", [

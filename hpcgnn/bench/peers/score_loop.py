@@ -6,6 +6,7 @@ A driver prints one line of JSON: its evaluations, and peak bytes.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ class PeerGraph:
 
 
 EVALUATIONS = 4      # evaluations within an epoch of batches
-LEAST_GAP = 0.01     # least time between two evaluations, as a share of the seconds that training may take
+LEAST_GAP = 0.01     # least time between two evaluations, as a share of the seconds that training may take, if limited
 # Yields the loss of every batch of an epoch; the model is in training mode.
 Losses = Callable[[BlockStack], Iterator[torch.Tensor]]
 
@@ -109,7 +110,7 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     clock, points, updates, peak = Clock(processes), list[Point](), 0, 0
-    is_enough = False
+    is_enough, least_gap = False, LEAST_GAP * settings.seconds if math.isfinite(settings.seconds) else 0.0
     num_batches = max(1, -(-len(processes.share(arrays.train_nodes)) // settings.batch))
     within = {num_batches * number // EVALUATIONS for number in range(1, EVALUATIONS)} - {0}
 
@@ -122,7 +123,7 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
         model.train()
 
     def is_due() -> bool:
-        return not points or clock.seconds - points[-1].seconds >= LEAST_GAP * settings.seconds
+        return not points or clock.seconds - points[-1].seconds >= least_gap
 
     def is_over() -> bool:
         return is_enough or clock.seconds > settings.seconds
