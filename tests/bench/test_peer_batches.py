@@ -73,7 +73,7 @@ def test_an_epoch_of_batches_is_evaluated_within_too(batch, within, any_gap):
                                            (1.0, [0.25, 0.5, 0.75]),
                                            (float("inf"), [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2])])
 def test_short_epochs_are_evaluated_less_often_but_at_the_end_of_a_training(monkeypatch, limit, epochs):
-    """A quarter of an epoch takes 0.4 seconds, and evaluations are at least a hundredth of the limit apart, if there is a limit."""
+    """A quarter of an epoch takes 0.4 seconds, and evaluations are at least a hundredth of a finite limit apart."""
     rows, labels, every = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4), torch.ones(8, dtype=torch.bool)
     arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
 
