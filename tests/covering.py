@@ -1,9 +1,7 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
 `@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
-every value, spread over the numbers of ranks. An unmarked test for several numbers of ranks runs each case on one rank,
-if it is for one, and on one other number, in turn; on all of them where its file is named. `--exhaustive` runs all
-cases on all numbers of ranks. Tests that define a format stay unmarked.
+every value, spread over the numbers of ranks; `--exhaustive` runs all cases. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
 with `--all`, and where their file is named. No fixture belongs here.
 """
@@ -13,11 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import combinations
-from zlib import crc32
 
 MARK, LONG = "covering", "long"
 PAIRS = 2
-RANKS = "_nprocs"      # parameter of pytest-mpi
 
 
 def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[int]:
@@ -60,7 +56,7 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[in
 
 
 def pytest_addoption(parser):
-    parser.addoption("--exhaustive", action="store_true", help="run all cases, on every number of ranks")
+    parser.addoption("--exhaustive", action="store_true", help="run all cases of tests that are marked covering")
     parser.addoption("--all", action="store_true", help="run also tests that are marked long, as before a release")
 
 
@@ -72,12 +68,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Deselect long tests, and cases of marked tests that a covering does not need."""
-    named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
     left_out = set()
     if not config.getoption("--all"):
+        named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
         left_out.update(id(item) for item in items if item.get_closest_marker(LONG) and item.path not in named)
     if not config.getoption("--exhaustive"):
-        left_out.update(_uncovering(items), _on_other_ranks([item for item in items if item.path not in named]))
+        left_out.update(_uncovering(items))
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 
@@ -94,23 +90,6 @@ def _uncovering(items) -> set[int]:
     for group in groups.values():
         kept = set(cover([_factors(item) for item in group], *group[0].get_closest_marker(MARK).args))
         left_out.update(id(item) for index, item in enumerate(group) if index not in kept)
-    return left_out
-
-
-def _on_other_ranks(items) -> set[int]:
-    """The identities of cases of unmarked tests that another number of ranks has already."""
-    groups: dict[tuple, dict[tuple, list]] = {}
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if params.get(RANKS, 1) > 1 and item.get_closest_marker(MARK) is None:
-            case = tuple((name, id(value)) for name, value in sorted(params.items()) if name != RANKS)
-            groups.setdefault((item.path, item.cls, item.originalname), {}).setdefault(case, []).append(item)
-    left_out = set()
-    for (path, _, name), cases in groups.items():
-        # Tests of few cases begin with different numbers.
-        for turn, of_case in enumerate(cases.values(), start=crc32(f"{path.name} {name}".encode())):
-            kept = of_case[turn % len(of_case)]
-            left_out.update(id(item) for item in of_case if item is not kept)
     return left_out
 
 

@@ -39,11 +39,6 @@ def test_whole(kind, x, y):
 def test_single():
     pass
 
-@pytest.mark.parametrize("x", range(6))
-@pytest.mark.parametrize("_nprocs", [1, 2, 3, 4])
-def test_ranks(x, _nprocs):
-    pass
-
 @pytest.mark.long
 def test_long():
     pass
@@ -111,23 +106,6 @@ def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
     ended = Counter((name, outcome) for name, _, outcome in found)
     assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
-
-
-def ranks_of_cases(found):
-    """The numbers of ranks on which each x of test_ranks ran."""
-    cases = [tuple(map(int, case.split("-"))) for name, case, _ in found if name == "test_ranks"]
-    return [sorted(ranks for ranks, x in cases if x == one) for one in range(6)]
-
-
-def test_a_case_for_several_numbers_of_ranks_runs_on_one_rank_and_on_one_other_number_in_turn(run_example):
-    found = ranks_of_cases(run_example(place="."))
-    assert all(len(ranks) == 2 and ranks[0] == 1 for ranks in found)
-    assert Counter(ranks[1] for ranks in found) == {2: 2, 3: 2, 4: 2}
-
-
-@pytest.mark.parametrize("options, place", [(("--exhaustive",), "."), ((), "test_example.py")])
-def test_a_case_runs_on_all_numbers_of_ranks_where_all_are_asked_for_or_its_file_is_named(run_example, options, place):
-    assert ranks_of_cases(run_example(*options, place=place)) == [[1, 2, 3, 4]] * 6
 
 
 @pytest.mark.parametrize("options, place, expected", [
