@@ -1,7 +1,9 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
 `@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
-every value, spread over the numbers of ranks; `--exhaustive` runs all cases. Tests that define a format stay unmarked.
+every value, spread over the numbers of ranks. An unmarked test for several numbers of ranks runs each case on one rank,
+if it is for one, and on one other number, in turn; on all of them where its file is named. `--exhaustive` runs all
+cases on all numbers of ranks. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
 with `--all`, and where their file is named. No fixture belongs here.
 """
@@ -11,9 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import combinations
+from zlib import crc32
 
 MARK, LONG = "covering", "long"
 PAIRS = 2
+PARALLEL, RANKS = "parallel", "_nprocs"      # mark and parameter of mpi-pytest
 
 
 def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[int]:
@@ -56,7 +60,7 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[in
 
 
 def pytest_addoption(parser):
-    parser.addoption("--exhaustive", action="store_true", help="run all cases of tests that are marked covering")
+    parser.addoption("--exhaustive", action="store_true", help="run all cases, on every number of ranks")
     parser.addoption("--all", action="store_true", help="run also tests that are marked long, as before a release")
 
 
@@ -68,12 +72,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Deselect long tests, and cases of marked tests that a covering does not need."""
+    named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
     left_out = set()
     if not config.getoption("--all"):
-        named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
         left_out.update(id(item) for item in items if item.get_closest_marker(LONG) and item.path not in named)
     if not config.getoption("--exhaustive"):
-        left_out.update(_uncovering(items))
+        left_out.update(_uncovering(items), _on_other_ranks([item for item in items if item.path not in named]))
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 
@@ -91,6 +95,32 @@ def _uncovering(items) -> set[int]:
         kept = set(cover([_factors(item) for item in group], *group[0].get_closest_marker(MARK).args))
         left_out.update(id(item) for index, item in enumerate(group) if index not in kept)
     return left_out
+
+
+def _on_other_ranks(items) -> set[int]:
+    """The identities of cases of unmarked tests that another number of ranks has.
+
+    A run on one number of ranks may have collected only its own cases: the others are known from the mark.
+    """
+    left_out, places = set(), {}
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        counts = sorted(_counts(item) - {1})
+        if params.get(RANKS, 1) == 1 or params[RANKS] not in counts or item.get_closest_marker(MARK) is not None:
+            continue
+        cases = places.setdefault((item.path, item.cls, item.originalname), {})
+        case = tuple((name, id(value)) for name, value in sorted(params.items()) if name != RANKS)
+        # Tests of few cases begin with different numbers.
+        turn = cases.setdefault(case, len(cases)) + crc32(f"{item.path.name} {item.originalname}".encode())
+        if counts[turn % len(counts)] != params[RANKS]:
+            left_out.add(id(item))
+    return left_out
+
+
+def _counts(item) -> set[int]:
+    """The numbers of ranks that a test is marked with."""
+    given = [value for mark in item.iter_markers(PARALLEL) for value in (*mark.args, *mark.kwargs.values())]
+    return {number for value in given for number in ([value] if isinstance(value, int) else value)}
 
 
 def _factors(item) -> tuple[tuple[int, ...], ...]:
