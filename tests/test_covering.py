@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,12 @@ def test_whole(kind, x, y):
 
 @pytest.mark.covering
 def test_single():
+    pass
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("x", range(6))
+@pytest.mark.parametrize("_nprocs", COUNTS)
+def test_ranks(x, _nprocs):
     pass
 
 @pytest.mark.long
@@ -76,11 +82,14 @@ def test_what_has_no_covering_is_refused(cases, strength):
 
 @pytest.fixture
 def run_example(tmp_path):
-    """run_example(*options) -> what a pytest of its own prints of EXAMPLE: names of tests, and how each ended."""
-    def run(*options, place="test_example.py"):
-        (tmp_path / "test_example.py").write_text(EXAMPLE)
-        command = [sys.executable, "-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", *options,
-                   place]
+    """run_example(*options) -> what a pytest of its own prints of EXAMPLE: names of tests, and how each ended.
+
+    `counts` are the numbers of ranks whose cases are collected.
+    """
+    def run(*options, place="test_example.py", counts=(1, 2, 3, 4)):
+        (tmp_path / "test_example.py").write_text(EXAMPLE.replace("COUNTS", str(counts)))
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", "-p",
+                   "no:mpi-pytest", *options, place]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
@@ -106,6 +115,29 @@ def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
     ended = Counter((name, outcome) for name, _, outcome in found)
     assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
+
+
+def ranks_of_cases(found):
+    """The numbers of ranks on which each x of test_ranks ran."""
+    cases = [tuple(map(int, case.split("-"))) for name, case, _ in found if name == "test_ranks"]
+    return [sorted(ranks for ranks, x in cases if x == one) for one in range(6)]
+
+
+def test_a_case_for_several_numbers_of_ranks_runs_on_one_rank_and_on_one_other_number_in_turn(run_example):
+    found = ranks_of_cases(run_example(place="."))
+    assert all(len(ranks) == 2 and ranks[0] == 1 for ranks in found)
+    assert Counter(ranks[1] for ranks in found) == {2: 2, 3: 2, 4: 2}
+
+
+def test_runs_that_each_collect_one_number_of_ranks_share_out_all_cases(run_example):
+    alone = [ranks_of_cases(run_example("-k", "test_ranks", place=".", counts=(count,))) for count in (1, 2, 3, 4)]
+    together = [sorted(chain(*ranks)) for ranks in zip(*alone, strict=True)]
+    assert together == ranks_of_cases(run_example(place="."))
+
+
+@pytest.mark.parametrize("options, place", [(("--exhaustive",), "."), ((), "test_example.py")])
+def test_a_case_runs_on_all_numbers_of_ranks_where_all_are_asked_for_or_its_file_is_named(run_example, options, place):
+    assert ranks_of_cases(run_example(*options, place=place)) == [[1, 2, 3, 4]] * 6
 
 
 @pytest.mark.parametrize("options, place, expected", [

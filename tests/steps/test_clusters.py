@@ -10,7 +10,7 @@ from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.writer import Making, make_shards
-from hpcgnn.steps.clusters import Clusters, count_inside
+from hpcgnn.steps.clusters import Clusters, count_inside, first_steps
 from hpcgnn.training.session import OWN_CLUSTERS, Session
 
 COMM = MPI.COMM_WORLD
@@ -59,6 +59,14 @@ def test_more_steps_than_clusters_are_refused_with_the_number_that_can_be_had():
     clusters(6).check(6)
     with pytest.raises(ConfigError, match="this graph has 6; choose at most 6 for --steps"):
         clusters(6).check(7)
+
+
+@pytest.mark.parametrize("num_nodes, num_clusters, expected", [
+    (0, 0, 1), (1_000, 8, 1), (2_708, 22, 2), (13_752, 108, 13), (20_000, 157, 16), (32_768, 256, 16),
+    (40_000, 313, 19), (169_343, 1_323, 82), (169_343, 40, 10), (3_000, 7, 1)])
+def test_steps_begin_with_2048_rows_or_on_a_small_graph_with_1024_and_with_four_clusters(num_nodes, num_clusters,
+                                                                                         expected):
+    assert first_steps(num_nodes, num_clusters) == expected
 
 
 def test_arcs_inside_a_cluster_are_counted():
