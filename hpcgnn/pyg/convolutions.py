@@ -24,6 +24,10 @@ SUPPORTED = PAIRED + PLAIN + NORMALIZED
 ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv")
 # Their sums are linear in the source rows, so a sum over sampled rows stays unbiased if the rows are divided by the
 # sampled share.
+# What passes along an edge is the neighbor's row, or that row times the edge's weight.
+SUMMING = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "GatedGraphConv", *NORMALIZED)
+# They read the sums once, so that these may be kept.
+READS_SUMS_ONCE = ("SAGEConv", "GraphConv", "GINConv")
 LINEAR = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "ClusterGCNConv", "GatedGraphConv", *NORMALIZED)
 
 REFUSED = {
@@ -102,6 +106,19 @@ def way_of(conv: nn.Module, place: str) -> Way:
     is_linear = name in LINEAR and _sums(conv) and not getattr(conv, "project", False)
     reduction = "gcn" if kind == "normalized" and is_normalizing(conv) else _reduction(conv)
     return Way(kind, name, reduction, name in ATTENDING or _attends(conv), is_linear, _num_exchanges(conv, name))
+
+
+def only_sums(conv: nn.Module, way: Way) -> bool:
+    """Whether `propagate` sums the neighbors' rows, by edge weights or not, and nothing else hangs on it."""
+    if way.kind == "own" or way.name not in SUMMING or not way.is_linear:
+        return False
+    known = next(cls for cls in type(conv).__mro__ if cls.__module__.startswith(PYG))
+    parts = ("propagate", "message", "aggregate", "update")
+    has_own = any(getattr(type(conv), part) is not getattr(known, part) or part in vars(conv) for part in parts)
+    has_hooks = any(value for name, value in vars(conv).items()
+                    if name.endswith("_hooks") and name.startswith(("_propagate", "_message", "_aggregate")))
+    return not has_own and not has_hooks and isinstance(conv.aggr, str) and type(conv.aggr_module).__name__ in (
+        "SumAggregation", "MeanAggregation")
 
 
 def is_normalizing(conv: nn.Module) -> bool:

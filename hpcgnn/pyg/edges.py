@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import scipy.sparse
 import torch
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.ops.aggregation import SparseRows, from_csr
+from hpcgnn.ops.cuda.resident import resident
 
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
             *(getattr(torch.Tensor, name).__get__ for name in (
@@ -50,6 +54,7 @@ class GraphEdges:
         self.edge_index = graph.edge_index
         self.sealed = self.edge_index.as_subclass(SealedEdges)
         self._normalized: dict[tuple[float | None, bool], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._matrices: dict[tuple[float | None, bool], tuple[SparseRows, SparseRows]] = {}
         self._factors: dict[tuple[float | None, bool], torch.Tensor] = {}      # (num_rows,), D^-1/2
 
     def __deepcopy__(self, memo: dict) -> GraphEdges:
@@ -80,6 +85,16 @@ class GraphEdges:
         """
         return self._normalized[loop_weight, is_weighted]
 
+    def matrices(self, loop_weight: float | None, is_weighted: bool) -> tuple[SparseRows, SparseRows]:
+        """Return `normalized` as a matrix (num_inner, num_rows) and its transpose."""
+        kind = loop_weight, is_weighted
+        if kind not in self._matrices:
+            (source, target), weight = (values.cpu().numpy() for values in self._normalized[kind])
+            by_target = scipy.sparse.csr_matrix((weight, (target, source)), (self.graph.num_inner, self.graph.num_rows))
+            has_half_sums = self.graph.has_half_sums
+            self._matrices[kind] = (_rows_of(by_target, has_half_sums), _rows_of(by_target.T.tocsr(), has_half_sums))
+        return self._matrices[kind]
+
     def _normalize(self, kind: tuple[float | None, bool], weight: torch.Tensor, loop_weight: float | None) -> None:
         edge_index, num_inner = self.edge_index, self.graph.num_inner
         if loop_weight is not None:
@@ -107,3 +122,8 @@ class GraphEdges:
         """Return (n,) int64 ids of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""
         ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)
         return ids[edge_index[1]] << 31 | ids[edge_index[0]]
+
+
+def _rows_of(matrix: scipy.sparse.csr_matrix, has_half_sums: bool) -> SparseRows:
+    return from_csr(resident(matrix.indptr.astype(np.int64)), resident(matrix.indices.astype(np.int32)),
+                    matrix.shape[1], entry_scale=resident(matrix.data), has_half_sums=has_half_sums)

@@ -2,6 +2,9 @@
 
 Example: before SAGEConv runs, a hook replaces its x by (inner and halo rows, inner rows); the halo rows come by an
 exchange. Rows that two convolutions read are exchanged once. The hooks exist during the forward only.
+
+PyTorch Geometric keeps a row for each edge and then sums them. Where a convolution only sums its neighbors' rows, a
+sparse product takes the place of both.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +23,9 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.node_embedding import NodeEmbedding
-from hpcgnn.pyg.convolutions import Way, is_normalizing, loop_weight
+from hpcgnn.ops.aggregation import aggregate
+from hpcgnn.ops.storage import STORAGE_NUMBER
+from hpcgnn.pyg.convolutions import READS_SUMS_ONCE, Way, is_normalizing, loop_weight, only_sums
 from hpcgnn.pyg.edges import GraphEdges
 from hpcgnn.pyg.recomputation import HaloAgain, Region
 
@@ -55,8 +61,10 @@ class ForwardPassing:
         self._constant: dict[int, torch.Tensor] = {}
         self._wide: dict[nn.Module, torch.Tensor] = {}
         self._mapped_here: set[nn.Module] = set()
-        self._normalized: dict[nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.keep_constant(x, graph.x_all if x is graph.x else graph.x_all.to(x.dtype))
+        self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
+        all_rows = graph.x_all if x is graph.x else graph.x_all.to(x.dtype)
+        self._input = all_rows if x is graph.x else None
+        self.keep_constant(x, all_rows)
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
@@ -85,8 +93,11 @@ class ForwardPassing:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Within the block, the model's convolutions get halo rows."""
-        handles = []
+        handles: list[Any] = []
+        summing = [conv for conv, way in self.ways.items() if only_sums(conv, way)]
         try:
+            for conv in summing:
+                conv.propagate = partial(self._summed, conv)
             for conv in self.ways:
                 handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
                             conv.register_propagate_forward_pre_hook(self._before_propagate),
@@ -97,6 +108,8 @@ class ForwardPassing:
         finally:
             for handle in handles:
                 handle.remove()
+            for conv in summing:
+                vars(conv).pop("propagate", None)
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
@@ -149,7 +162,7 @@ class ForwardPassing:
                               "weights by degrees that one rank does not know; pass them as they come, or none, or use "
                               "normalize=False")
         # The convolution gets no edges to normalize; `propagate` gets normalized ones.
-        self._normalized[conv] = self.edges.normalized(loop_weight(conv), weight is not None)
+        self._normalized[conv] = loop_weight(conv), weight is not None
         values["edge_index"] = self.edges.edge_index[:, :0]
         x = values["x"]
         # GCNConv maps rows before it sums. Halo rows are mapped here if they are known, if they are narrower before the
@@ -188,7 +201,7 @@ class ForwardPassing:
         edge_index, _, given = inputs
         way, values = self.ways[conv], {name: self.own_rows(value) for name, value in given.items()}
         if conv in self._normalized:
-            edge_index, values["edge_weight"] = self._normalized[conv]
+            edge_index, values["edge_weight"] = self.edges.normalized(*self._normalized[conv])
         elif edge_index is self.edges.sealed:
             edge_index = self.edges.edge_index
         keep = None
@@ -202,6 +215,23 @@ class ForwardPassing:
                       for name, value in values.items()}
         self.passed = edge_index
         return edge_index, (self.graph.num_rows, self.graph.num_inner), values
+
+    def _summed(self, conv: nn.Module, edge_index: torch.Tensor, size: Any = None, **given: Any) -> torch.Tensor:
+        """Collective: `propagate` of a convolution that only sums, without a row for each edge."""
+        x, kind = given["x"], self._normalized.get(conv)
+        source = x[0] if isinstance(x, (tuple, list)) else x
+        is_plain = (edge_index is self.edges.edge_index or edge_index is self.edges.sealed) and (
+            given.get("edge_weight") is None and self.graph.edge_weight is None)
+        if source.dim() != 2 or source.dtype not in STORAGE_NUMBER or (kind is None and not is_plain):
+            return type(conv).propagate(conv, edge_index, size=size, **given)
+        _, _, values = self._before_propagate(conv, (edge_index, size, given))
+        self.passed, rows = None, values["x"][0]
+        if kind is not None:
+            return aggregate(rows, *self.edges.matrices(*kind))
+        reduction = "mean" if conv.aggr == "mean" else "sum"
+        if rows is self._input and self.ways[conv].name in READS_SUMS_ONCE:
+            return self.graph.input_aggregate(reduction)
+        return self.graph.aggregate(rows, reduction)
 
     def _lifted(self, conv: nn.Module, way: Way,
                 rows: torch.Tensor | tuple) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:

@@ -115,6 +115,43 @@ def test_edge_weights_reach_the_convolutions(whole_graph, assert_equals_pyg, nam
     assert_equals_pyg(whole, hpcgnn.distribute(TwoLayers(CONVOLUTIONS[name])), edge_weight=whole.edge_weight)
 
 
+SUMMING = ["SAGEConv", "GraphConv", "GCNConv", "GCNConv improved", "GCNConv no loops", "GCNConv no norm", "GINConv",
+           "SGConv", "TAGConv", "SSGConv", "MixHopConv"]
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_a_convolution_that_sums_its_neighbors_makes_no_row_for_each_edge(whole_graph, monkeypatch, name):
+    model = TwoLayers(CONVOLUTIONS[name])
+
+    def message(*_, **__):
+        raise AssertionError("rows for edges")
+
+    monkeypatch.setattr(type(model.first), "message", message)
+    graph = whole_graph().graph
+    assert hpcgnn.distribute(model)(graph, graph.x).isfinite().all()
+    assert "propagate" not in vars(model.first)      # the model is the user's again
+
+
+class Doubling(pyg.SAGEConv):
+    """A user's SAGEConv with messages of its own."""
+
+    def message(self, x_j):
+        return 2 * x_j
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_message_of_the_users_own_is_passed_along_each_edge(whole_graph, assert_equals_pyg):
+    assert_equals_pyg(whole_graph(), hpcgnn.distribute(TwoLayers(Doubling)))
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_hook_of_the_users_own_sees_the_messages(whole_graph):
+    model, seen, graph = TwoLayers(pyg.GCNConv), [], whole_graph().graph
+    model.last.register_message_forward_hook(lambda conv, inputs, out: seen.append(len(out)))
+    hpcgnn.distribute(model)(graph, graph.x)
+    assert seen == [graph.edge_index.shape[1] + graph.num_inner]      # with a loop for each node
+
+
 class WithAttributes(torch.nn.Module):
     """Edge weights as one attribute of an edge."""
 
