@@ -62,15 +62,19 @@ class ForwardPassing:
         self._wide: dict[nn.Module, torch.Tensor] = {}
         self._mapped_here: set[nn.Module] = set()
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
-        all_rows = graph.x_all if x is graph.x else graph.x_all.to(x.dtype)
-        self._input = all_rows if x is graph.x else None
-        self.keep_constant(x, all_rows)
+        self._input, self._summing = x, {conv for conv, way in ways.items() if only_sums(conv, way)}
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
         self._constant[id(rows)] = rows
         for is_scaled in (False, True):
             self._completed[id(rows), rows._version, is_scaled] = rows, all_rows
+
+    def _know_input(self, rows: torch.Tensor) -> None:
+        # Only if they are read: a step gathers them.
+        if rows is self._input and id(rows) not in self._constant:
+            x_all = self.graph.x_all
+            self.keep_constant(rows, x_all if rows is self.graph.x else x_all.to(rows.dtype))
 
     def own_rows(self, value: Any) -> Any:
         """Return this rank's rows of a table of all nodes, also inside tuples and lists; other values unchanged."""
@@ -88,15 +92,15 @@ class ForwardPassing:
         return self._completed[id(rows), rows._version, True][1] if self._is_constant(rows) else None
 
     def _is_constant(self, rows: torch.Tensor) -> bool:
+        self._know_input(rows)
         return id(rows) in self._constant and (id(rows), rows._version, True) in self._completed
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Within the block, the model's convolutions get halo rows."""
         handles: list[Any] = []
-        summing = [conv for conv, way in self.ways.items() if only_sums(conv, way)]
         try:
-            for conv in summing:
+            for conv in self._summing:
                 conv.propagate = partial(self._summed, conv)
             for conv in self.ways:
                 handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
@@ -108,11 +112,12 @@ class ForwardPassing:
         finally:
             for handle in handles:
                 handle.remove()
-            for conv in summing:
+            for conv in self._summing:
                 vars(conv).pop("propagate", None)
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
+        self._know_input(rows)
         key, site = (id(rows), rows._version, way.is_linear), None
         came, first_site = (None, None) if self.replay is None else next(self.replay)
         if key not in self._completed:
@@ -149,6 +154,8 @@ class ForwardPassing:
             self._begin_normalized(conv, way, values)
         else:
             values["edge_index"] = self.edges.edge_index
+            if self._takes_input_sums(conv, values["x"], values):
+                return call.args, call.kwargs
             if way.kind == "pair":
                 self._begin_pair(values, way)
             elif way.name == "PNAConv":
@@ -216,6 +223,11 @@ class ForwardPassing:
         self.passed = edge_index
         return edge_index, (self.graph.num_rows, self.graph.num_inner), values
 
+    def _takes_input_sums(self, conv: nn.Module, rows: Any, given: dict) -> bool:
+        """Whether a convolution reads the sums of the constant input, which the graph keeps."""
+        return (conv in self._summing and self.ways[conv].name in READS_SUMS_ONCE and rows is self.graph.x
+                and given.get("edge_weight") is None and self.graph.edge_weight is None)
+
     def _summed(self, conv: nn.Module, edge_index: torch.Tensor, size: Any = None, **given: Any) -> torch.Tensor:
         """Collective: `propagate` of a convolution that only sums, without a row for each edge."""
         x, kind = given["x"], self._normalized.get(conv)
@@ -224,13 +236,13 @@ class ForwardPassing:
             given.get("edge_weight") is None and self.graph.edge_weight is None)
         if source.dim() != 2 or source.dtype not in STORAGE_NUMBER or (kind is None and not is_plain):
             return type(conv).propagate(conv, edge_index, size=size, **given)
+        reduction = "mean" if conv.aggr == "mean" else "sum"
+        if self._takes_input_sums(conv, source, given):
+            return self.graph.input_aggregate(reduction)
         _, _, values = self._before_propagate(conv, (edge_index, size, given))
         self.passed, rows = None, values["x"][0]
         if kind is not None:
             return aggregate(rows, *self.edges.matrices(*kind))
-        reduction = "mean" if conv.aggr == "mean" else "sum"
-        if rows is self._input and self.ways[conv].name in READS_SUMS_ONCE:
-            return self.graph.input_aggregate(reduction)
         return self.graph.aggregate(rows, reduction)
 
     def _lifted(self, conv: nn.Module, way: Way,
