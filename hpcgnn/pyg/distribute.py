@@ -42,6 +42,7 @@ class DistributedModel(Distributed):
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
         self._edges: GraphEdges | None = None
+        self._shared: set[int] = set()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Weights under the names of the unmodified model, as `torch.nn.Module.state_dict`."""
@@ -62,7 +63,8 @@ class DistributedModel(Distributed):
         version = graph.x_all._version
         embeddings = own_tables(self.module)
         tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
-        passing = ForwardPassing(graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()})
+        passing = ForwardPassing(graph, rows, edges, ways, tables,
+                                 {id(own.weight): own for own in embeddings.values()}, self._shared)
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
             out = self._called(rows, edges)

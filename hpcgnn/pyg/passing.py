@@ -22,6 +22,7 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.deep.propagation import neighbor_sums
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.aggregation import aggregate
 from hpcgnn.ops.storage import STORAGE_NUMBER
@@ -40,6 +41,8 @@ class ForwardPassing:
     ways : dict                            convolution -> Way
     tables : dict                          id of a tensor with one row per node of the whole graph -> its name
     embeddings : dict                      id of the weight of a NodeEmbedding -> NodeEmbedding
+    shared : set                           which exchanges, counted from 0, bring rows that several convolutions read; a
+                                           pass adds to it, and the next one sends these rows once
 
     Attributes
     ----------
@@ -50,7 +53,8 @@ class ForwardPassing:
     """
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
-                 tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None):
+                 tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None,
+                 shared: set[int] | None = None):
         self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
         self.tables, self.embeddings = tables or {}, embeddings or {}
         self.region: Region | None = None
@@ -61,6 +65,9 @@ class ForwardPassing:
         self._constant: dict[int, torch.Tensor] = {}
         self._wide: dict[nn.Module, torch.Tensor] = {}
         self._mapped_here: set[nn.Module] = set()
+        self._gets_inner: set[nn.Module] = set()
+        self._shared: set[int] = set() if shared is None else shared
+        self._read: dict[tuple[int, int, bool], tuple[int, torch.Tensor]] = {}     # which exchange, and the rows
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
         self._input, self._summing = x, {conv for conv, way in ways.items() if only_sums(conv, way)}
 
@@ -120,6 +127,7 @@ class ForwardPassing:
         self._know_input(rows)
         key, site = (id(rows), rows._version, way.is_linear), None
         came, first_site = (None, None) if self.replay is None else next(self.replay)
+        self._note_read(rows, way)
         if key not in self._completed:
             flat, graph = flat_rows(rows).to(self.graph.x.dtype), self.graph
             if self.replay is None:
@@ -154,8 +162,10 @@ class ForwardPassing:
             self._begin_normalized(conv, way, values)
         else:
             values["edge_index"] = self.edges.edge_index
-            if self._takes_input_sums(conv, values["x"], values):
+            if self._takes_sums(conv, values["x"], values):
+                self._gets_inner.add(conv)
                 return call.args, call.kwargs
+            self._gets_inner.discard(conv)
             if way.kind == "pair":
                 self._begin_pair(values, way)
             elif way.name == "PNAConv":
@@ -223,27 +233,43 @@ class ForwardPassing:
         self.passed = edge_index
         return edge_index, (self.graph.num_rows, self.graph.num_inner), values
 
-    def _takes_input_sums(self, conv: nn.Module, rows: Any, given: dict) -> bool:
-        """Whether a convolution reads the sums of the constant input, which the graph keeps."""
-        return (conv in self._summing and self.ways[conv].name in READS_SUMS_ONCE and rows is self.graph.x
+    def _takes_sums(self, conv: nn.Module, rows: Any, given: dict) -> bool:
+        """Whether a convolution reads nothing of its neighbors' rows but their sum or mean."""
+        return (conv in self._summing and isinstance(rows, torch.Tensor) and rows.dim() == 2
+                and rows.dtype in STORAGE_NUMBER and len(rows) == self.graph.num_inner
                 and given.get("edge_weight") is None and self.graph.edge_weight is None)
 
     def _summed(self, conv: nn.Module, edge_index: torch.Tensor, size: Any = None, **given: Any) -> torch.Tensor:
         """Collective: `propagate` of a convolution that only sums, without a row for each edge."""
-        x, kind = given["x"], self._normalized.get(conv)
+        kind, way, x = self._normalized.get(conv), self.ways[conv], self.own_rows(given["x"])
         source = x[0] if isinstance(x, (tuple, list)) else x
-        is_plain = (edge_index is self.edges.edge_index or edge_index is self.edges.sealed) and (
-            given.get("edge_weight") is None and self.graph.edge_weight is None)
-        if source.dim() != 2 or source.dtype not in STORAGE_NUMBER or (kind is None and not is_plain):
-            return type(conv).propagate(conv, edge_index, size=size, **given)
-        reduction = "mean" if conv.aggr == "mean" else "sum"
-        if self._takes_input_sums(conv, source, given):
+        is_whole = edge_index is self.edges.edge_index or edge_index is self.edges.sealed
+        if kind is not None and source.dim() == 2 and source.dtype in STORAGE_NUMBER:
+            _, _, values = self._before_propagate(conv, (edge_index, size, given))
+            self.passed = None
+            return aggregate(values["x"][0], *self.edges.matrices(*kind))
+        if kind is None and is_whole and (way.kind != "pair" or conv in self._gets_inner) and self._takes_sums(
+                conv, source, given):
+            return self._sums_of(source, way, "mean" if conv.aggr == "mean" else "sum")
+        if conv in self._gets_inner:
+            given["x"] = self.complete(source, way), source
+        return type(conv).propagate(conv, edge_index, size=size, **given)
+
+    def _sums_of(self, rows: torch.Tensor, way: Way, reduction: str) -> torch.Tensor:
+        if rows is self.graph.x and way.name in READS_SUMS_ONCE:
             return self.graph.input_aggregate(reduction)
-        _, _, values = self._before_propagate(conv, (edge_index, size, given))
-        self.passed, rows = None, values["x"][0]
-        if kind is not None:
-            return aggregate(rows, *self.edges.matrices(*kind))
-        return self.graph.aggregate(rows, reduction)
+        key = id(rows), rows._version, way.is_linear
+        is_free = self.region is None and self.replay is None and not self._is_constant(rows)
+        if is_free and key not in self._completed and self._note_read(rows, way) not in self._shared:
+            return neighbor_sums(self.graph, rows, reduction)
+        return self.graph.aggregate(self.complete(rows, way), reduction)
+
+    def _note_read(self, rows: torch.Tensor, way: Way) -> int:
+        """Return which exchange brings the halo rows; note if rows that were summed, and not kept, are read again."""
+        key = id(rows), rows._version, way.is_linear
+        if key in self._read and key not in self._completed:
+            self._shared.add(self._read[key][0])
+        return self._read.setdefault(key, (len(self._read), rows))[0]
 
     def _lifted(self, conv: nn.Module, way: Way,
                 rows: torch.Tensor | tuple) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:

@@ -132,6 +132,31 @@ def test_a_convolution_that_sums_its_neighbors_makes_no_row_for_each_edge(whole_
     assert "propagate" not in vars(model.first)      # the model is the user's again
 
 
+class Branches(torch.nn.Module):
+    """Two convolutions read the same rows, of which one or both only sum them."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        torch.manual_seed(8)
+        self.map, self.first, self.second = torch.nn.Linear(6, 8), first(8, 5), second(8, 5)
+
+    def forward(self, x, edge_index):
+        h = torch.tanh(self.map(x))
+        return self.first(h, edge_index) + self.second(h, edge_index)
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("first, second", [(pyg.SAGEConv, pyg.GraphConv), (pyg.SAGEConv, pyg.ClusterGCNConv),
+                                           (pyg.ClusterGCNConv, pyg.SAGEConv)])
+def test_rows_that_two_convolutions_read_come_once_after_the_first_pass(whole_graph, assert_equals_pyg, first, second):
+    whole, model = whole_graph(), hpcgnn.distribute(Branches(first, second))
+    assert_equals_pyg(whole, model)
+    whole.graph.begin_forward(seed=3, epoch=2, is_training=True)
+    model.zero_grad()
+    assert_equals_pyg(whole, model)
+    assert whole.graph.current_pass.num_halo_calls == 1
+
+
 class Doubling(pyg.SAGEConv):
     """A user's SAGEConv with messages of its own."""
 

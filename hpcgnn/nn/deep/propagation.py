@@ -49,6 +49,16 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     return _Propagate.apply(h, first, alpha, neighborhood)
 
 
+def neighbor_sums(graph: LocalGraph, h: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Collective: return `graph.aggregate(graph.halo(h), reduction)`, (num_inner, dim), without a table of all rows.
+
+    h is (num_inner, dim), and not the graph's input rows.
+    """
+    neighborhood = Neighborhood(graph, graph.hop(reduction), is_input=False, is_dropped=True, reduction=reduction,
+                                probability=0.0)
+    return _Propagate.apply(h.contiguous(), None, 0.0, neighborhood)
+
+
 @torch.no_grad()
 def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
     """Collective: return A^num_steps x of all inner rows, (num_inner, num_features).
