@@ -22,12 +22,12 @@ PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv")
 NORMALIZED = ("GCNConv", "SGConv", "TAGConv", "SSGConv", "APPNP", "GCN2Conv", "LGConv", "MixHopConv")
 SUPPORTED = PAIRED + PLAIN + NORMALIZED
 ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv")
-# Their sums are linear in the source rows, so a sum over sampled rows stays unbiased if the rows are divided by the
-# sampled share.
 # What passes along an edge is the neighbor's row, or that row times the edge's weight.
 SUMMING = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "GatedGraphConv", *NORMALIZED)
 # They read the sums once, so that these may be kept.
 READS_SUMS_ONCE = ("SAGEConv", "GraphConv", "GINConv")
+# Their sums are linear in the source rows, so a sum over sampled rows stays unbiased if the rows are divided by the
+# sampled share.
 LINEAR = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "ClusterGCNConv", "GatedGraphConv", *NORMALIZED)
 
 REFUSED = {

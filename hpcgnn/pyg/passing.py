@@ -251,7 +251,7 @@ class ForwardPassing:
         if kind is None and is_whole and (way.kind != "pair" or conv in self._gets_inner) and self._takes_sums(
                 conv, source, given):
             return self._sums_of(source, way, "mean" if conv.aggr == "mean" else "sum")
-        if conv in self._gets_inner:
+        if conv in self._gets_inner and way.kind == "pair":
             given["x"] = self.complete(source, way), source
         return type(conv).propagate(conv, edge_index, size=size, **given)
 
