@@ -60,7 +60,7 @@ class DistributedModel(Distributed):
         edges = self._edges_of(graph)
         ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
         rows = x.to(next(self.module.parameters(), x).dtype)
-        version = graph.x_all._version
+        version = graph.x._version     # the whole graph's x is part of x_all; a step's x_all is made if it is read
         embeddings = own_tables(self.module)
         tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
         passing = ForwardPassing(graph, rows, edges, ways, tables,
@@ -68,7 +68,7 @@ class DistributedModel(Distributed):
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
             out = self._called(rows, edges)
-        if graph.x_all._version != version:
+        if graph.x._version != version:
             raise ConfigError(f"{self._name} changes its input in place, which is needed again in the next epoch; "
                               "write its first operations without inplace=True")
         if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
