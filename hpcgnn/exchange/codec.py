@@ -221,6 +221,8 @@ def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: lis
 
 def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
                       buffers: list[torch.Tensor]) -> torch.Tensor | None:
+    if not messages.sent:      # a rank that is alone starts nothing
+        return None
     found = no_bad_rows(messages, rows)
     for place, listed, layout in messages.sent:
         start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])

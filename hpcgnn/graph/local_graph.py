@@ -461,6 +461,9 @@ class _Halo(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, graph: LocalGraph, site: ExchangeSite) -> torch.Tensor:
         ctx.graph, ctx.site = graph, site
+        if graph.num_rows == graph.num_inner:      # nothing comes
+            graph.exchange.start_fetch(h, site).finish(h[graph.num_inner:])
+            return h.view_as(h)
         rows = empty((graph.num_rows, h.shape[1]), h.dtype, h.device)
         rows[:graph.num_inner] = h
         graph.exchange.start_fetch(rows[:graph.num_inner], site).finish(rows[graph.num_inner:])
@@ -469,7 +472,7 @@ class _Halo(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
         gradient, num_inner = gradient.contiguous(), ctx.graph.num_inner
-        total = gradient[:num_inner].clone()
+        total = gradient[:num_inner].clone() if len(gradient) > num_inner else gradient
         ctx.graph.exchange.start_take_home(gradient[num_inner:], ctx.site).finish(total)
         return total, None, None
 

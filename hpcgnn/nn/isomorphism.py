@@ -11,6 +11,7 @@ from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.neighborhood import KeptRows, keep
 from hpcgnn.nn.rematerialization import rematerialized
+from hpcgnn.ops.spans import MIN_DEVICE_BLOCK
 
 NEIGHBOR_SCALE = {"sum": 1.0, "mean": 0.1}
 ROWS_AT_ONCE = 8192       # 16-bit rows that are copied to float32 at once
@@ -28,8 +29,11 @@ class _ScaleRows(torch.autograd.Function):
     def backward(ctx, gradient):
         kept = KeptRows(ctx)
         rows, (epsilon,) = kept.rows(0), kept.before
-        pairs = zip(rows.split(ROWS_AT_ONCE), gradient.split(ROWS_AT_ONCE), strict=True)
-        products = [(x.float() * g.float()).sum(dtype=torch.float64) for x, g in pairs]
+        # A device takes longer to start a kernel than to sum so few rows.
+        step = ROWS_AT_ONCE if rows.device.type == "cpu" else MIN_DEVICE_BLOCK
+        spans = [(start, start + step) for start in range(0, max(len(rows), 1), step)]
+        products = [(rows[start:stop].float() * gradient[start:stop].float()).sum(dtype=torch.float64)
+                    for start, stop in spans]
         return gradient * (1 + epsilon[0]), torch.stack(products).sum(dim=0, keepdim=True).to(epsilon.dtype), None
 
 
@@ -72,5 +76,6 @@ class GINConvolution(NarrowConvolution):
 
     def _combined(self, graph: LocalGraph, h_all: torch.Tensor) -> torch.Tensor:
         aggregated = graph.aggregate(h_all, self.reduction)
-        own = _ScaleRows.apply(h_all[:graph.num_inner], self.epsilon, graph)
+        inner = h_all[:graph.num_inner] if graph.num_halo else h_all      # the gradient of a part is padded in a copy
+        own = _ScaleRows.apply(inner, self.epsilon, graph)
         return torch.add(own, aggregated, alpha=NEIGHBOR_SCALE[self.reduction])

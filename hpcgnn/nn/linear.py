@@ -12,7 +12,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.neighborhood import KeptRows, keep
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.dense import column_sums, map_back, map_rows
+from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows
 
 NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm, "batch": BatchNorm}
 
@@ -23,10 +23,14 @@ def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
 
 class _Map(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows, weight, graph):
+    def forward(ctx, rows, weight, bias, graph):
         keep(ctx, graph, rows, before=(weight,))
-        ctx.num_back = None if graph is None else graph.num_back
-        return map_rows(rows.contiguous(), weight.to(rows.dtype))
+        ctx.num_back, ctx.has_bias = None if graph is None else graph.num_back, bias is not None
+        rows, weight = rows.contiguous(), weight.to(rows.dtype)
+        if bias is not None and rows.device.type != "cpu":
+            return combine(rows, weight, None, None, bias)
+        mapped = map_rows(rows, weight)
+        return mapped if bias is None else mapped.add_(bias.to(rows.dtype))
 
     @staticmethod
     def backward(ctx, gradient):
@@ -38,7 +42,8 @@ class _Map(torch.autograd.Function):
         elif ctx.needs_input_grad[0]:      # rows of the history are constants
             of_rows = empty((len(gradient), weight.shape[1]), gradient.dtype, gradient.device).zero_()
             map_back(gradient[:ctx.num_back], weight, out=of_rows[:ctx.num_back])
-        return of_rows, kept.weight_gradient(0, gradient), None
+        of_bias = column_sums(gradient) if ctx.has_bias else None
+        return of_rows, kept.weight_gradient(0, gradient), of_bias, None
 
 
 class _AddBias(torch.autograd.Function):
@@ -58,8 +63,7 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     Float32 `weight` (out_dim, in_dim) and `bias` (out_dim,) are rounded to the rows' type for use. `graph` says how its
     first rows are kept for the backward pass; None: as they are.
     """
-    mapped = _Map.apply(rows, weight, graph)
-    return mapped if bias is None else add_bias(mapped, bias)
+    return _Map.apply(rows, weight, bias, graph)
 
 
 def add_bias(rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

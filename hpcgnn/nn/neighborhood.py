@@ -180,11 +180,11 @@ def _of_near(ctx, kept: KeptRows, *gradients: torch.Tensor) -> list[torch.Tensor
     if not gradients or not ctx.makes_near_again:
         return [kept.weight_gradient(0, gradient) for gradient in gradients]
     # Each block of masked rows is recomputed once, for all weights that map it.
-    totals = [0.0] * len(gradients)
+    totals: list[torch.Tensor] = []
     for start, rows in ctx.neighborhood.near_again(kept.before, max(map(len, gradients))):
-        for place, gradient in enumerate(gradients):
-            part = gradient[start:start + len(rows)]
-            totals[place] += weight_gradient(part, rows[:len(part)])
+        parts = [gradient[start:start + len(rows)] for gradient in gradients]
+        of_block = [weight_gradient(part, rows[:len(part)]) for part in parts]
+        totals = [total.add_(part) for total, part in zip(totals, of_block, strict=True)] if totals else of_block
     return totals
 
 
@@ -192,6 +192,10 @@ def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_
               weight_self: torch.Tensor | None, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     mapped = of_self = None
     for start, rows in near_blocks:
+        if len(rows) == hop.num_in and rows.device.type != "cpu":      # all rows in one block, as on a device
+            mapped = map_rows(rows, weight_neighbor)
+            of_self = None if weight_self is None else combine(rows[:hop.num_out], weight_self, None, None, bias)
+            continue
         if mapped is None:
             mapped = empty((hop.num_in, len(bias)), rows.dtype, rows.device)
             of_self = None if weight_self is None else empty((hop.num_out, len(bias)), rows.dtype, rows.device)
@@ -271,7 +275,7 @@ class Neighborhood:
         for start, rows, of_block in self._made_of(h):
             moments.append(of_block)
             yield start, rows
-        self.before = h, torch.cat(moments)
+        self.before = h, moments[0] if len(moments) == 1 else torch.cat(moments)
 
     def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the first blocks of `near_blocks` once more, from the activation's inputs or the input rows."""
@@ -293,7 +297,8 @@ class Neighborhood:
             made = self._drop_in_place(gradient_of(start, stop), start, stop)
             kept = rows[start:stop], moments[start:stop]
             of_norm.append(self._activation_of(start, stop).backward(made, kept, of_rows[start:stop]))
-        sums = (None if parts[0] is None else torch.stack(parts).sum(0) for parts in zip(*of_norm, strict=True))
+        sums = (parts[0] if len(parts) == 1 or parts[0] is None else torch.stack(parts).sum(0)
+                for parts in zip(*of_norm, strict=True))
         return of_rows, *sums
 
     def mapped(self) -> Neighborhood:

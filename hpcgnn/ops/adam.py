@@ -31,6 +31,9 @@ class StepCheck:
     largest_result: float = 0.0
     hash: int = 0
 
+    def read(self) -> StepCheck:
+        return self
+
     @property
     def has_finite_gradients(self) -> bool:
         return math.isfinite(self.largest_gradient)
@@ -40,10 +43,33 @@ class StepCheck:
         return math.isfinite(self.largest_result)
 
 
-def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
-    """Largest magnitudes of several checks, NaN above all, and the hash of the last one."""
-    largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
-    return StepCheck(float(largest[0]), float(largest[1]), checks[-1].hash)
+class UnreadCheck:
+    """Checks that lie on a device until `read`, so that a step does not wait for them.
+
+    `words` is (n, 4) int32, a row a check: bits of both magnitudes, and the low and high half of the hash.
+    """
+
+    def __init__(self, words: torch.Tensor):
+        self.words = words
+
+    def read(self) -> StepCheck:
+        """Wait for the device; return the largest magnitudes, and the hash of the last check."""
+        words = self.words.cpu().numpy().view(np.uint32)
+        gradients, results = words[:, :2].max(axis=0).tolist()      # bits: NaN is above infinity
+        low, high = words[-1, 2:].tolist()
+        return StepCheck(_float_of(gradients), _float_of(results), high << 32 | low)
+
+
+def worst_of(checks: Sequence[StepCheck | UnreadCheck]) -> StepCheck | UnreadCheck:
+    """Largest magnitudes of several checks, NaN above all, and the hash of the last one; unread if all of them are."""
+    unread = [check.words for check in checks if isinstance(check, UnreadCheck)]
+    if len(unread) == len(checks):
+        return UnreadCheck(torch.cat(unread) if len(unread) > 1 else unread[0])
+    read = [check for check in checks if isinstance(check, StepCheck)]
+    if unread:      # later than those that are read already, which came from a checkpoint
+        read.append(UnreadCheck(torch.cat(unread)).read())
+    largest = np.array([(check.largest_gradient, check.largest_result) for check in read]).max(axis=0)
+    return StepCheck(float(largest[0]), float(largest[1]), read[-1].hash)
 
 
 @dataclass(frozen=True)
@@ -62,7 +88,7 @@ class AdamFactors:
 
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
-              square: torch.Tensor, number: int) -> StepCheck:
+              square: torch.Tensor, number: int) -> StepCheck | UnreadCheck:
     """One step of Adam: update (n,) float32 weights and both moments in place. All buffers are on one device.
 
         slope    = gradient + decay weights
@@ -80,15 +106,18 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
                                          AdamFactors.of_step(number))
 
 
-def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
-    """The `StepCheck` of any optimizer's step, from flat float32 buffers, with one read from the device."""
+def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck | UnreadCheck:
+    """The `StepCheck` of any optimizer's step, from flat float32 buffers: gradients, weights, no or two moments."""
+    return _check_of.on(weights.device)(gradient, weights, *moments)
+
+
+@by_device("adam")
+def _check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
     if len(weights) == 0:
         return StepCheck()
-    # The largest magnitudes; NaN is larger than all.
-    largest = torch.stack([values.abs().amax() for values in (gradient, weights, *moments)])
-    found = torch.cat([largest.double().view(torch.int64), _hash(weights)]).cpu()
-    magnitudes, (low, high) = found[:-2].view(torch.float64), found[-2:].tolist()
-    return StepCheck(float(magnitudes[0]), float(magnitudes[1:].amax()), (high & LOW_32) << 32 | (low & LOW_32))
+    largest = [float(values.abs().amax()) for values in (gradient, weights, *moments)]
+    low, high = _hash(weights).tolist()
+    return StepCheck(largest[0], float(np.max(largest[1:])), (high & LOW_32) << 32 | (low & LOW_32))
 
 
 def _hash(weights: torch.Tensor) -> torch.Tensor:
@@ -102,7 +131,7 @@ def _hash(weights: torch.Tensor) -> torch.Tensor:
     return torch.stack([mixed.sum(), (second ^ (second >> 16)).sum()])
 
 
-@by_device("pointwise")
+@by_device("adam")
 def _adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
                square: torch.Tensor, factors: AdamFactors) -> StepCheck:
     buffers = (tensor.numpy() for tensor in (weights, gradient, lr, decay, mean, square))

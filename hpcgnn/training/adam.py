@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.ops.adam import StepCheck, adam_step, check_of, worst_of
+from hpcgnn.ops.adam import StepCheck, UnreadCheck, adam_step, check_of, worst_of
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
@@ -42,7 +42,7 @@ class FlatAdam:
         self._numbers = {parameter: 0 for group in groups for parameter in group.parameters}      # steps so far
         self._place: dict[nn.Parameter, slice] = {}
         self._kept: dict[nn.Parameter, tuple[torch.Tensor, torch.Tensor]] = {}     # moments of frozen weights
-        self.last_check = StepCheck()
+        self.last_check: StepCheck | UnreadCheck = StepCheck()
         self.lay_out()
 
     def lay_out(self) -> None:
@@ -72,7 +72,7 @@ class FlatAdam:
         zeros = tuple(torch.zeros_like(parameter.detach()).flatten() for _ in range(2))
         return self._kept.setdefault(parameter, zeros)
 
-    def step(self) -> StepCheck:
+    def step(self) -> StepCheck | UnreadCheck:
         """Update all weights that have gradients; return a check that everything is finite, and which weights moved."""
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
@@ -97,7 +97,7 @@ class FlatAdam:
                 if group.weight_decay and parameter in used:
                     self._weights[self._place[parameter]].mul_(1 - self._factor * group.lr * group.weight_decay)
 
-    def _step_of(self, place: slice, number: int) -> StepCheck:
+    def _step_of(self, place: slice, number: int) -> StepCheck | UnreadCheck:
         return adam_step(self._weights[place], self._gradients.flat[place], self._lr[place], self._decay[place],
                          self._mean[place], self._square[place], number)
 

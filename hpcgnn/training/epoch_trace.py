@@ -9,12 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.ops.adam import StepCheck, worst_of
+from hpcgnn.ops.adam import StepCheck, UnreadCheck, worst_of
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.training.soundness import fault_in, signs_of
 from hpcgnn.widths import BIT_WIDTHS
@@ -107,17 +108,32 @@ class StepsTaken:
     """Results of an epoch's steps so far on this rank, so that a run may stop between two steps."""
 
     losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
-    checks: list[StepCheck] = field(default_factory=list)      # one per step of this process, one for all earlier
+    checks: list[StepCheck | UnreadCheck] = field(default_factory=list)      # one per step since the last `read`, one
+                                                                             # for all earlier
     seconds: float = 0.0      # spent before this process began, like `traffic`
     traffic: Traffic = field(default_factory=Traffic)
 
+    unread: list[torch.Tensor] = field(default_factory=list)      # losses of the latest steps, which may be on a device
+
     @property
-    def check(self) -> StepCheck:
-        return worst_of(self.checks)
+    def number(self) -> int:
+        return len(self.losses) + len(self.unread)
+
+    def note(self, loss: torch.Tensor, check: StepCheck | UnreadCheck) -> None:
+        """Add a step, without waiting for it; `loss` is this rank's share of the step's mean loss."""
+        self.unread.append(loss.reshape(()))
+        self.checks.append(check)
+
+    def read(self, num_steps: int) -> tuple[float, StepCheck]:
+        """Wait for the steps of an epoch of `num_steps`; return the sum of their losses, and what is worst in them."""
+        check = worst_of(self.checks).read()
+        self.losses += [loss / num_steps for loss in torch.stack(self.unread).tolist()] if self.unread else []
+        self.checks, self.unread = [check], []
+        return sum(self.losses), check
 
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
         """State for a checkpoint, including this process's seconds and traffic."""
-        check, traffic = self.check, traffic.plus(self.traffic)
+        (_, check), traffic = self.read(num_steps), traffic.plus(self.traffic)
         return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
                 "losses": np.array(self.losses), "traffic": traffic.state(),
                 "largest": np.array([check.largest_gradient, check.largest_result]),

@@ -144,7 +144,8 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
             trace = train_epoch(session, learner, seed, epoch, num_steps=plan.num_steps, by_row=plan.by_row)
         if trace.fault or not math.isfinite(trace.loss):
             session.exchange.forget()
-            raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check, session.graph.x)
+            raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check.read(),
+                              session.graph.x)
         decision = controller.observe(trace.loss, trace.epoch_seconds, session.exchange.traces())
         assigning = max(assigning, decision.assign_seconds)
         seconds.append(trace.epoch_seconds)

@@ -18,10 +18,9 @@ ALIGNMENT = 16     # floats: every parameter begins on a cache line
 class FlatGradients:
     """One float32 buffer with the gradients of all weights that need one.
 
-    A built-in model uses all its weights, so their `.grad` are views of the buffer and autograd adds to it. A user's
-    model may skip some in a pass, or freeze them: its gradients are None before the pass, and `collect` copies the
-    existing ones into the buffer. A weight that no rank has used keeps None, as in plain PyTorch, so no optimizer moves
-    or decays it.
+    Gradients are None before a pass. `collect` copies them into the buffer, all at once, and makes `.grad` views of it.
+    A user's model may skip weights in a pass, or freeze them: a weight that no rank has used keeps None, as in plain
+    PyTorch, so no optimizer moves or decays it.
 
     Parameters
     ----------
@@ -76,14 +75,9 @@ class FlatGradients:
             starts_of_own += [start] if id(parameter) in self._own else []
         self.num_shared, self._has_own = min([end, *starts_of_own]), bool(starts_of_own)
         self.flat = torch.zeros(end, device=next((one.device for one in self.weights.values()), None))
+        self._views = {one: self.flat[place].view_as(one) for one, place in self.places.items()}
         for parameter in before.keys() | self.places.keys():
             parameter.grad = None
-        if not self.finds_unused:
-            self._show(self.places)
-
-    def _show(self, parameters) -> None:
-        for parameter in parameters:
-            parameter.grad = self.flat[self.places[parameter]].view_as(parameter)
 
     def _requiring(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self.weights.values()]
@@ -96,33 +90,29 @@ class FlatGradients:
         if self._requiring() != self._required:
             self._lay_out()
             return True
-        if self.finds_unused:
-            for parameter in self.places:
-                parameter.grad = None
-        else:
-            self.flat.zero_()
+        for parameter in self.places:
+            parameter.grad = None
         return False
 
     def collect(self, comm: MPI.Comm) -> None:
-        """Collective if unused weights are looked for: bring the gradients of a pass into the buffer.
+        """Collective for a user's model: bring the gradients of a pass into the buffer.
 
         Raises CollectiveError: no weight has a gradient, or ranks have frozen different weights.
         """
-        if not self.finds_unused:
-            return
-        is_used = self._used_anywhere(comm)
-        here = [parameter for parameter in self.places if parameter.grad is not None]
-        if len(here) < len(self.places):
+        is_used = self._used_anywhere(comm) if self.finds_unused else None
+        found = {one: one.grad.to_dense() if one.grad.is_sparse else one.grad for one in self.places
+                 if one.grad is not None}
+        if len(found) < len(self.places):
             self.flat.zero_()
-        for parameter in here:
-            gradient = parameter.grad
-            view = self.flat[self.places[parameter]].view_as(parameter)
-            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-        used = [parameter for parameter, is_one in zip(self.weights.values(), is_used, strict=True) if is_one]
+        if found:
+            torch._foreach_copy_([self._views[one] for one in found], list(found.values()))
+        used = list(self.places) if is_used is None else [
+            parameter for parameter, is_one in zip(self.weights.values(), is_used, strict=True) if is_one]
         self.used = None if len(used) == len(self.places) else used
         for parameter in self.places:
             parameter.grad = None
-        self._show(used)
+        for parameter in used:
+            parameter.grad = self._views[parameter]
 
     def _used_anywhere(self, comm: MPI.Comm) -> np.ndarray:
         """Collective: per weight, whether any rank has a gradient."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
-from hpcgnn.ops.adam import StepCheck, check_of, worst_of
+from hpcgnn.ops.adam import StepCheck, UnreadCheck, check_of, worst_of
 from hpcgnn.run.launch import together
 from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.average import WeightAverage
@@ -146,7 +146,7 @@ class Learner:
         write_into(self.loss_tensors, self.best_loss)
         return self.model
 
-    def step(self) -> StepCheck:
+    def step(self) -> StepCheck | UnreadCheck:
         """Update the weights from the summed gradients, unless they overflow; return a check of weights and gradients.
 
         All ranks hold the same sums, so they decide alike. FlatAdam checks in its own pass; for other optimizers the
@@ -156,7 +156,7 @@ class Learner:
         if can_step and self.clip_norm:
             self.gradients.clip(self.clip_norm)
         check = self.optimizer.step() if can_step else getattr(self.optimizer, "last_check", None)
-        if isinstance(check, StepCheck):
+        if isinstance(check, (StepCheck, UnreadCheck)):
             return check
         if self.tables and not self.has_stepped:
             together(self.tables.comm, lambda: self.tables.check_moments(self.optimizer.state(), self.optimizer.held()))

@@ -101,10 +101,23 @@ def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
     return num_rows - num_unknown / labels.shape[1] if num_unknown else num_rows
 
 
+class _Chosen(torch.autograd.Function):
+    """outputs[rows], for rows that are named once: torch's own backward would sort them, and add one after another."""
+
+    @staticmethod
+    def forward(ctx, outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.rows, ctx.shape = rows, outputs.shape
+        return outputs.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient.new_zeros(ctx.shape).index_copy_(0, ctx.rows, gradient), None
+
+
 def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Outputs of the (n,) int64 `rows`. The copy overwrites layer memory, unless a gradient passes through."""
     if outputs.requires_grad:
-        return outputs[rows]
+        return _Chosen.apply(outputs, rows)
     chosen = empty((len(rows), *outputs.shape[1:]), outputs.dtype, outputs.device)
     return torch.index_select(outputs, 0, rows, out=chosen)
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
 
+import torch
 from mpi4py import MPI
 from torch import nn
 
@@ -21,7 +22,7 @@ from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
 from hpcgnn.nn.distributed import plain
-from hpcgnn.ops.adam import StepCheck
+from hpcgnn.ops.adam import StepCheck, UnreadCheck
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.run.launch import together
 from hpcgnn.run.output import tell, time_text
@@ -72,22 +73,21 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
         learner.average.take()
-        loss, check = train_step(session, learner, session.graph_of(seed, epoch), objective, Moment(seed, epoch))
+        taken.note(*train_step(session, learner, session.graph_of(seed, epoch), objective, Moment(seed, epoch)))
         learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
-        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row,
+        for step in steps.steps(learner.model, seed, epoch, num_steps, taken.number, by_row,
                                 session.graph_of(seed, epoch)):
             loss, check = train_step(session, learner, step.graph, objective.of_rows(step.rows, num_steps),
-                                     Moment(seed, epoch, len(taken.losses), num_steps))
+                                     Moment(seed, epoch, taken.number, num_steps))
             learner.average.note(num_steps)
-            taken.losses.append(loss / num_steps)
-            taken.checks.append(check)
-            if stop is not None and len(taken.losses) < num_steps and comm.allreduce(stop.signal_number, MPI.MAX):
+            taken.note(loss, check)
+            if stop is not None and taken.number < num_steps and comm.allreduce(stop.signal_number, MPI.MAX):
                 steps.begun = taken.state(num_steps, by_row, time.perf_counter() - started,
                                           session.exchange.training.take())
                 return None
-        loss, check = sum(taken.losses), taken.check
+    loss, check = taken.read(num_steps)
     session.end_labels()
     seconds = taken.seconds + time.perf_counter() - started
     traffic = session.exchange.training.take().plus(taken.traffic)
@@ -116,7 +116,7 @@ class Moment(NamedTuple):
 
 
 def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,
-               moment: Moment) -> tuple[float, StepCheck]:
+               moment: Moment) -> tuple[torch.Tensor, StepCheck | UnreadCheck]:
     """Collective: update the weights once, by the loss of a graph's rows; return its share of the loss and a check."""
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None),
@@ -127,7 +127,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
-        (loss * learner.loss_scale.value).backward()
+        (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()
     with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
         learner.gradients.collect(comm)
     session.exchange.spoil_if_overflowed(learner.gradients.flat)
@@ -138,7 +138,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     HERE.note("computes")
     check = learner.step()
     hooks_of(model).end_step()
-    return loss.item(), check
+    return loss.detach(), check
 
 
 class TrainingRun:
@@ -322,7 +322,7 @@ class TrainingRun:
         if trace.fault or not math.isfinite(trace.loss):
             # Raised before this epoch is saved, so the last checkpoint has good weights.
             session.exchange.forget()
-            raise fault_error(session.comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check,
+            raise fault_error(session.comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check.read(),
                               session.graph.x)
         seconds = trace.epoch_seconds
         if session.config.method.deterministic:

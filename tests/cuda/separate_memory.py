@@ -50,6 +50,9 @@ COUNTING = {aten.nonzero.default, aten.masked_select.default, aten._unique2.defa
 PINNING = {aten._pin_memory.default, aten.is_pinned.default}
 MAKING = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default, aten.empty_like.default,
           aten.new_empty_strided.default}
+VIEWING = {aten._unsafe_view.default, aten.detach_.default, aten.resize_.default, aten.set_.source_Storage,
+           aten.lift_fresh.default}
+FILLING = {aten.full.default, aten.zeros.default, aten.ones.default}
 # Sums of floats on CUDA whose order changes from run to run, where a place is added to twice. index_put_ sorts before.
 UNORDERED = {aten.index_add_.default, aten.index_add.default, aten.scatter_add_.default, aten.scatter_add.default,
              aten.scatter_reduce_.two, aten.scatter_reduce.two, aten.index_reduce_.default, aten.bincount.default}
@@ -127,11 +130,13 @@ class Device:
     Attributes
     ----------
     waits : Counter of (file:line of hpcgnn/, operation)      that have the host wait for the device
+    operations : Counter, likewise                            of torch that start a kernel or a copy on the device
     unordered : Counter, likewise                             sums of floats in an order that differs from run to run
     launches : list of str                                    names of kernels
     """
 
     waits: Counter = field(default_factory=Counter)
+    operations: Counter = field(default_factory=Counter)
     unordered: Counter = field(default_factory=Counter)
     streams: StandInDevice = field(default_factory=StandInDevice)
     backend: object = None
@@ -180,6 +185,8 @@ def run(function, arguments, options):
     is_made_here = named is not None and torch.device(named).type == "cuda"
     check_places(function, arguments, tensors, here)
     note(function, arguments, options, here)
+    if (here or is_made_here) and starts(function, arguments):
+        _device.operations[_place(), function.name()] += 1
     inner = {**options, "device": HOST} if named is not None else dict(options)
     inner.pop("pin_memory", None)
     if function is aten._pin_memory.default:
@@ -233,6 +240,15 @@ def note(function, arguments, options, here):
     is_sum = function in UNORDERED and adds_twice(function, arguments)
     if is_sum and arguments[0].is_floating_point():
         _device.unordered[_place(), function.name()] += 1
+
+
+def starts(function, arguments):
+    """Whether an operation starts a kernel or a copy: views, new memory and work without values start none."""
+    if function in MAKING or function.is_view or function in VIEWING:
+        return False
+    first = tensors_in(arguments[:1])
+    size = tuple(arguments[0]) if function in FILLING else (max(map(torch.Tensor.numel, first)),) if first else (1,)
+    return 0 not in size
 
 
 def adds_twice(function, arguments):

@@ -102,7 +102,7 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
             loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                  Moment(0, epoch, number, num_steps))
             expected_loss, expected = gradients_of_a_step(dataset, model, step_of == number, num_steps)
-            assert COMM.allreduce(loss) == pytest.approx(expected_loss, rel=1e-5)
+            assert COMM.allreduce(loss.item()) == pytest.approx(expected_loss, rel=1e-5)
             for place, parameter in model.named_parameters():
                 found, wanted = parameter.grad.double(), expected[place]
                 assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), place

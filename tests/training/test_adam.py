@@ -35,11 +35,13 @@ def started(model, decouples=False):
     return gradients, FlatAdam(gradients, groups_of(model), decouples)
 
 
-def take_steps(model, step, zero, first, count):
+def take_steps(model, step, zero, first, count, collect=None):
     for number in range(first, first + count):
         zero()
         rows = torch.randn(20, 5, generator=torch.Generator().manual_seed(number))
         model(rows).square().mean().backward()
+        if collect is not None:
+            collect(MPI.COMM_SELF)
         step()
 
 
@@ -54,9 +56,9 @@ def test_steps_are_those_of_torch(decouples):
         group["lr"] *= 0.5
     take_steps(expected, optimizer.step, optimizer.zero_grad, 20, 10)
     gradients, flat = started(model, decouples)
-    take_steps(model, flat.step, gradients.zero, 0, 20)
+    take_steps(model, flat.step, gradients.zero, 0, 20, gradients.collect)
     flat.scale_rate(0.5)
-    take_steps(model, flat.step, gradients.zero, 20, 10)
+    take_steps(model, flat.step, gradients.zero, 20, 10, gradients.collect)
     for found, wanted, first in zip(model.parameters(), expected.parameters(), network().parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
         assert (found - first).abs().max() > 0.01
@@ -68,19 +70,31 @@ def test_steps_are_those_of_torch(decouples):
             torch.testing.assert_close(tensors[name], moments[number][name], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("finds_unused", [False, True])
+def test_a_weight_that_a_pass_leaves_out_brings_zeros_to_the_sum(finds_unused):
+    model = network()
+    gradients = FlatGradients(model, finds_unused=finds_unused)
+    for part in (model, model[:2]):
+        gradients.zero()
+        part(torch.ones(20, 5)).square().mean().backward()
+        gradients.collect(MPI.COMM_SELF)
+    places = [gradients.places[parameter] for parameter in model[2].parameters()]
+    assert not any(gradients.flat[place].any() for place in places) and gradients.flat.any()
+
+
 def test_a_state_goes_on_bit_for_bit():
     whole, halves = network(), network()
     gradients, flat = started(whole)
     assert flat.state() == {}
-    take_steps(whole, flat.step, gradients.zero, 0, 10)
+    take_steps(whole, flat.step, gradients.zero, 0, 10, gradients.collect)
     gradients, flat = started(halves)
-    take_steps(halves, flat.step, gradients.zero, 0, 4)
+    take_steps(halves, flat.step, gradients.zero, 0, 4, gradients.collect)
     weights, state = halves.state_dict(), flat.state()
     resumed = network()
     gradients, flat = started(resumed)
     resumed.load_state_dict(weights)
     flat.load_state(state)
-    take_steps(resumed, flat.step, gradients.zero, 4, 6)
+    take_steps(resumed, flat.step, gradients.zero, 4, 6, gradients.collect)
     for found, wanted in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(found, wanted)
 
@@ -101,7 +115,7 @@ def test_weights_and_gradients_begin_on_cache_lines_of_one_buffer():
 def test_numbers_of_steps_that_are_none_are_refused(numbers, steps):
     model = network()
     gradients, flat = started(model)
-    take_steps(model, flat.step, gradients.zero, 0, 3)
+    take_steps(model, flat.step, gradients.zero, 0, 3, gradients.collect)
     state = flat.state()
     assert state.keys() == {0, 1, 2, 3, 4}
     for number in numbers:

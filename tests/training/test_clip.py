@@ -23,6 +23,7 @@ def with_gradients(seed=0):
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
     gradients = FlatGradients(model)
     model(torch.randn(20, 5)).square().mean().backward()
+    gradients.collect(MPI.COMM_SELF)
     return model, gradients
 
 

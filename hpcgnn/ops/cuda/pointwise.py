@@ -1,4 +1,4 @@
-"""Row-wise operations on a device: dropout and activations by kernels/pointwise.cu, Adam and rounding by torch.
+"""Row-wise operations on a device: dropout and activations by kernels/pointwise.cu, rounding by torch.
 
 Geometry depends only on the numbers of rows and columns, so gradients have the same bits on every device.
 """
@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from hpcgnn.ops.adam import AdamFactors, StepCheck, check_of
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
@@ -121,14 +120,3 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
 def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
     codes = (values.abs() / step).add_(0.5).floor_()
     return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))
-
-
-def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
-              square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    # Fused multiply-adds round differently from the host's arithmetic. Equal weights have the same hash on both.
-    slope = torch.addcmul(gradient, decay, weights)
-    mean.lerp_(slope, factors.mean_weight)
-    square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)
-    change = mean / (square.sqrt().div_(factors.unbiased).add_(factors.epsilon))
-    weights.addcmul_(lr, change, value=factors.rate)
-    return check_of(gradient, weights, mean, square)
