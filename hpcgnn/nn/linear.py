@@ -24,9 +24,10 @@ def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
 class _Map(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight, bias, graph):
+        weight = weight.to(rows.dtype)
         keep(ctx, graph, rows, before=(weight,))
         ctx.num_back, ctx.has_bias = None if graph is None else graph.num_back, bias is not None
-        rows, weight = rows.contiguous(), weight.to(rows.dtype)
+        rows = rows.contiguous()
         if bias is not None and rows.device.type != "cpu":
             return combine(rows, weight, None, None, bias)
         mapped = map_rows(rows, weight)
@@ -35,8 +36,7 @@ class _Map(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         kept, gradient = KeptRows(ctx), gradient.contiguous()
-        (weight,) = kept.before
-        weight, of_rows = weight.to(gradient.dtype), None
+        (weight,), of_rows = kept.before, None
         if ctx.needs_input_grad[0] and (ctx.num_back is None or ctx.num_back >= len(gradient)):
             of_rows = map_back(gradient, weight)
         elif ctx.needs_input_grad[0]:      # rows of the history are constants
