@@ -115,10 +115,11 @@ class _Attend(torch.autograd.Function):
         of_source = _take_entries.on(z.device)(_weighed(alpha, entry_weight), entry_index)
         z_gradient = multiply_weighted(transposed, gradient, of_source)
         entry_gradient = _weighed(sampled_products(matrix, gradient, z, alpha.shape[1]), entry_weight)
-        score_gradient = torch.zeros_like(score)
-        score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
-                                                                    alpha, entry_gradient)
-        score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
+        of_target = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope, alpha, entry_gradient)
+        of_source = sum_entries(transposed, entry_gradient, entry_index)
+        if len(of_target) < len(of_source):      # halo rows are no destinations
+            of_target = torch.cat([of_target, of_target.new_zeros(len(of_source) - len(of_target), alpha.shape[1])])
+        score_gradient = torch.stack([of_target, of_source])
         return z_gradient, _head_scores_backward.on(z.device)(z, z_gradient, vectors, score_gradient), *[None] * 5
 
 

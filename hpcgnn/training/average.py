@@ -56,8 +56,8 @@ class WeightAverage:
             if weights.requires_grad and name not in self._average:
                 self._average[name] = weights.detach().clone()
         newest = 1 - self._decay if self._decay else max(1 / span, 1 / self._num_steps)
-        for name, average in self._average.items():
-            average.lerp_(self._weights[name], newest)
+        if self._average:      # all at once, which a device starts as one kernel
+            torch._foreach_lerp_(list(self._average.values()), [self._weights[name] for name in self._average], newest)
 
     def take(self) -> None:
         """Give the model its average over a share for good, if there is one: exact steps go on from there."""

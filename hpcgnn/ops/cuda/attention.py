@@ -34,9 +34,10 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
                          score_gradient: torch.Tensor) -> torch.Tensor:
     # The gradient of `vectors` is summed in float64 over blocks of rows.
     num_vectors, num_rows, num_heads = score_gradient.shape
-    dim, suffix, of_vectors = rows.shape[1], SUFFIX[rows.dtype], torch.zeros_like(vectors)
+    dim, suffix = rows.shape[1], SUFFIX[rows.dtype]
     if rows.numel() == 0 or vectors.numel() == 0:
-        return of_vectors
+        return torch.zeros_like(vectors)
+    of_vectors = torch.empty_like(vectors)
     num_tasks = -(-num_rows // TASK_ROWS)
     partial = torch.empty((num_tasks, num_vectors, dim), device=rows.device)
     sizes = num_rows, num_heads, dim // num_heads
