@@ -201,7 +201,7 @@ class TrainConfig:
                                    group=MESSAGES, flag="none")
     sum_bits: int = setting(32, "Bits per value in messages that sum gradients over the ranks: 32 sends float32, "
                             "8 and 16 send codes that are rounded at random.", (8, 16, 32), group=MESSAGES, flag="none")
-    link_mbps: float = setting(0.0, "Slow messages down to a link of this many MB/s per rank, at least "
+    link_mbps: float = setting(0.0, "Slow messages and sums down to a link of this many MB/s per rank, at least "
                                f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
                                flag="none")
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "

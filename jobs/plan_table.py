@@ -34,8 +34,9 @@ def cells_of(folder: Path, ranks: str, rate: str, method: str) -> list[str]:
     # A method that sends in one epoch what the next reads has sent the same in every epoch but the first.
     sent = statistics.median(line["sent_bytes_payload"] + line["sent_bytes_parameters"] for line in epochs)
     memory, epoch = planned["peak_bytes"], planned["epoch_seconds"]
-    return [ranks, rate, method, f"{planned['sent_bytes_per_epoch']:,.0f}", f"{sent:,.0f}", f"{memory / 1e9:.3f}",
-            f"{summary['peak_rss_bytes'] / 1e9:.3f}", f"{100 * (memory / summary['peak_rss_bytes'] - 1):+.0f} %",
+    return [ranks, rate, method, f"{planned['sent_bytes_messages_per_epoch']:,.0f}", f"{sent:,.0f}",
+            f"{memory / 1e9:.3f}", f"{summary['peak_rss_bytes'] / 1e9:.3f}",
+            f"{100 * (memory / summary['peak_rss_bytes'] - 1):+.0f} %",
             f"{epoch:.2f}", f"{seconds:.2f}", f"{100 * (epoch / seconds - 1):+.0f} %"]
 
 

@@ -115,8 +115,12 @@ def _times(found: Finished, vanilla: Finished | None) -> str:
 
 
 def _fewer(found: Finished, vanilla: Finished | None) -> str:
-    sent = found.summary["sent_bytes_per_epoch"]
-    return f"{vanilla.summary['sent_bytes_per_epoch'] / sent:.1f}" if vanilla is not None and sent else "-"
+    sent = _message_bytes(found.summary)      # what the papers count
+    return f"{_message_bytes(vanilla.summary) / sent:.1f}" if vanilla is not None and sent else "-"
+
+
+def _message_bytes(summary: dict) -> float:
+    return summary["sent_bytes_payload_per_epoch"] + summary["sent_bytes_parameters_per_epoch"]
 
 
 def _less(place: int) -> Callable[[Finished, Finished | None], str]:

@@ -186,4 +186,6 @@ def shown_score(score: float, spread: float | None, is_share: bool) -> str:
 def _cost(summary: dict[str, Any]) -> str:
     if summary["median_epoch_seconds"] is None:
         return "no epoch recorded"
-    return f"{time_text(summary['median_epoch_seconds'])} and {size_text(summary['sent_bytes_per_epoch'])} an epoch"
+    sent, messages = summary["sent_bytes_per_epoch"], summary["sent_bytes_messages_per_epoch"]
+    share = f", {size_text(messages)} of it messages" if messages < sent else ""
+    return f"{time_text(summary['median_epoch_seconds'])} and {size_text(sent)} an epoch{share}"

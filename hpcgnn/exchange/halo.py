@@ -243,7 +243,7 @@ class HaloExchange:
         if self._comm.size == 1:
             return
         started = time.perf_counter()
-        with self.training.waiting(), self.giving_way():
+        with self.training.waiting(), self.giving_way(), self._sender.pacing(self._passed_on(values.nbytes)):
             self._sender.transport.sum_over_ranks(self._comm, values)
         self.training.exchange_seconds += time.perf_counter() - started
         self.training.sum_bytes += values.nbytes
@@ -257,9 +257,13 @@ class HaloExchange:
             self.sum_over_ranks(values)
             return
         started = time.perf_counter()
-        with self.training.waiting(), self.giving_way():
+        with self.training.waiting(), self.giving_way(), self._sender.pacing(self._sums.num_bytes(len(values))):
             self.training.sum_bytes += self._sums.sum(values, key)
         self.training.exchange_seconds += time.perf_counter() - started
+
+    def _passed_on(self, num_bytes: int) -> int:
+        # A sum of n bytes over P ranks takes each rank 2 n (P - 1) / P to send, and as many to receive, around a ring.
+        return 2 * num_bytes * (self._comm.size - 1) // self._comm.size
 
     def spoil_if_overflowed(self, gradients: torch.Tensor) -> None:
         """Make a step's gradients of the weights NaN if gradients that were sent have overflowed, and not as NaN."""

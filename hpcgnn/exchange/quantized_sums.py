@@ -58,7 +58,12 @@ class QuantizedSums:
             dequantize_rows(received[peer], rows, _ids(size + peer, share), layout, shares[peer], False,
                             key._replace(part=peer))
         values.copy_(table.view(-1)[:len(values)])
-        return 2 * (size - 1) * layout.num_bytes
+        return self.num_bytes(len(values))
+
+    def num_bytes(self, num_values: int) -> int:
+        """Bytes that this rank sends for a sum."""
+        size = self._comm.size
+        return 2 * (size - 1) * self._layout_of(-(-num_values // (COLUMNS * size))).num_bytes
 
     def _layout_of(self, share: int) -> MessageLayout:
         if self._layout is None or self._layout.num_rows != share:

@@ -7,7 +7,8 @@ Every row that leaves a rank passes `Sender.send`: encode into an arena's buffer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +111,13 @@ class Sender:
             else:
                 self.carrier.drive_until(request.Test, lambda: None)
         HERE.note("computes")
+
+    @contextmanager
+    def pacing(self, num_bytes: int) -> Iterator[None]:
+        """A block that takes at least as long as the imitated link needs for `num_bytes` each way."""
+        until = 0.0 if self._link is None else self._link.reserve(num_bytes)
+        yield
+        time.sleep(max(0.0, until - time.perf_counter()))
 
     def send(self, outgoing: Outgoing, arena: MessageArena | None = None, encoding: Encode = encode,
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:

@@ -119,7 +119,8 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
     return {
         "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
         **({} if one.seconds is None else _seconds_record(one.seconds)),
-        "sent_bytes_per_epoch": one.sent.total, "least_sent_bytes_per_epoch": one.least_bytes,
+        "sent_bytes_per_epoch": one.sent.total + one.sent.sums,
+        "sent_bytes_messages_per_epoch": one.sent.total, "least_sent_bytes_messages_per_epoch": one.least_bytes,
         "widths": [one.messages.narrowest.bits, one.messages.bits], "sent_bytes_sums_per_epoch": one.sent.sums,
         "is_exact": one.messages.is_exact and one.source in ("cut", "shards"),
         "within_nodes": dict(zip(names, near, strict=True)), "between_nodes": dict(zip(names, far, strict=True)),

@@ -25,7 +25,7 @@ from hpcgnn.report.series import (
     score_kind,
     total_bytes,
 )
-from hpcgnn.report.summary import values_of
+from hpcgnn.report.summary import SENT, values_of
 
 NumberedRuns = list[tuple[int, Run]]      # per run, the number in the report, which selects the color
 
@@ -236,22 +236,23 @@ TIME_PARTS = ("computing", "packing and unpacking", "in MPI", "blocked", "decidi
 
 
 def bytes_chart(runs: NumberedRuns) -> Chart | None:
-    """Bytes per epoch of all ranks, payload and parameters apart, with the ratio to the first run that sends."""
+    """Bytes per epoch of all ranks by what they are, with the ratio to the first run that sends."""
     members = [(number, run) for number, run in runs if run.summary["sent_bytes_per_epoch"]]
     if not members:
         return None
     totals = {run.name: run.summary["sent_bytes_per_epoch"] for _, run in members}
     first = totals[members[0][1].name]
-    rows = [_row(number, run, [run.summary[f"sent_bytes_{part}_per_epoch"] for part in ("payload", "parameters")],
+    rows = [_row(number, run, [run.summary.get(f"sent_bytes_{part}_per_epoch") or 0 for part in SENT],
                  format_bytes(totals[run.name]) + (f", {format_ratio(totals[run.name], first)}" if place else ""))
             for place, (number, run) in enumerate(members)]
     least, most = min(totals, key=totals.get), max(totals, key=totals.get)
     seen = f"{most} sends {format_bytes(totals[most])} per epoch"
     if totals[most] > totals[least]:
         seen += f"; {least} the least, {format_bytes(totals[least])}: {_times(totals[most], totals[least])} fewer"
-    return Chart("bytes", "Messages", "bars", "Bytes handed to MPI in an average epoch, summed over ranks. Parameters "
-                 "are the zero points and steps that travel with quantized rows. Ratios are to the first run.",
-                 f"{seen}.", {"unit": "B", "parts": ["payload", "parameters"], "rows": rows})
+    return Chart("bytes", "Bytes sent", "bars", "Bytes handed to MPI in an average epoch, summed over ranks. Payload "
+                 "and parameters are of messages; parameters are the zero points and steps of quantized rows. Sums are "
+                 "of gradients and batch norms; control is widths that a solver sends. Ratios are to the first run.",
+                 f"{seen}.", {"unit": "B", "parts": list(SENT), "rows": rows})
 
 
 def time_chart(runs: NumberedRuns) -> Chart | None:

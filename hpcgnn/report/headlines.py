@@ -41,7 +41,10 @@ def _of_one(run: Run) -> list[Headline]:
                               + (" a seed" if len(run.seeds) > 1 else "")))
     if summary["sent_bytes_per_epoch"]:
         total = float(np.nansum(mean_over_seeds(total_bytes(run))[0]))
-        bits = f"; {format_number(summary['mean_bits'])} bits per value" if summary["mean_bits"] else ""
+        bits = f"; {format_number(summary['mean_bits'])} bits per value of messages" if summary["mean_bits"] else ""
+        messages = summary["sent_bytes_messages_per_epoch"]
+        if messages < summary["sent_bytes_per_epoch"]:
+            bits = f"; {format_bytes(messages)} of an epoch are messages{bits}"
         found.append(Headline("sent per epoch", format_bytes(summary["sent_bytes_per_epoch"]), None,
                               f"{format_bytes(total)} in the whole training{bits}"))
     if summary["peak_rss_bytes"]:

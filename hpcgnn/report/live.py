@@ -13,6 +13,7 @@ from typing import Any
 from hpcgnn.errors import ConfigError
 from hpcgnn.registry import read_json
 from hpcgnn.report.formats import LOW_SCORES
+from hpcgnn.report.summary import SENT
 from hpcgnn.run.output import size_text, time_text
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -109,8 +110,7 @@ class Standing:
     @property
     def sent_bytes(self) -> tuple[float, float]:
         """Bytes of the last epoch, and of all."""
-        each = [(record.get("sent_bytes_payload") or 0) + (record.get("sent_bytes_parameters") or 0)
-                for record in self.records]
+        each = [sum(record.get(f"sent_bytes_{part}") or 0 for part in SENT) for record in self.records]
         return each[-1], sum(each)
 
     @property

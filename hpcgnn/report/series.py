@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcgnn.report.formats import LOW_SCORES, UNKNOWN
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.summary import SENT
 
 TITLES = {"micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 NO_SHARES = ("r2", *LOW_SCORES)      # for runs without this in their summary
@@ -104,7 +105,8 @@ def positions(run: Run) -> dict[str, list[float | None]]:
 
 def total_bytes(run: Run) -> np.ndarray:
     """Bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN if not recorded."""
-    return run.curves("sent_bytes_payload") + np.nan_to_num(run.curves("sent_bytes_parameters"))
+    first, *others = (run.curves(f"sent_bytes_{part}") for part in SENT)
+    return first + sum(np.nan_to_num(part) for part in others)
 
 
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

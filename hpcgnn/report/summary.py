@@ -13,13 +13,13 @@ from typing import Any
 from hpcgnn.report.formats import LOW_SCORES
 
 Records = tuple[dict[str, Any], ...]
+SENT = ("payload", "parameters", "sums", "control")      # what a rank hands to MPI in training, `sent_bytes_...`
 
 
 def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
     """Scores, seconds, bytes and bits of the recorded epochs, over all seeds."""
     known = {**provenance, **config}
-    payload, parameters = (statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records)
-                           for part in ("payload", "parameters"))
+    sent = {part: statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records) for part in SENT}
     seconds = values_of(records, "epoch_seconds")
     score = "score" if config.get("score") in (None, "auto") else config["score"]
     return {
@@ -27,9 +27,9 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
         "score_name": score,
         **_best_scores(records, min if score in LOW_SCORES else max),
         "median_epoch_seconds": statistics.median(seconds) if seconds else None,
-        "sent_bytes_per_epoch": payload + parameters,
-        "sent_bytes_payload_per_epoch": payload,
-        "sent_bytes_parameters_per_epoch": parameters,
+        "sent_bytes_per_epoch": sum(sent.values()),
+        "sent_bytes_messages_per_epoch": sent["payload"] + sent["parameters"],
+        **{f"sent_bytes_{part}_per_epoch": num_bytes for part, num_bytes in sent.items()},
         "mean_bits": _mean_bits(records),
         "synchronous_share": _synchronous_share(records),
         "width_histogram": _width_histogram(records),

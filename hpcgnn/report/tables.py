@@ -65,7 +65,7 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
          lambda run: _cell(run.summary["median_epoch_seconds"], format_seconds)),
         (Column("training", "seconds of all epochs, without evaluation; the mean over seeds", True),
          lambda run: _cell(training_seconds(run), format_seconds)),
-        (Column("sent per epoch", "bytes of training messages, all ranks", True),
+        (Column("sent per epoch", "bytes handed to MPI in training, all ranks: messages and sums", True),
          lambda run: _cell(run.summary["sent_bytes_per_epoch"], format_bytes)),
         (Column("bits per value", "payload bits", True), lambda run: _cell(run.summary["mean_bits"], format_number)),
         (Column("blocked (%)", "share of a mean epoch that a rank waits for messages", True), _blocked),

@@ -102,8 +102,7 @@ class FlatGradients:
         is_used = self._used_anywhere(comm) if self.finds_unused else None
         found = {one: one.grad.to_dense() if one.grad.is_sparse else one.grad for one in self.places
                  if one.grad is not None}
-        if len(found) < len(self.places):
-            self.flat.zero_()
+        self.flat.zero_()      # between the parameters, too, where sums in few bits leave noise
         if found:
             torch._foreach_copy_([self._views[one] for one in found], list(found.values()))
         used = list(self.places) if is_used is None else [

@@ -67,7 +67,7 @@ class EpochDisplay:
     def advance(self, seed: int, progress: Progress, trace: EpochTrace, evaluation: Evaluation | None) -> None:
         if evaluation is not None:
             self._val_score = evaluation.val_score
-        sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters)
+        sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters + trace.sent_bytes_sums)
         val = "" if math.isnan(self._val_score) else f"val {self._score.show(self._val_score)}  "
         state = f"loss {trace.loss:.4f}  {val}{sent}  {time_text(trace.epoch_seconds)}"
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)

@@ -80,12 +80,16 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """Median seconds, mean bytes, widths and modes over the recorded epochs; None without any."""
     if not metrics:
         return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
-                              "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_payload_per_epoch",
-                              "sent_bytes_parameters_per_epoch", "sent_bytes_sums_per_epoch",
-                              "sent_bytes_control_per_epoch", "sent_bytes_between_nodes_per_epoch",
+                              "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_messages_per_epoch",
+                              "sent_bytes_payload_per_epoch", "sent_bytes_parameters_per_epoch",
+                              "sent_bytes_sums_per_epoch", "sent_bytes_control_per_epoch",
+                              "sent_bytes_between_nodes_per_epoch",
                               "shared_bytes_per_epoch", "median_hidden_seconds"))
     payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
     parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
+    # If an earlier version began the run, its first lines have no such columns.
+    others = {kind: statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
+              for kind in ("sums", "control", "between_nodes")}
     rows: Counter = Counter()
     for record in metrics:
         rows.update(record["width_histogram"])
@@ -97,12 +101,11 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "synchronous_share": statistics.fmean(record["mode"] == "sync" for record in metrics),
         "assign_seconds": sum(record["assign_seconds"] for record in metrics),
         "median_epoch_seconds": statistics.median(record["epoch_seconds"] for record in metrics),
-        "sent_bytes_per_epoch": payload + parameters,
+        "sent_bytes_per_epoch": payload + parameters + others["sums"] + others["control"],
+        "sent_bytes_messages_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
         "sent_bytes_parameters_per_epoch": parameters,
-        # If an earlier version began the run, its first lines have no such columns.
-        **{f"sent_bytes_{kind}_per_epoch": statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
-           for kind in ("sums", "control", "between_nodes")},
+        **{f"sent_bytes_{kind}_per_epoch": sent_bytes for kind, sent_bytes in others.items()},
         "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
     }

@@ -42,7 +42,8 @@ def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tm
         {"ranks": ranks, "method": method} for ranks, method in runs]
     for one in record["predictions"]:
         assert one["is_exact"] and one["fits"]
-        assert one["within_nodes"]["bytes"] + one["between_nodes"]["bytes"] == one["sent_bytes_per_epoch"] > 0
+        assert one["within_nodes"]["bytes"] + one["between_nodes"]["bytes"] == one["sent_bytes_messages_per_epoch"] > 0
+        assert one["sent_bytes_per_epoch"] - one["sent_bytes_messages_per_epoch"] == one["sent_bytes_sums_per_epoch"]
         assert (one["between_nodes"]["bytes"] > 0) == (one["ranks"] == 4)
         assert sum(one["memory_of_fullest_rank"].values()) == pytest.approx(one["peak_bytes"])
     assert (tmp_path / "plan/table.txt").read_text() in printed
@@ -84,7 +85,7 @@ def test_steps_sum_gradients_more_often_and_send_no_row_more_often(hpcgnn, clust
         return json.loads((tmp_path / "plan.json").read_text())["predictions"][0]
 
     few, many = planned(2), planned(8)
-    assert few["sent_bytes_per_epoch"] == many["sent_bytes_per_epoch"]
+    assert few["sent_bytes_messages_per_epoch"] == many["sent_bytes_messages_per_epoch"]
     assert 4 * few["sent_bytes_sums_per_epoch"] == many["sent_bytes_sums_per_epoch"]
     assert few["memory_of_fullest_rank"]["activations"] > many["memory_of_fullest_rank"]["activations"]
     for stage in ("allreduce", "step"):

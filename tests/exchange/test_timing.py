@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from exchange.epochs import Epochs
 from mpi4py import MPI
 
@@ -46,6 +47,17 @@ def test_a_paced_message_travels_for_its_bytes_over_the_rate_and_a_pipeline_does
     assert synchronous.travel_seconds >= 2 * 0.99 * seconds
     assert synchronous.blocked_seconds >= 2 * 0.9 * seconds
     assert COMM.allreduce(asynchronous.blocked_seconds) < 0.5 * COMM.allreduce(synchronous.blocked_seconds)
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_sum_takes_its_bytes_over_the_rate(cut):
+    values, rate = torch.ones(100_000), 5e6
+    epochs = Epochs(COMM, cut("undirected", COMM.size), bytes_per_second=rate)
+    seconds = 2 * values.nbytes * (COMM.size - 1) / COMM.size / rate
+    started = time.perf_counter()
+    epochs.exchange.sum_over_ranks(values)
+    assert time.perf_counter() - started >= 0.99 * seconds > 0.05
+    assert epochs.exchange.training.take().blocked_seconds >= 0.9 * seconds
 
 
 @pytest.mark.parallel([1, 2, 3])

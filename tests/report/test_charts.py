@@ -117,9 +117,24 @@ def test_the_sentence_names_the_best_and_the_worst_score(tmp_path):
 
 def test_bytes_split_payload_and_parameters_and_name_the_ratio(tmp_path):
     chart = charts(write_run(tmp_path / "fp32"), write_run(tmp_path / "packed", scale=16))["bytes"]
-    assert [row["values"] for row in chart.data["rows"]] == [[64e6, 4e5], [4e6, 4e5]]
+    assert [row["values"] for row in chart.data["rows"]] == [[64e6, 4e5, 0, 0], [4e6, 4e5, 0, 0]]
     assert [row["note"] for row in chart.data["rows"]] == ["64.4 MB", "4.40 MB, 1/14.6"]
     assert chart.seen == "fp32 sends 64.4 MB per epoch; packed the least, 4.40 MB: 14.6 times fewer."
+
+
+def test_bytes_of_sums_and_of_a_solver_count(tmp_path):
+    def with_more(path):
+        return rewrite(path, lambda record: {**record, "sent_bytes_sums": 2_000_000, "sent_bytes_control": 100_000})
+
+    # Up to version 0.3 a summary's bytes were of messages alone.
+    old = with_more(write_run(tmp_path / "old"))
+    summary = json.loads((old / "summary.json").read_text())
+    del summary["sent_bytes_messages_per_epoch"]
+    (old / "summary.json").write_text(json.dumps(summary))
+    stopped = with_more(write_run(tmp_path / "stopped", is_complete=False))
+    chart = charts(old, stopped)["bytes"]
+    assert [row["values"] for row in chart.data["rows"]] == [[64e6, 4e5, 2e6, 1e5]] * 2
+    assert [row["note"] for row in chart.data["rows"]] == ["66.5 MB", "66.5 MB, 1"]
 
 
 def test_parts_of_the_time_add_up_to_the_epoch_and_the_deciding_after_it(tmp_path):

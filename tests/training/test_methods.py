@@ -67,7 +67,7 @@ def test_every_method_trains_where_a_part_is_odd(shared_path, kind):
         assert losses(metrics)[-1] < 0.9 * losses(metrics)[0], method
         scores[method] = summary["test_score"]
         assert run.session.exchange.state_bytes == 0, method
-        assert (summary["sent_bytes_per_epoch"] > 0) != is_apart, method
+        assert (summary["sent_bytes_messages_per_epoch"] > 0) != is_apart, method
     assert not is_apart or len(set(scores.values())) == 1
 
 

@@ -50,7 +50,7 @@ def test_each_direction_saves_two_bytes_a_row(shared_path, shards):
     for code in ("affine", "rotated", "rotated-forward", "rotated-backward"):
         summary, _, _ = train(COMM, shards, shared_path / code, **{**SETTINGS, "epochs": 2}, method="uniform", bits=1,
                               code=code)
-        sent[code] = summary["sent_bytes_per_epoch"]
+        sent[code] = summary["sent_bytes_messages_per_epoch"]
     saved = {code: sent["affine"] - num_bytes for code, num_bytes in sent.items()}
     assert saved["rotated-forward"] > 0 and saved["rotated-backward"] > 0
     assert saved["rotated"] == saved["rotated-forward"] + saved["rotated-backward"]

@@ -88,7 +88,10 @@ def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model,
     for record in metrics:
         assert (record["sent_bytes_payload"], record["sent_bytes_parameters"]) == (payload, parameters)
         assert record["mean_bits"] == (8 * payload / (2 * num_rows * (10 + 4)) if num_rows else None)
-    assert summary["sent_bytes_per_epoch"] == payload + parameters
+    assert summary["sent_bytes_messages_per_epoch"] == payload + parameters
+    sums = {record["sent_bytes_sums"] for record in metrics}
+    assert sums == {summary["sent_bytes_sums_per_epoch"]} and (max(sums) > 0) == (comm.size > 1)
+    assert summary["sent_bytes_per_epoch"] == payload + parameters + sums.pop()
     assert summary["setup_bytes"] == num_rows * dataset.num_features * 4
 
 
