@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Scores of a training with and without each recipe of docs/models.md, one process, paired by seed. Ends with one table
+# Scores of a training with and without each recipe of docs/models.md, or any other settings, paired by seed. Ends with one table
 # per graph. Finished runs are not repeated, and each seed trains all before the next begins, so a job that was stopped
 # has a table too.
 #   HPCGNN_DATASETS             folder that holds the graphs' .npz files (docs/own-data.md has the format)
@@ -8,6 +8,7 @@
 #   HPCGNN_BENCHMARK_RECIPES    each with its settings, "," between them; correct-and-smooth is of `hpcgnn predict`
 #   HPCGNN_BENCHMARK_SEEDS      default: "0 1 2 3 4"
 #   HPCGNN_BENCHMARK_SETTINGS   of all trainings, as in "epochs=300 lr=0.003"; a recipe's own win; default: none
+#   HPCGNN_BENCHMARK_RANKS      default: 1
 #   HPCGNN_BENCHMARK_OUT        default: runs/benchmark-recipes; other settings want another folder
 set -euo pipefail
 
@@ -21,15 +22,16 @@ recipes+=" label_inputs=0.5 correct-and-smooth"
 read -ra recipes <<<"${HPCGNN_BENCHMARK_RECIPES:-$recipes}"
 read -ra seeds <<<"${HPCGNN_BENCHMARK_SEEDS:-0 1 2 3 4}"
 read -ra settings <<<"${HPCGNN_BENCHMARK_SETTINGS:-}"
+ranks=${HPCGNN_BENCHMARK_RANKS:-1}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-recipes}
 
 # train GRAPH MODEL SEED RECIPE: SHARDS is made where it is missing
 train() {
-    local graph=$1 model=$2 seed=$3 recipe=$4 shards=data/shards/$1-recipes words=() word run=$out/$1/$2/$4/$3
+    local graph=$1 model=$2 seed=$3 recipe=$4 shards=data/shards/$1-recipes-p$ranks words=() word run=$out/$1/$2/$4/$3
     local -A value=([layers]=3 [hidden]=64 [lr]=0.01 [weight_decay]=0.0005 [epochs]=200 [eval_every]=2)
     case $graph in      # features made from the graph are standardized already
-        *_nofeat) make_shards "$graph" "$shards" 1 --cluster-rows 128 ;;
-        *) make_shards "$graph" "$shards" 1 --cluster-rows 128 --normalize-features standard ;;
+        *_nofeat) make_shards "$graph" "$shards" "$ranks" --cluster-rows 128 ;;
+        *) make_shards "$graph" "$shards" "$ranks" --cluster-rows 128 --normalize-features standard ;;
     esac
     if [[ $recipe == correct-and-smooth ]]; then
         mkdir -p "$run"
@@ -46,7 +48,7 @@ train() {
     for word in "${!value[@]}"; do
         words+=(--set "$word=${value[$word]}")
     done
-    [[ -f $run/summary.json ]] ||
+    [[ -f $run/summary.json ]] || hpcgnn_mpirun "$ranks" \
         hpcgnn train "$shards" --model "$model" --seed "$seed" "${words[@]}" --out "$run" --resume
 }
 

@@ -108,12 +108,11 @@ class StepsTaken:
     """Results of an epoch's steps so far on this rank, so that a run may stop between two steps."""
 
     losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
-    checks: list[StepCheck | UnreadCheck] = field(default_factory=list)      # one per step since the last `read`, one
-                                                                             # for all earlier
+    # One per step since the last `read`, and one for all before.
+    checks: list[StepCheck | UnreadCheck] = field(default_factory=list)
     seconds: float = 0.0      # spent before this process began, like `traffic`
     traffic: Traffic = field(default_factory=Traffic)
-
-    unread: list[torch.Tensor] = field(default_factory=list)      # losses of the latest steps, which may be on a device
+    unread: list[torch.Tensor] = field(default_factory=list)      # losses since the last `read`, on any device
 
     @property
     def number(self) -> int:

@@ -58,6 +58,13 @@ def test_a_logit_that_is_not_finite_spoils_the_loss(device, value):
     assert torch.isnan(gradient[17]).any() and torch.isfinite(gradient[:17]).all()
 
 
+@pytest.mark.parametrize("label", [-1, 9])
+def test_a_label_that_is_no_class_spoils_the_loss(device, label):
+    logits, labels = case(40, 9, torch.float32)
+    labels[3] = label
+    assert math.isnan(cross_entropy.loss_sum(logits.to(device), labels.to(device))[0].item())
+
+
 def test_no_row_has_a_loss_of_zero(device):
     found, log_sums = cross_entropy.loss_sum(torch.empty(0, 5, device=device),
                                              torch.empty(0, dtype=torch.int64, device=device))

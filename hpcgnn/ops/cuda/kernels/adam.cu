@@ -3,7 +3,7 @@
  * Maths: as ext/src/adam_body.h, with its bits: compiled without fused multiply-adds, and the device's divisions and
  * square roots round to nearest.
  * Checks: the largest magnitudes of gradients and of results as bits of float32 without the sign, NaN above infinity,
- * and a hash of the weights in two halves, sums of mixed bits modulo 2^32; so a check is the same in any order of threads.
+ * and a hash of the weights in two halves, sums of mixed bits modulo 2^32. A check is the same in any order of threads.
  * Threads: each block takes every num_blocks-th run of blockDim.x values and writes one check; join_checks, one block,
  * joins the checks of all blocks. No atomics. */
 #include "device.cuh"

@@ -1,10 +1,12 @@
 /* Cross-entropy of rows of logits, and its gradient, in one pass each.
  *
- * Maths: log_sum[i] = m + log(sum over j of exp(x[i, j] - m)), m the largest x[i, j]; loss[i] = log_sum[i] - x[i, label].
+ * Maths: log_sum[i] = m + log(sum over j of exp(x[i, j] - m)), m the largest x[i, j];
+ * loss[i] = log_sum[i] - x[i, label].
  * Backward: out[i, j] = gradient * (exp(x[i, j] - log_sum[i]) - (j == label)).
  * Threads: 1 to 32 lanes share a row, as in pointwise.cu; lanes take columns in turn.
  * Accuracy: with e = 2^-24, a loss errs by (dim / 32 + 9) e of the sum's logarithm and 2 e of the row's magnitude; a
- * gradient by that times itself. NaN and infinite logits give NaN, as torch does.
+ * gradient by that times itself. NaN and infinity among the logits give NaN, as in torch, and so does a label that is
+ * no column.
  * Determinism: a row is summed by fixed lanes, in a fixed tree; column_sums.cu adds the rows. No atomics. */
 #include "device.cuh"
 
@@ -23,7 +25,8 @@ DEVICE void loss_rows(const T *logits, const int64_t *labels, int64_t num_rows, 
     const float log_sum = largest + logf(sum_of_lanes(sum, lanes));
     if (row >= num_rows || lane) return;
     log_sums[row] = log_sum;
-    losses[row] = log_sum - load_f32(x, labels[row]);
+    const int64_t label = labels[row];
+    losses[row] = label >= 0 && label < dim ? log_sum - load_f32(x, label) : __int_as_float(0x7fffffff);
 }
 
 template <typename T>
