@@ -14,7 +14,8 @@ from hpcgnn.training import progress as shown
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.progress import EpochDisplay, seconds_between_lines
 
-TRACE = SimpleNamespace(loss=0.5, sent_bytes_payload=3_000_000, sent_bytes_parameters=100_000, epoch_seconds=0.25)
+TRACE = SimpleNamespace(loss=0.5, sent_bytes_payload=2_900_000, sent_bytes_parameters=100_000, sent_bytes_sums=100_000,
+                        epoch_seconds=0.25)
 LINE = r"seed 7  epoch {}/400  loss 0\.5000  {}3\.10 MB  250 ms"
 
 
