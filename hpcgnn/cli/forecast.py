@@ -37,7 +37,9 @@ def _sent(found: Forecast) -> list[str]:
     epoch = in_bytes(found.most_bytes)
     if found.least_bytes != found.most_bytes:
         epoch = f"{in_bytes(found.least_bytes)} to {epoch}, as the method decides"
-    return [f"  an epoch         {epoch}", f"  an evaluation    {in_bytes(found.evaluation_bytes)}",
+    sums = f", and {in_bytes(found.sum_bytes)} of sums" if found.sum_bytes else ""
+    return [f"  an epoch         {epoch}{' of messages' * bool(sums)}{sums}",
+            f"  an evaluation    {in_bytes(found.evaluation_bytes)}",
             f"  once             {in_bytes(found.setup_bytes)} of input rows"]
 
 

@@ -111,7 +111,7 @@ def _bytes_table(predictions: list[Prediction]) -> Table:
 
     def cells(one: Prediction) -> list[str]:
         rows = one.sent.rows
-        ends = dict.fromkeys(map(size_text, (one.least_bytes, one.sent.total)))
+        ends = dict.fromkeys(size_text(messages + one.sent.sums) for messages in (one.least_bytes, one.sent.total))
         return [" to ".join(ends), f"{len(rows):,}", f"{one.loads.halo_ratio:.3f}",
                 f"{rows.mean() if len(rows) else 0:,.0f}", f"{rows.max(initial=0):,.0f}",
                 *map(size_text, (*one.sent.of(True), *one.sent.of(False), one.sent.sums, one.sent.evaluation,

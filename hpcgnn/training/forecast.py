@@ -48,8 +48,9 @@ class Forecast:
     """Predicted costs of a run."""
 
     memory: tuple[Memory, ...]      # one per rank
-    least_bytes: int      # least and most bytes of an epoch, all ranks; equal if known in advance
+    least_bytes: int      # least and most bytes of an epoch's messages, all ranks; equal if known in advance
     most_bytes: int
+    sum_bytes: int      # bytes of all ranks that an epoch sums
     evaluation_bytes: int      # bytes of all ranks
     setup_bytes: int
     epoch_seconds: float      # median of the sample
@@ -101,6 +102,7 @@ class Sample:
     evaluation_seconds: float
     assign_seconds: float
     activations: int
+    sum_bytes: int      # of the last one
 
 
 def forecast(comm: MPI.Comm, job: Job) -> Forecast:
@@ -127,9 +129,9 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     memory = tuple(comm.allgather(_memory_of(session, learner, sample)))
     session.exchange.forget()
     return Forecast(
-        memory, least, most, _sum_of(comm, evaluation), comm.allreduce(session.exchange.setup.payload_bytes),
-        statistics.median(sample.epoch_seconds), sample.evaluation_seconds, sample.assign_seconds,
-        *_counts(session.config), len(sample.epoch_seconds) + 1)
+        memory, least, most, sample.sum_bytes, _sum_of(comm, evaluation),
+        comm.allreduce(session.exchange.setup.payload_bytes), statistics.median(sample.epoch_seconds),
+        sample.evaluation_seconds, sample.assign_seconds, *_counts(session.config), len(sample.epoch_seconds) + 1)
 
 
 def _train_sample(session: Session, learner: Learner, controller: Controller) -> Sample:
@@ -156,7 +158,7 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
     evaluate(comm, learner.model, session.graph, session.objective, session.score)
     evaluating = comm.allreduce(time.perf_counter() - started, MPI.MAX)
     # The first epoch also builds matrices and layouts.
-    return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX), kept.num_bytes)
+    return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX), kept.num_bytes, trace.sent_bytes_sums)
 
 
 def _epoch_bytes(session: Session, controller: Controller) -> tuple[int, int]:

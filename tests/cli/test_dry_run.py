@@ -20,6 +20,7 @@ def test_a_dry_run_says_what_a_run_would_take_and_writes_nothing(hpcgnn, shared_
     assert snapshot(shared_path) == before
     for name in NAMES.values():
         assert name in printed
+    assert (" of messages, and " in printed) == (" of sums\n" in printed) == (MPI.COMM_WORLD.size > 1)
     assert f"the largest of {MPI.COMM_WORLD.size}, and their mean" in printed
     assert f"{SMALL['epochs']} epochs and 6 evaluations" in printed and printed.endswith("nothing was written\n")
 

@@ -43,6 +43,7 @@ def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
     found, summary, metrics, shards = forecast_and_run(shared_path, {"method": name, **FIXED[name]})
     assert sent(metrics) == {found.least_bytes} == {found.most_bytes}
     assert found.least_bytes > 0
+    assert {line["sent_bytes_sums"] for line in metrics} == {found.sum_bytes} != {0}
     assert found.setup_bytes == summary["setup_bytes"]
     assert max(memory.method_state for memory in found.memory) == summary["method_state_bytes"]
     part = read_partition(shards, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
