@@ -32,6 +32,7 @@ class StepCheck:
     hash: int = 0
 
     def read(self) -> StepCheck:
+        """Return itself, which the host holds already; an `UnreadCheck` waits for the device."""
         return self
 
     @property

@@ -116,6 +116,7 @@ class StepsTaken:
 
     @property
     def number(self) -> int:
+        """Steps of the epoch so far, those before a stop among them."""
         return len(self.losses) + len(self.unread)
 
     def note(self, loss: torch.Tensor, check: StepCheck | UnreadCheck) -> None:
