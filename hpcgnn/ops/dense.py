@@ -83,16 +83,20 @@ def _combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
 def combine_in_turn(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
                     own_weight: torch.Tensor | None, bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """`combine` by one product after another."""
-    if out is not None:       # `rows` may be overwritten: one block at a time, so that little more memory is needed
-        for start, stop in blocks(0, len(rows), rows.device.type):
-            here = combine_in_turn(rows[start:stop], weight, None if own is None else own[start:stop], own_weight, bias,
-                                   None)
-            out[start:stop] = here
-        return out
+    if out is not None:
+        return combine_by_block(rows, weight, own, own_weight, bias, out)
     out = empty((len(rows), len(bias)), rows.dtype, rows.device)
     out[:] = bias
     map_rows(rows, weight, out=out)
     return out if own is None else map_rows(own, own_weight, out=out)
+
+
+def combine_by_block(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
+                     own_weight: torch.Tensor | None, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`combine` into `out`, which may be `rows`: one block at a time, so that little more memory is needed."""
+    for start, stop in blocks(0, len(rows), rows.device.type):
+        out[start:stop] = combine(rows[start:stop], weight, None if own is None else own[start:stop], own_weight, bias)
+    return out
 
 
 @by_device("dense")

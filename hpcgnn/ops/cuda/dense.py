@@ -9,7 +9,7 @@ import torch
 
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.segments import SUFFIX
-from hpcgnn.ops.spans import blocks
+from hpcgnn.ops.dense import combine_by_block
 
 BLOCK_THREADS = 256
 MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # for column sums: blocks of rows, and rows of each but the last
@@ -26,11 +26,8 @@ def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | N
 
 def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
             bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if out is not None:       # `rows` may be overwritten: one block at a time, so that little more memory is needed
-        for start, stop in blocks(0, len(rows), rows.device.type):
-            out[start:stop] = combine(rows[start:stop], weight, None if own is None else own[start:stop], own_weight,
-                                      bias, None)
-        return out
+    if out is not None:
+        return combine_by_block(rows, weight, own, own_weight, bias, out)
     with _float32_sums():
         made = torch.addmm(bias.detach().to(rows.dtype), rows, weight.t())      # cuBLAS adds the bias itself
         return made if own is None else made.addmm_(own, own_weight.t())
