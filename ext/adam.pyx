@@ -1,4 +1,4 @@
-"""One step of Adam and its check. A shell over ext/src/adam.c; contracts are checked in hpcgnn.ops."""
+"""One step of Adam, with checks of its values. A shell over ext/src/adam.c; contracts are checked in hpcgnn.ops."""
 
 from libc.stdint cimport int64_t, uint32_t
 
@@ -14,7 +14,7 @@ cdef extern from "adam.h":
 def adam_step(float[::1] weights, const float[::1] gradient, const float[::1] lr, const float[::1] decay,
               float[::1] mean, float[::1] square, float mean_weight, float square_decay, float square_weight,
               float unbiased, float epsilon, float rate):
-    """Move weights and moments; bits of the largest gradient and of the largest result, and two halves of a hash."""
+    """Update weights and moments; return bits of the largest gradient and result, and both halves of the hash."""
     cdef adam_check check
     cdef adam_factors factors
     if weights.shape[0] == 0:

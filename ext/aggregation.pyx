@@ -79,7 +79,7 @@ def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64
 
 def first_bad_row(const int64_t[::1] begin, const int64_t[::1] end, const int32_t[::1] indices, int64_t num_columns,
                   int64_t no_row, int64_t split):
-    """The first row with entries outside `indices`, or columns that no table has; -1. See ext/src/aggregation.h."""
+    """The first row with entries outside `indices`, or columns that no table has, or -1. See ext/src/aggregation.h."""
     cdef sparse_rows a
     cdef int64_t num_rows = begin.shape[0], bad
     if num_rows == 0:
@@ -93,7 +93,7 @@ def first_bad_row(const int64_t[::1] begin, const int64_t[::1] end, const int32_
 
 def first_outside(const uint8_t[::1] message, const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                   const int64_t[::1] parameter_offset, int64_t dim):
-    """The first packed row that does not lie within the message, or has a width that is not packed; -1."""
+    """The first packed row that does not lie within the message, or has a width that is not packed, or -1."""
     cdef packed_rows rows = packed_rows_of(message, bit_width, payload_offset, parameter_offset)
     cdef int64_t num_rows = bit_width.shape[0], outside
     if num_rows and rows.message == NULL:

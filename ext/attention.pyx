@@ -82,7 +82,7 @@ def edge_softmax_backward(const int64_t[::1] begin, const int64_t[::1] end, cons
                           const int32_t[::1] indices, const float[:, ::1] target, const float[:, ::1] source,
                           float slope, const float[:, ::1] alpha, float[:, ::1] gradient,
                           float[:, ::1] target_gradient):
-    """gradient of alpha, in place, to that of target[v] + source[u]; target_gradient[v] sums it over a row."""
+    """Turn the gradient of alpha, in place, into that of target[v] + source[u]; target_gradient sums it by row."""
     if alpha.shape[0] == 0 or alpha.shape[1] == 0:
         target_gradient[:, :] = 0
         return

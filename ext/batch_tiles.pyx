@@ -36,7 +36,7 @@ cdef class Tiles:
             self.tiles.tile_words = <const uint32_t *>&words[0, 0, 0]
 
     def sums(self, const int8_t[:, ::1] codes, int bit_width, int64_t first, int64_t end, int32_t[:, ::1] out):
-        """Sums of the batches first .. end - 1 into out, which has their rows; the tiles that were multiplied."""
+        """Write the sums of the batches first .. end - 1 to out, which has their rows; return the number of tiles."""
         cdef signed_rows rows
         cdef int64_t num_multiplied = 0
         if out.shape[0] == 0 or codes.shape[0] == 0 or codes.shape[1] == 0:

@@ -65,7 +65,7 @@ cdef class Left:
 
 
 cdef class Scaling:
-    """How sums become values: vectors of steps, zero points and step times code sum, of rows and of columns."""
+    """How sums become values: for rows and for columns, vectors of step, zero point and step * (sum of codes)."""
     cdef product_out out
     cdef object kept
 
@@ -98,7 +98,7 @@ cdef int64_t run(Left left, const int32_t[:, :, ::1] right, product_out out) exc
 
 
 def multiply_to_sums(Left left, const int32_t[:, :, ::1] right, int32_t[:, ::1] sums):
-    """Integer sums into `sums`; returns the steps of 8 rows, or tiles, that were multiplied."""
+    """Write integer sums to `sums`; return the number of tiles multiplied, or of steps of 8 rows without tiles."""
     cdef product_out out
     out.kind, out.num_rows, out.num_columns = OUT_SUMS, sums.shape[0], sums.shape[1]
     if out.num_rows and out.num_columns:
@@ -107,7 +107,7 @@ def multiply_to_sums(Left left, const int32_t[:, :, ::1] right, int32_t[:, ::1] 
 
 
 def multiply_to_values(Left left, const int32_t[:, :, ::1] right, Scaling scaling, float[:, ::1] values):
-    """Values into `values`, in float32."""
+    """Write float32 values to `values`."""
     cdef product_out out = scaling.out
     out.kind, out.num_rows, out.num_columns = OUT_VALUES, values.shape[0], values.shape[1]
     if out.num_rows and out.num_columns:
@@ -117,7 +117,7 @@ def multiply_to_values(Left left, const int32_t[:, :, ::1] right, Scaling scalin
 
 def multiply_to_bits(Left left, const int32_t[:, :, ::1] right, Scaling scaling, int64_t num_rows, int64_t num_columns,
                      float low, float step, float offset, int32_t[:, :, ::1] words):
-    """Codes of the values as planes along the columns, into `words` (planes, padded rows, words) of zeros."""
+    """Pack the values' codes row by row into planes `words` (planes, padded rows, words), which hold zeros before."""
     cdef product_out out = scaling.out
     out.kind, out.num_rows, out.num_columns = OUT_BITS, num_rows, num_columns
     out.low, out.step, out.offset, out.bit_width = low, step, offset, words.shape[0]

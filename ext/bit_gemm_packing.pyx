@@ -35,7 +35,7 @@ cdef void pack(code_source source, bit_planes planes, bint is_by_column) noexcep
 
 
 def pack_codes(const uint8_t[:, ::1] codes, int32_t[:, :, ::1] words, bint is_by_column):
-    """Planes of codes into `words` of zeros; lines are the columns of the matrix or its rows."""
+    """Pack codes into planes `words`, zeros before; lines are the columns of the matrix or its rows."""
     cdef code_source source
     if codes.shape[0] == 0 or codes.shape[1] == 0:
         return
@@ -48,7 +48,7 @@ def pack_codes(const uint8_t[:, ::1] codes, int32_t[:, :, ::1] words, bint is_by
 
 def pack_values(const float[:, ::1] values, const float[::1] low, const float[::1] step, float offset,
                 int32_t[:, :, ::1] words, bint is_by_column):
-    """Planes of the values' codes into `words` of zeros; low and step hold one number, or one a line."""
+    """Pack the values' codes into planes `words`, zeros before; low and step hold one number, or one per line."""
     cdef code_source source
     if values.shape[0] == 0 or values.shape[1] == 0:
         return
@@ -61,7 +61,7 @@ def pack_values(const float[:, ::1] values, const float[::1] low, const float[::
 
 
 def unpack_lines(const int32_t[:, :, ::1] words, uint8_t[:, ::1] codes):
-    """Codes of the first lines into `codes` (lines, length)."""
+    """Write the codes of the first lines to `codes` (lines, length)."""
     if codes.shape[0] == 0 or codes.shape[1] == 0:
         return
     cdef bit_planes planes = planes_of(words)
@@ -70,7 +70,7 @@ def unpack_lines(const int32_t[:, :, ::1] words, uint8_t[:, ::1] codes):
 
 
 def sum_lines(const int32_t[:, :, ::1] words, int64_t[::1] sums):
-    """Sum of the codes of each of the first lines into `sums`."""
+    """Write the sum of the codes of each of the first lines to `sums`."""
     if sums.shape[0] == 0 or words.shape[2] == 0:
         return
     cdef bit_planes planes = planes_of(words)

@@ -34,14 +34,14 @@ def stream_write(uint8_t[::1] target, int value):
 def stream_copy(uint8_t[::1] target, const uint8_t[::1] source):
     """Copy as many bytes as the source has."""
     if source.shape[0] > target.shape[0]:
-        raise ValueError(f"{source.shape[0]} bytes don't fit {target.shape[0]}")
+        raise ValueError(f"{source.shape[0]} bytes don't fit into a target of {target.shape[0]}")
     if source.shape[0]:
         with nogil:
             c_stream_copy(&target[0], &source[0], source.shape[0])
 
 
 def gather_sum(const uint8_t[:, ::1] table, int64_t dim, int storage, const int32_t[::1] indices, int64_t ahead):
-    """Sum of the rows `indices`, in range, of a table of `dim` columns, prefetched `ahead` entries on."""
+    """Sum of the rows `indices` (all in range) of a table of `dim` columns, each prefetched `ahead` entries early."""
     cdef float total = 0
     cdef gather g
     if indices.shape[0] and dim:

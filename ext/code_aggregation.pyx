@@ -14,7 +14,7 @@ cdef extern from "code_aggregation.h":
 
 def sum_code_rows(const int64_t[::1] indptr, const int32_t[::1] indices, const uint8_t[:, ::1] codes, bint is_signed,
                   int32_t[:, ::1] out):
-    """Sums into out; 0, or the number of the fault that ext/src/code_aggregation.h names."""
+    """Write sums to out; return 0, or the number of a fault in ext/src/code_aggregation.h."""
     cdef code_rows a
     cdef int fault = 0
     if out.shape[0] == 0 or out.shape[1] == 0:

@@ -25,7 +25,7 @@ def combine(const uint8_t[:, ::1] codes, bint is_signed, const int8_t[:, ::1] we
 
 
 def survey_codes(const uint8_t[:, ::1] codes, bint is_signed):
-    """(how many codes are not zero, bits that hold each of them)."""
+    """Return the number of non-zero codes, and the fewest bits that hold every code."""
     cdef code_rows rows = rows_of(codes, is_signed)
     cdef code_survey found
     with nogil:

@@ -15,7 +15,7 @@ cdef extern from "condense.h":
 
 
 def condensed_regions(const int64_t[::1] start, const int64_t[::1] indptr, const int32_t[::1] indices):
-    """(region, copied_row, place) of the clusters that start at rows start[c], whose last entry is the row count."""
+    """Return region, copied_row and place, see ext/src/condense.h; cluster c has rows start[c] .. start[c + 1] - 1."""
     cdef clustered_rows rows
     cdef int64_t num_rows = indptr.shape[0] - 1
     cdef int64_t[::1] region = np.zeros(start.shape[0], np.int64)

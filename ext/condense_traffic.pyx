@@ -26,7 +26,7 @@ cdef extern from "condense_traffic.h":
 
 def fetch_lines(const int64_t[::1] start, const int64_t[::1] indptr, const int32_t[::1] indices, int64_t row_bytes,
                 int64_t line_bytes, int64_t capacity, bint is_lru):
-    """Lines that an empty buffer of `capacity` >= 1 lines fetches: (within clusters, across clusters)."""
+    """Number of lines that an empty buffer of `capacity` >= 1 lines fetches within clusters, and across clusters."""
     cdef clustered_rows rows
     cdef line_buffer buffer
     cdef int64_t num_lines = ((indptr.shape[0] - 1) * row_bytes + line_bytes - 1) // line_bytes
@@ -48,10 +48,10 @@ def list_fetched_lines(const int64_t[::1] start, const int64_t[::1] indptr, cons
                        int64_t first, int64_t last, int64_t row_bytes, int64_t line_bytes, int64_t capacity,
                        bint is_lru, int32_t[::1] newer, int32_t[::1] older, int64_t[::1] num_held,
                        int32_t[::1] line, uint8_t[::1] is_sparse, int64_t[::1] end):
-    """List into `line` and `is_sparse`, which have room, what clusters first .. last - 1 fetch, and where each ends.
+    """List the lines that clusters first .. last - 1 fetch in `line` and `is_sparse`, and where each cluster ends.
 
-    The buffer is `newer`, `older` (one more than there are lines; at first -1, in the last entry its own index) and
-    `num_held`, a single number that is 0 at first.
+    The buffer is `newer` and `older`, with one entry more than there are lines (at first -1, but the last entry its own
+    index), and `num_held`, an array of one number, 0 at first.
     """
     cdef clustered_rows rows
     cdef line_buffer buffer

@@ -27,7 +27,7 @@ def arcs_inside(const int64_t[::1] indptr, const int32_t[::1] indices, int32_t[:
 def cut_rows(const int64_t[::1] indptr, const int32_t[::1] indices, int32_t[::1] place, const int64_t[::1] rows,
              int64_t num_fresh, int64_t[::1] far, int64_t[::1] new_indptr, int32_t[::1] new_indices,
              int64_t[::1] arc):
-    """Write the CSR of a batch, and the far rows behind the first num_fresh; returns the number of far rows."""
+    """Write the CSR of a batch, append far rows to the first num_fresh, and return the number of far rows."""
     cdef int64_t num_far
     if arc.shape[0] == 0:
         new_indptr[:] = 0

@@ -45,7 +45,7 @@ def product(const uint8_t[:, ::1] left, const uint8_t[:, ::1] right, int storage
 
 def combination(const uint8_t[:, ::1] left, const uint8_t[:, ::1] right, const uint8_t[:, ::1] own,
                 const uint8_t[:, ::1] own_right, int storage, const float[::1] bias, uint8_t[:, ::1] out):
-    """out = bias + left @ right.T + own @ own_right.T, without the last if own is None; none is empty. out may be left."""
+    """out = bias + left @ right.T + own @ own_right.T; own may be None, out may be left, and no matrix is empty."""
     cdef dense_matrix[2] lefts, rights
     cdef int num_sides = 1 if own is None else 2
     lefts[0], rights[0] = matrix_of(left, storage), matrix_of(right, storage)

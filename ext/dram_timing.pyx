@@ -36,7 +36,7 @@ def first_bad_request(requests, int64_t first_block, int64_t end_block, int64_t 
 
 def serve_all(dram_parameters dram, int64_t[::1] channels, requests, int64_t ready, bint is_write,
               int64_t[:, ::1] counts):
-    """Serve at least one request; the clock at which the last data has moved."""
+    """Serve at least one request; return the clock at which the last data has moved."""
     cdef request_list listed = request_list_of(requests[0], requests[1], requests[2], requests[3])
     cdef dram_state state = dram_state_of(&dram, channels)
     cdef int64_t done

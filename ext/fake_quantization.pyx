@@ -46,7 +46,7 @@ def fake_quantize(const float[:, ::1] values, const float[::1] step, const float
 def fake_quantize_backward(const float[:, ::1] values, const float[:, ::1] gradient, const float[::1] step,
                            const float[::1] limit, bint is_by_column, bint is_local, float local_weight,
                            float[:, ::1] of_values, float[::1] of_step, float[::1] clipped):
-    """Gradients of values, of steps, and of values that are clipped; of_values and clipped may be None."""
+    """Write the gradients that ext/src/fake_quantization.h describes; of_values and clipped may be None."""
     cdef quantized_values a
     cdef quantized_gradients g
     cdef float *partial = NULL

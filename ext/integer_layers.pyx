@@ -102,7 +102,7 @@ cdef class Layers:
 
     def __init__(self, layers, const int32_t[::1] indices, const int32_t[::1] in_degree, const int32_t[:, ::1] words,
                  const int32_t[::1] begin, int num_planes, bint is_signed, bint is_whole):
-        """Planes of all rows have num_planes where `begin` is None, and lie one behind the other in words."""
+        """`words` holds the planes of all rows, one after the other; if `begin` is None, num_planes of each row."""
         cdef integer_layer *layer
         cdef const uint8_t[::1] takes_tiles
         self.kept = (layers, indices, in_degree, words, begin)
@@ -133,7 +133,7 @@ cdef class Layers:
     def forward(self, const int64_t[::1] row_begin, const int64_t[::1] tile_row_begin, const int64_t[::1] tile_begin,
                 const int32_t[::1] tile_column, const int32_t[:, :, ::1] words, const int64_t[::1] indptr,
                 float[:, ::1] logits, float[:, ::1] hidden):
-        """Logits, and what the last convolution reads unless that is None; the faults of ext/src/integer_layers.h."""
+        """Write logits and, unless it is None, what the last convolution reads; return integer_layers.h's faults."""
         cdef batch_tiles tiles
         cdef float *hidden_rows = values_of(hidden)
         cdef int faults
@@ -157,7 +157,7 @@ cdef class Layers:
     def forward_rows(self, int64_t number, int64_t first, int64_t stop, const int64_t[::1] indptr,
                      uint8_t[::1] even, uint8_t[::1] odd, uint8_t[:, ::1] codes, float[:, ::1] logits,
                      float[:, ::1] hidden):
-        """Convolution `number` of some rows, -1 for none, and the map of the next one; the faults."""
+        """Run convolution `number` of some rows, -1 for none, and the map of the next one; return the faults."""
         cdef whole_graph graph
         cdef float *logit_rows = values_of(logits)
         cdef float *hidden_rows = values_of(hidden)
@@ -172,9 +172,9 @@ cdef class Layers:
         return faults
 
     def mapped_form(self, int64_t number):
-        """(bits that a mapped code of a convolution takes, bytes of a row of them)."""
+        """Bits of a convolution's mapped codes, and bytes of a row of them."""
         return self.model.layers[number].stored_bits, self.model.layers[number].mapped_bytes
 
     def code_form(self, int64_t number):
-        """(bits that a code which a convolution reads takes, bytes of a row of them)."""
+        """Bits of the codes that a convolution reads, and bytes of a row of them."""
         return self.model.layers[number].code_bits, self.model.layers[number].code_bytes

@@ -13,7 +13,7 @@ cdef extern from "ldg.h":
 
 def ldg_assign(const int64_t[::1] indptr, const int32_t[::1] indices, const int32_t[::1] order, double capacity,
                int64_t[::1] neighbor_count, int64_t[::1] size, int32_t[::1] owner):
-    """Fill owner, -1 at entry, in the given order; neighbor_count and size hold one zero a part at entry."""
+    """Fill owner, -1 at entry, in the given order; neighbor_count and size hold one zero per part at entry."""
     if order.shape[0] == 0:
         return
     cdef neighbor_rows graph

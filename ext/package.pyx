@@ -41,7 +41,7 @@ cdef const float *scales_of(const float[::1] scale) noexcept:
     return &scale[0]
 
 def count_codes(const uint8_t[:, ::1] codes, const uint8_t[::1] width, bint is_signed, int32_t[::1] counts):
-    """Non-zero codes a row, into counts; returns the first row with a code that its width can't hold, else -1."""
+    """Count the non-zero codes of each row; return the first row with a code too large for the row's width, or -1."""
     cdef int64_t num_rows = codes.shape[0], dim = codes.shape[1], bad
     if num_rows == 0 or dim == 0:
         return -1
@@ -52,7 +52,7 @@ def count_codes(const uint8_t[:, ::1] codes, const uint8_t[::1] width, bint is_s
 
 def measure_stream(const int64_t[::1] lengths, const int64_t[::1] state, const int32_t[::1] counts,
                    const uint8_t[::1] width):
-    """Bits of a stream once rows with these counts have followed `state`: bit, values and width of the open package."""
+    """Bits of a stream after rows with these counts, appended at `state`: the open package's bit, values and width."""
     cdef package_format form = format_of(lengths, False)
     cdef package_place place = place_of(state)
     cdef int64_t num_rows = counts.shape[0], bits
@@ -82,7 +82,7 @@ def append_rows(const int64_t[::1] lengths, bint is_signed, int64_t[::1] state, 
 
 def plan_positions(const uint8_t[:, ::1] bitmap, int64_t dim, int64_t interval, int32_t[::1] counts,
                    int64_t[::1] gap_bits, uint8_t[::1] count_width):
-    """Plan how positions of whole blocks are stored, into the last three; returns their bits."""
+    """Plan how the positions of whole blocks are stored; fill counts, gap_bits and count_width, return all bits."""
     cdef int64_t num_rows = bitmap.shape[0], bits
     cdef const uint8_t *rows = &bitmap[0, 0] if num_rows and bitmap.shape[1] else NULL
     if num_rows == 0:
@@ -95,7 +95,7 @@ def plan_positions(const uint8_t[:, ::1] bitmap, int64_t dim, int64_t interval, 
 def write_positions(const uint8_t[:, ::1] bitmap, int64_t dim, int64_t interval, const int32_t[::1] counts,
                     const int64_t[::1] gap_bits, const uint8_t[::1] count_width, int64_t bit, uint8_t[::1] positions,
                     int64_t[::1] index_position):
-    """Write positions as planned from `bit` on, and where their blocks begin into index_position."""
+    """Write positions as planned, beginning at `bit`; write the bit where each block begins to index_position."""
     cdef int64_t num_rows = bitmap.shape[0]
     cdef const uint8_t *rows = &bitmap[0, 0] if num_rows and bitmap.shape[1] else NULL
     if num_rows == 0:

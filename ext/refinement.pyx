@@ -34,7 +34,7 @@ cdef extern from "refinement.h":
 
 
 cdef class PartNeighbors:
-    """The parts of every node's neighbors, kept up while nodes move. Arrays are the caller's; owner changes in place."""
+    """The parts of every node's neighbors, updated as nodes move. Arrays are the caller's; owner changes in place."""
 
     cdef part_neighbors state
     cdef tuple kept
@@ -44,7 +44,7 @@ cdef class PartNeighbors:
                  int32_t[::1] owner, const int64_t[::1] near_start, int32_t[::1] near_length, int32_t[:, ::1] near,
                  int64_t[::1] size, int64_t[:, ::1] load, int64_t[::1] limit, int32_t[::1] noted,
                  uint8_t[::1] is_noted, int32_t[::1] served, int32_t[::1] queue, uint8_t[::1] is_queued, double[::1] key):
-        """near has a row for each entry of near_start's room, and one more; the others are sized as in the header."""
+        """near has one row more than its entries need; the other arrays have the sizes that the header states."""
         self.kept = (indptr, indices, weight, owner, near_start, near_length, near, size, load, noted, is_noted,
                      served, queue, is_queued, key)
         self.limit = limit

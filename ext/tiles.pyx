@@ -22,7 +22,7 @@ cdef csr_pattern pattern_of(const int64_t[::1] indptr, const int32_t[::1] indice
 
 
 def count_tiles(const int64_t[::1] indptr, const int32_t[::1] indices, int64_t num_columns, int64_t[::1] counts):
-    """Tiles with an entry, of each row of tiles, into `counts`."""
+    """Count the tiles with an entry in each row of tiles."""
     cdef csr_pattern matrix = pattern_of(indptr, indices, num_columns)
     cdef int is_short = 0
     if counts.shape[0]:
@@ -34,7 +34,7 @@ def count_tiles(const int64_t[::1] indptr, const int32_t[::1] indices, int64_t n
 
 def fill_tiles(const int64_t[::1] indptr, const int32_t[::1] indices, int64_t num_columns, const int64_t[::1] begin,
                int32_t[::1] tile_column, int32_t[:, :, ::1] words):
-    """The tiles' columns and bits, into arrays with room for begin[-1] tiles; `words` holds zeros."""
+    """Write the tiles' columns and bits to arrays with room for begin[-1] tiles; `words` holds zeros before."""
     cdef csr_pattern matrix = pattern_of(indptr, indices, num_columns)
     cdef int is_short = 0
     if tile_column.shape[0]:
@@ -45,7 +45,7 @@ def fill_tiles(const int64_t[::1] indptr, const int32_t[::1] indices, int64_t nu
 
 
 def count_entries(const int64_t[::1] begin, const int32_t[:, :, ::1] words, int64_t[::1] counts):
-    """Entries of each row into `counts`."""
+    """Count the entries of each row."""
     if counts.shape[0] == 0 or words.shape[0] == 0:
         return
     with nogil:

@@ -1,4 +1,4 @@
-"""Blocks of a pass in time. A shell over ext/src/timeline.c; contracts are checked in hpcgnn.accelerators."""
+"""Times of the blocks of a pass. A shell over ext/src/timeline.c; contracts are checked in hpcgnn.accelerators."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -42,7 +42,7 @@ def new_pass(int64_t begin, int64_t num_stages, int64_t buffered_until):
 
 def run_blocks(pass_times times, dram_parameters dram, int64_t[::1] channels, ratio, int64_t[:, :, ::1] counts,
                const int64_t[:, ::1] cycles, reads, writes):
-    """Return the times after more blocks. See ext/src/timeline.h; counts are of reads and of writes, then of kinds."""
+    """Return the times after more blocks, see ext/src/timeline.h. counts[0] counts reads by kind, counts[1] writes."""
     cdef request_list read = request_list_of(reads[0], reads[1], reads[2], reads[3])
     cdef request_list written = request_list_of(writes[0], writes[1], writes[2], writes[3])
     cdef timed_dram t = timed(&dram, channels, ratio, counts)
@@ -54,7 +54,7 @@ def run_blocks(pass_times times, dram_parameters dram, int64_t[::1] channels, ra
 
 def finish_pass(pass_times times, dram_parameters dram, int64_t[::1] channels, ratio, int64_t[:, :, ::1] counts,
                 writes):
-    """Serve the last block's writes: the times after them, and the cycle at which the pass ends."""
+    """Serve the last block's writes; return the times after them, and the cycle at which the pass ends."""
     cdef request_list written = request_list_of(writes[0], writes[1], writes[2], writes[3])
     cdef timed_dram t = timed(&dram, channels, ratio, counts)
     cdef int64_t end

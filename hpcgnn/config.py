@@ -66,7 +66,7 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
           for precision in ("bf16", "fp16"))),
     **{("sum_bits", bits): (
         Clash("precision", "fp16", "scaled gradients may overflow, which codes can't tell; use bf16"),
-        Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (8, 16)},
+        Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (1, 2, 4, 8, 16)},
     **{("store_activations", bits): tuple(
         Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED)
        for bits in (2, 4, 8)},
@@ -153,11 +153,11 @@ class TrainConfig:
                           group=TRAINING, flag="none")
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, flag="common")
-    input_dropout: float = setting(AS_DROPOUT, "Dropout probability on the input rows: 0 for PyTorch Geometric's "
-                                   "models, which have none there; -1 is the same as dropout.", low=AS_DROPOUT,
+    input_dropout: float = setting(AS_DROPOUT, "Dropout probability on the input rows; -1 takes the value of dropout. "
+                                   "0 is as in PyTorch Geometric's models, which have none there.", low=AS_DROPOUT,
                                    high=0.999, models=MODELS, group=TRAINING, flag="none")
     edge_dropout: float = setting(0.0, "Share of the edges that are left out, drawn anew in every epoch, and for "
-                                  "each step; sums are those of the thinned graph. Evaluation has all edges.",
+                                  "each step; sums are over the thinned graph. Evaluation has all edges.",
                                   low=0.0, high=0.999, models=MODELS, group=TRAINING, flag="none")
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients, or AdamW's decay.", low=0.0, group=TRAINING)
     weight_decay_layers: str = setting("all", "Layers with weight decay.", ("all", "first"), group=TRAINING,
@@ -176,12 +176,12 @@ class TrainConfig:
                             flag="none")
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                            "(previous).", ("none", "previous"), group=MESSAGES, flag="none")
-    code: str = setting("auto", "How rows of 1 to 8 bits are coded: in steps between their least and largest value "
-                        "(affine), or, after a random rotation that the receiver undoes, in steps about zero "
-                        "(rotated), with half the parameters and a smaller error at 1 bit, mostly also at 2; or only "
-                        "rows are rotated (rotated-forward), or only gradients (rotated-backward); auto is the "
-                        "method's own choice, for rows of 8 columns or more.", ("auto", *ROTATED), group=MESSAGES,
-                        flag="none")
+    code: str = setting("auto", "How rows of 1 to 8 bits per value are coded. affine: in steps between the least and "
+                        "the largest value. rotated: in steps about zero, after a random rotation that the receiver "
+                        "undoes, with half the parameters and a smaller error at 1 bit, mostly also at 2. "
+                        "rotated-forward rotates rows only, rotated-backward gradients only. auto is the method's "
+                        "choice for rows of 8 columns or more, and affine for narrower rows.", ("auto", *ROTATED),
+                        group=MESSAGES, flag="none")
     rematerialize: bool = setting(False, "Hold one peer's halo rows in memory at a time, and fetch rows again that the "
                                   "backward pass needs.", group=MESSAGES, flag="none")
     pipeline: str = setting("thread", "How messages of asynchronous epochs travel: in pieces that a thread carries "
@@ -200,7 +200,8 @@ class TrainConfig:
                                    "for models with layers that are linear in their neighbors' rows.", ("off", "on"),
                                    group=MESSAGES, flag="none")
     sum_bits: int = setting(32, "Bits per value in messages that sum gradients over the ranks: 32 sends float32, "
-                            "8 and 16 send codes that are rounded at random.", (8, 16, 32), group=MESSAGES, flag="none")
+                            "fewer send codes that are rounded at random, and what a code lacks is added to the next "
+                            "sum.", (1, 2, 4, 8, 16, 32), group=MESSAGES, flag="none")
     link_mbps: float = setting(0.0, "Slow messages and sums down to a link of this many MB/s per rank, at least "
                                f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
                                flag="none")
@@ -226,15 +227,15 @@ class TrainConfig:
                                  schemes=SIZED, group=QUANTIZATION, flag="none")
     quantize_lr: float = setting(0.05, "Adam's learning rate for logarithms of steps; a fifth of it for widths.",
                                  low=0.0, schemes=LEARNED, group=QUANTIZATION, flag="none")
-    quantize_gradient: str = setting("local", "Gradient for steps and widths of rows and for steps of mapped rows: of "
-                                     "their own rounding error (local), which every node has, or of the loss "
-                                     "(straight-through), which few nodes have if few are labeled.",
+    quantize_gradient: str = setting("local", "What steps and widths of rows, and steps of mapped rows, learn from: "
+                                     "their own rounding error (local), which every node has, or the loss "
+                                     "(straight-through), whose gradient reaches few nodes if few are labeled.",
                                      ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION, flag="none")
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
                            "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION,
                            flag="none")
-    epoch_rows: str = setting("reachable", "Rows that a training epoch computes: rows within reach of the loss, "
-                              "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
+    epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those that the loss depends on, or "
+                              "all. Gradients are the same.", ("reachable", "all"), group=TRAINING,
                               flag="none")
     exchange: str = setting("ring", "How messages are posted: peer by peer around a ring, or all in one MPI_Alltoallv.",
                             ("ring", "alltoallv"), group=MESSAGES,
@@ -252,9 +253,9 @@ class TrainConfig:
     repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, flag="common")
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                     low=0, group=RUN, flag="common")
-    hours: float = setting(0.0, "Hours from the start of the process after which a run ends with a checkpoint and "
-                           "status 75, as at a signal, early enough for one more epoch; 0 is the end of the job "
-                           "if Slurm names one, and no limit otherwise.", low=0.0,
+    hours: float = setting(0.0, "Hours from the start of the process by which a run ends, with a checkpoint and "
+                           "status 75, as at a signal; it ends before, if another epoch would not fit. 0 is the end "
+                           "of the job if Slurm names one, else no limit.", low=0.0,
                            group=RUN, flag="common")
     track: str = setting("none", "Where else the run is recorded while it trains; TensorBoard's files are in the run "
                          "folder.", ("none", "tensorboard", "mlflow"), group=RUN, flag="none")
@@ -294,7 +295,7 @@ class TrainConfig:
             raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
                               "change --layers")
         if self.optimizer == "adamw" and not self.weight_decay:
-            raise ConfigError("optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01")
+            raise ConfigError("optimizer adamw is adam if weight_decay is 0; set --weight-decay too, such as 0.01")
         if self.ema and self.average != DEFAULT_AVERAGE:
             raise ConfigError(f"average {self.average} has no effect with ema; leave one out")
         if self.warmup and self.warmup >= self.epochs > 0:
@@ -326,8 +327,8 @@ class TrainConfig:
                               "features that stay as they are; choose one")
         keeps = f"steps {self.steps}" if self.steps != "1" else f"method {self.method.name}"
         if self.steps != "1" or self.method.rule() != "never" or self.method.name in SKIPPING:
-            raise ConfigError(f"label_inputs can't be used with {keeps}: it reads rows of earlier epochs, which have "
-                              "seen labels that the loss is over now; choose "
+            raise ConfigError(f"label_inputs can't be used with {keeps}: it reads rows of earlier epochs, which were "
+                              "computed from labels that are in the loss now; choose "
                               + ("one" if self.steps != "1" else "vanilla, uniform, random, bns or adaqp"))
 
     def _check_steps(self, others: dict[str, Any]) -> None:

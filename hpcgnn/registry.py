@@ -20,7 +20,7 @@ JSON_END = re.compile(r'(,?)(\s*)"crc32": "([0-9a-f]{8})"(\s*)\}$')
 CRC = re.compile("[0-9a-f]{8}")
 TOML_START, TOML_END = "# crc32 ", " of all that follows; delete this line in a copy that you edit\n"
 TOML_LINE = re.compile(f"{TOML_START}([0-9a-f]{{8}}){TOML_END}".encode())
-PIECE = 12      # so many letters of that line appear in no other text by chance; some piece survives most damage
+PIECE = 12      # letters; no other text has such a piece of that line by chance, and most damage leaves one intact
 
 
 def seal_json(text: str) -> str:
@@ -66,7 +66,7 @@ def check_toml(content: bytes) -> None:
 
     Raises ValueError: the checksum is wrong, or the line itself is damaged.
     """
-    # A part of the line was found anywhere: the line was once the first one, and complete.
+    # If any part of the line is found anywhere, the file once began with the complete line.
     words = TOML_END.strip().encode()
     pieces = [words[start:start + PIECE] for start in range(0, len(words) - PIECE + 1, PIECE)]
     if not any(part in content for part in (TOML_START.encode(), *pieces)):
@@ -94,7 +94,7 @@ else:
 
 
 def parse_value(name: str, text: str, kind: str | None) -> Any:
-    """A setting's value from text, in its type; if the type is unknown, as TOML reads it, else the text itself.
+    """A setting's value from text, in its type. If the type is unknown: as TOML reads it, or the text if TOML can't.
 
     Raises ConfigError: the text is not of this type.
     """

@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by adam.c. The loop is plain: the compiler makes vectors of it. */
+/* Kernel body, compiled once per SIMD level by adam.c. The loop is plain: the compiler makes vectors of it. */
 
 #undef INLINE
 #define INLINE static inline __attribute__((always_inline))

@@ -1,14 +1,14 @@
 #include "aggregation.h"
 
 #define MAX_VECTORS 8       /* sums kept in registers */
-#define BLOCK_MARGIN 128    /* columns; at most so many are read at once, past a row's end too */
-#define PREFETCH_ENTRIES 64 /* rows fetched ahead, across the ends of sums too; half of it where they are long */
+#define BLOCK_MARGIN 128    /* columns: the most that are read at once, even past a row's end */
+#define PREFETCH_ENTRIES 64 /* rows prefetched ahead, across the ends of sums too; half as many if rows are long */
 #define CACHE_LINE 64
-#define CACHE_BYTES (1 << 23) /* of source rows' columns that are summed again and again; a share of the last cache */
+#define CACHE_BYTES (1 << 23) /* of source rows' columns that are read again and again; a share of the last cache */
 
 enum { UNWEIGHTED = 0, BY_COLUMN = 1, BY_ENTRY = 2 };
 
-/* Blocks of whole vectors; blocks that end within one; blocks some of whose rows are packed. */
+/* Kinds of blocks: of whole vectors, ending within a vector, or with some packed rows. */
 enum { WHOLE, PARTIAL, PACKED };
 
 /* The columns [first, first + num_columns), of one head. */
@@ -16,9 +16,9 @@ typedef struct {
     int64_t first, num_columns, head;
 } column_block;
 
-/* Where the block's columns of row 0 would lie in each table, and the highest row of each whose vectors may be read whole:
- * those that pass a row's end are read from the next row, and never stored. Addresses, not pointers: row 0 of a far
- * table lies before its memory, and a table without rows has none. */
+/* Per table, where the block's columns of row 0 would lie, and the last row whose vectors may be read whole: a vector
+ * that passes a row's end reads from the next row, which is never stored. Addresses, not pointers: row 0 of a far table
+ * lies before its memory, and a table without rows has no memory. */
 typedef struct {
     uintptr_t near, far;
     int64_t row_bytes, whole_near, whole_far;
@@ -30,8 +30,8 @@ typedef struct {
 typedef void (*task_function)(const sparse_rows *, const dense_rows *, int64_t, column_block, int, char *);
 static const task_function TASK[] = ALL_LEVELS(aggregate_task);
 
-/* How many columns of a head all tasks sum before any goes on to the next: all, unless so few of all source rows stay in
- * the cache, and all don't. Whole passes, so a row is summed in the same blocks either way. */
+/* Columns of a head that all tasks sum before any task goes on: BLOCK_MARGIN if the cache holds these of all source
+ * rows but not all columns, else all columns. Passes are whole, so a row is summed in the same blocks either way. */
 static int64_t span_columns(const dense_rows *h, int64_t head_dim) {
     const int64_t column_bytes = (h->num_near + h->num_far) * storage_bytes(h->storage);
     return column_bytes * head_dim > CACHE_BYTES && column_bytes * BLOCK_MARGIN <= CACHE_BYTES ? BLOCK_MARGIN

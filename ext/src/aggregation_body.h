@@ -1,8 +1,8 @@
-/* Kernel body, compiled once a SIMD level by aggregation.c. */
+/* Kernel body, compiled once per SIMD level by aggregation.c. */
 #include "vector.h"
 #include "packed_rows_body.h"
 
-/* x86-64 without AVX2 is rare: it takes blocks of a few sizes, all in the way of those that end within a vector. */
+/* x86-64 without AVX2 is rare, so it has blocks of few sizes, and treats each as one that ends within a vector. */
 #undef HAS_WHOLE
 #define HAS_WHOLE (!HPCGNN_X86 || LEVEL_LANES > 4)
 
@@ -28,7 +28,7 @@ INLINE const char *LEVEL(columns_of)(const block_tables *tables, int64_t split, 
     return (const char *)LEVEL(address_of)(tables, split, u);
 }
 
-/* Of a row that may be in a table that is not there. */
+/* Prefetch a row; its table need not exist. */
 INLINE void LEVEL(prefetch)(uintptr_t columns, int num_bytes) {
 #pragma GCC unroll 8
     for (int b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch((const void *)(columns + (uintptr_t)b));
@@ -145,8 +145,8 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
                      out_row);
 }
 
-/* Rows of one task, one block of n vectors. Functions of their own: one that held the loops of all would compile for
- * twice as long. */
+/* Sums one block of n vectors for the rows of a task. One function per case: a single one with all loops would take
+ * twice as long to compile. */
 #define SUM_ROWS_OF(name, n, storage, weighting, kind) \
     static __attribute__((noinline)) void LEVEL(name##_##n)(const sparse_rows *a, const dense_rows *h, int64_t t, \
                                                             column_block block, int accumulate, char *out) { \

@@ -1,13 +1,13 @@
 #include "attention.h"
 
 #define CACHE_LINE 64
-#define PREFETCH_BYTES (32 << 10) /* rows of so many bytes are on their way at once */
+#define PREFETCH_BYTES (32 << 10) /* bytes of rows that are prefetched at a time */
 #define MIN_AHEAD 8
 #define MAX_AHEAD 64
 
 static inline int64_t row_bytes(const head_rows *h) { return h->num_heads * h->head_dim * storage_bytes(h->storage); }
 
-/* A row is summed in pieces of so many entries and columns, which stay in the cache from one head to the next. */
+/* A row is summed in pieces of this many entries and columns, which stay in the cache from one head to the next. */
 #define PIECE_ENTRIES 16
 #define PIECE_COLUMNS 256
 #define HEADS_AT_ONCE 4

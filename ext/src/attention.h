@@ -24,8 +24,8 @@ typedef struct {
 /* score[k][u][head] = <head's columns of row u, head's columns of vector k>; vectors is (num_vectors, dim). */
 void head_scores(head_rows h, int64_t num_vectors, const float *vectors, float *score);
 
-/* gradient += that of z by its scores, for the first rows of z. partial[t] is the gradient of the vectors over task
- * t's HEAD_TASK_ROWS rows. */
+/* Adds the gradient of z through its scores to `gradient`, for the first rows of z. partial[t] is the gradient of the
+ * vectors over the HEAD_TASK_ROWS rows of task t. */
 enum { HEAD_TASK_ROWS = 2048 };
 void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, const float *vectors,
                           const float *score_gradient, float *partial);

@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by attention.c. */
+/* Kernel body, compiled once per SIMD level by attention.c. */
 #include "vector.h"
 
 INLINE vector_f32 LEVEL(select)(vector_i32 is_first, vector_f32 first, vector_f32 second) {
@@ -15,7 +15,7 @@ INLINE vector_f32 LEVEL(exponential)(vector_f32 x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    /* Unsigned: far below, where the result is 0 whatever the scale, the exponent leaves its bits. */
+    /* Unsigned, since the exponent overflows its bits for x far below 0, where the result is 0 whatever the scale. */
     const vector_f32 scale = (vector_f32)(((vector_u32)shifted - 0x4b400000u + 127u) << 23);
     return LEVEL(select)(x < -87.0f, (vector_f32){0}, (p * (r * r) + r + 1.0f) * scale);
 }

@@ -1,4 +1,4 @@
-/* A batch's product is bit_product's; it is compiled in here, where a thread runs it for each batch. */
+/* Each thread here multiplies a batch with the functions of bit_gemm.c, which is therefore compiled in. */
 #include "bit_gemm.c"
 
 #include "batch_tiles.h"
@@ -34,7 +34,7 @@ static int64_t product_in_thread(const bit_rows *a, const bit_columns *b, const 
     return num_multiplied;
 }
 
-/* One batch, whose rows h holds; returns its tiles, or -1. A batch that is alone has all threads. */
+/* Sum one batch, whose rows are `h`; returns the number of its tiles, or -1. A batch that is alone gets all threads. */
 static int64_t sum_batch(const batch_tiles *a, const signed_rows *h, int64_t b, int is_alone, int32_t *sums) {
     const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin;
     const int64_t num_steps = (num_rows + 32 * STEP_WORDS - 1) / (32 * STEP_WORDS);

@@ -21,7 +21,7 @@ typedef struct {
     int bit_width;
 } signed_rows;
 
-/* Sums of the batches first .. end - 1 into out, which has their rows alone, a thread a batch. Returns the tiles that were multiplied,
- * or -1 where memory is short. A code enters as code + 2^(b-1), and what that adds to a row is taken away again. */
+/* Write the sums of the batches first .. end - 1 to out, which has only their rows; one thread per batch. Returns the
+ * number of tiles multiplied, or -1 if memory is short. 2^(b-1) is added to each code, and subtracted from the sums. */
 int64_t sum_batch_tiles(batch_tiles a, signed_rows h, int64_t first, int64_t end, int32_t *out);
 #endif

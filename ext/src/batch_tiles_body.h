@@ -1,9 +1,9 @@
-/* Kernel body, compiled once a SIMD level by batch_tiles.c. */
+/* Kernel body, compiled once per SIMD level by batch_tiles.c. */
 
 #undef COLUMNS
 #define COLUMNS 64
 
-/* Bits p of BYTE_ROWS rows of COLUMNS shifted codes: a byte a column, the first row lowest. */
+/* Bits p of BYTE_ROWS rows of COLUMNS shifted codes: one byte per column, its lowest bit from the first row. */
 static inline void LEVEL(plane_bytes)(uint8_t codes[BYTE_ROWS][COLUMNS], int p, uint8_t *bytes) {
     for (int c = 0; c < COLUMNS; c++) bytes[c] = 0;
     for (int r = 0; r < BYTE_ROWS; r++)
@@ -11,7 +11,7 @@ static inline void LEVEL(plane_bytes)(uint8_t codes[BYTE_ROWS][COLUMNS], int p, 
         for (int c = 0; c < COLUMNS; c++) bytes[c] |= (uint8_t)((codes[r][c] >> p & 1) << r);
 }
 
-/* Codes of num_rows rows, shifted to begin at zero, as planes of columns: num_lines of line_bytes a plane, zeroed before. */
+/* Pack rows of codes, shifted to begin at zero, into zeroed planes of columns: num_lines of line_bytes per plane. */
 static void LEVEL(pack_columns)(const int8_t *rows, int64_t num_rows, const signed_rows *h, uint8_t *planes,
                                 int64_t num_lines, int64_t line_bytes) {
     const int64_t dim = h->dim;

@@ -85,8 +85,8 @@ static left_rows rows_at(const bit_rows *a, int64_t r, int32_t *tile, int32_t *s
     return rows;
 }
 
-/* Fetch the share `part` of num_parts of the rows after this task's: a task's rows are used at once, too soon for the
- * processor to see them coming. */
+/* Prefetch share `part` of num_parts of the next task's rows: a task reads all its rows at once, too soon for the
+ * processor's own prefetching. */
 static void prefetch_next(const bit_rows *a, int64_t first_row, int64_t part, int64_t num_parts) {
     const int64_t next = first_row + BLOCK_ROWS, end = next + BLOCK_ROWS < a->num_rows ? next + BLOCK_ROWS : a->num_rows;
     if (next >= end) return;
@@ -156,7 +156,7 @@ int64_t bit_product(bit_rows a, bit_columns b, product_out out) {
     const int64_t width = PANEL_COLUMNS[kernel], num_panels = (b.num_lines + width - 1) / width;
     const int64_t step_words = width * STEP_WORDS, panel_words = a.num_steps * b.num_planes * step_words;
     right_panels panels = {.panel_words = panel_words, .num_planes = b.num_planes};
-    /* A reused tile meets all planes of its step, which then lie together. */
+    /* A reused tile is multiplied by all planes of its step, so these lie together. */
     panels.step_words = a.reuses_tiles ? b.num_planes * step_words : step_words;
     panels.plane_words = a.reuses_tiles ? step_words : a.num_steps * step_words;
     panels.words = aligned_alloc(64, (size_t)(num_panels * panel_words * 4 + 63) / 64 * 64 + 64);

@@ -1,6 +1,6 @@
 /* Products of matrices of b-bit codes, held as planes of bits: sum over planes of 2^(i+j) popcount(left_i AND right_j).
  *
- * A line is a row of the left matrix or a column of the right one; its bits lie along the contracted side, 32 a word,
+ * A line is a row of the left matrix or a column of the right one; its bits lie along the contracted side, 32 per word,
  * lowest first, padded with zeros to whole steps of 128. Lines are padded to multiples of 8. */
 #ifndef HPCGNN_BIT_GEMM_H
 #define HPCGNN_BIT_GEMM_H
@@ -44,6 +44,6 @@ typedef struct {
     int64_t num_padded, line_words;
 } product_out;
 
-/* Tiles, or steps of rows of tiles, that were multiplied; -1 where memory is short. */
+/* Number of tiles, or of steps of rows of tiles, that were multiplied; -1 if memory is short. */
 int64_t bit_product(bit_rows a, bit_columns b, product_out out);
 #endif

@@ -2,8 +2,8 @@
 #include "bit_planes_body.h"
 #include "count_ones_body.h"
 
-/* A panel is LANES columns of the right matrix: four vectors a step, each with 128 bits of LANES / 4 columns, vector v
- * with the columns v, v + 4, v + 8 .., so that the sums of a row come out in the order of the columns. */
+/* A panel is LANES columns of the right matrix, with four vectors per step of 128 bits. Vector v has the bits of the
+ * columns v, v + 4, v + 8 .. (LANES / 4 of them), so that the sums of a row come out in the order of the columns. */
 #undef ROWS
 #if LEVEL_LANES == 16
 #define ROWS 4
@@ -34,7 +34,7 @@ INLINE vector_u32 LEVEL(load_step)(const uint32_t *row) {
 #endif
 }
 
-/* Whole registers: GCC splits a copy into them, and then waits for the parts to be written. */
+/* Loads a whole register: GCC would copy it in parts, and the load of the whole would wait until these are written. */
 INLINE vector_u32 LEVEL(load_columns_of_bits)(const uint32_t *panel) {
 #if LEVEL_LANES == 16
     return (vector_u32)_mm512_loadu_si512(panel);

@@ -1,4 +1,4 @@
-/* Codes of a byte each to words of one plane. Included by kernel bodies once a SIMD level, after vector.h. */
+/* Codes of a byte each to words of one plane. Included by kernel bodies once per SIMD level, after vector.h. */
 
 /* Bit p of codes[0 .. 31], the first lowest. */
 INLINE uint32_t LEVEL(plane_word)(const uint8_t *codes, int p) {

@@ -1,5 +1,5 @@
-/* Compiles BODY once a SIMD level (levels.h) and for those that sum products of bytes: BYTE_LEVELS(function), indexed by
- * byte_level(). Include it after amx.h. */
+/* Compiles BODY once per SIMD level (levels.h) and once per level that sums products of bytes: BYTE_LEVELS(function),
+ * indexed by byte_level(). Include it after amx.h. */
 #include "code_products.h"
 
 #include "levels.h"
@@ -13,7 +13,7 @@ BEGIN_TARGET(AVX512_VNNI)
 #undef LEVEL_LANES
 #undef LEVEL_NAME
 END_TARGET
-/* Sapphire Rapids and later sum those of whole tiles. */
+/* Sapphire Rapids and later sum the products of whole tiles. */
 BEGIN_TARGET(AVX512_TILES)
 #define LEVEL_NAME tiles
 #define LEVEL_LANES 16
@@ -36,7 +36,7 @@ static int byte_level(void) {
     return amx_multiplies_bytes() ? SIMD_TILES : simd_sums_bytes() ? SIMD_VNNI : simd_level();
 }
 
-/* Words of a row of codes, as many as products read at once. */
+/* Words of a row of codes, padded to the number that products read at once. */
 static int64_t words_of_row(int level, int64_t dim) {
     const int64_t num_words = parts(dim, WORD_CODES[level]);
     return level == SIMD_TILES ? padded_to(num_words, 16) : num_words;

@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by ceilings.c. */
+/* Kernel body, compiled once per SIMD level by ceilings.c. */
 #include "vector.h"
 
 /* Sum of the first num_lanes lanes. Whole vectors are stored, so that the caller's sums can stay in registers. */
@@ -35,15 +35,15 @@ static __attribute__((noinline)) float LEVEL(gather_end)(const char *row, int64_
     return sum;
 }
 
-/* num_vectors is a constant, 0 for rows of another number of vectors than gather_stored lists. */
+/* num_vectors is a constant: the vectors of a row, or 0 if gather_stored does not list that number. */
 INLINE float LEVEL(gather_vectors)(const gather *g, int64_t first, int64_t end, int storage, int num_vectors) {
     const int64_t dim = g->dim, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
-    const int64_t with_next = g->num_indices - g->ahead; /* entries that have another one so far ahead */
+    const int64_t with_next = g->num_indices - g->ahead; /* entries with a later one `ahead` places on */
     const int32_t *indices = g->indices, *next_indices = g->indices + g->ahead;
     const char *table = g->table;
     const int64_t fetched = num_vectors ? num_vectors * LANES * (storage == STORAGE_F32 ? 4 : 2) : row_bytes;
     const int64_t whole = num_vectors ? 0 : dim - dim % (GATHER_SUMS * LANES); /* columns of the loop below */
-    /* Whole vectors may pass a row's end, but not the table's: the highest row for which that holds. */
+    /* Whole vectors may pass a row's end, but not the table's: last_whole is the last row whose vectors don't. */
     const int64_t spare = g->num_rows * dim - num_vectors * LANES, last_whole = spare < 0 ? -1 : spare / dim;
     vector_f32 sums[GATHER_SUMS];
     float rest = 0;

@@ -6,7 +6,7 @@
 #define PREFETCH_ENTRIES 32    /* rows fetched ahead, across the ends of sums too */
 #define CACHED_BYTES (1 << 18) /* codes that need no fetching ahead */
 #define CACHE_LINE 64
-#define TASK_WORK 4096 /* entries a task, about */
+#define TASK_WORK 4096 /* entries per task, about */
 #define ROW_WORK 8     /* what a row costs beside its entries */
 
 /* Columns first .. first + num_columns - 1; rows up to whole_to may be read in whole vectors, into the next row. */
@@ -29,7 +29,7 @@ static int check_rows(const code_rows *a) {
     return CODES_SUMMED;
 }
 
-/* The first row whose work, with all before it, reaches `work`. */
+/* The first row before which all rows together make up at least `work`. */
 static int64_t row_at(const code_rows *a, int64_t work) {
     int64_t low = 0, high = a->num_rows;
     while (low < high) {

@@ -15,7 +15,7 @@ typedef struct {
 
 enum { CODES_SUMMED = 0, CODES_BAD_ENTRY = 1, CODES_BAD_INDPTR = 2, CODES_TOO_MANY = 3 };
 
-/* out (num_rows, dim). Where the answer is another than CODES_SUMMED, out holds nothing of use: an entry names a row that
- * does not exist, indptr does not rise within the entries, or a row has so many entries that its sum could overflow. */
+/* out is (num_rows, dim), useless unless CODES_SUMMED is returned. Faults: an entry names a row that does not exist,
+ * indptr does not rise within the entries, or a row has so many entries that its sum could overflow. */
 int sum_code_rows(code_rows a, int32_t *out);
 #endif

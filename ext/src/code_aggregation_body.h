@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by code_aggregation.c. A vector holds 2 * LANES columns as 16-bit sums. */
+/* Kernel body, compiled once per SIMD level by code_aggregation.c. A vector holds 2 * LANES columns as 16-bit sums. */
 #include "vector.h"
 #include "code_sums_body.h"
 

@@ -2,10 +2,10 @@
 
 #define ROWS_A_TASK 16
 #define LOG2_E 1549082005LL                     /* log2(e) 2^30 */
-#define STEP_BITS 20                            /* of the exponent that the tables resolve */
-#define FARTHEST (17LL << SCORE_BITS)           /* exp(-17) is less than half of a weight of 1 */
+#define STEP_BITS 20                            /* bits of the exponent that the tables resolve */
+#define FARTHEST (17LL << SCORE_BITS)           /* exp(-17) is less than half a unit of weights, 2^-24 */
 #define LOW_BITS 11
-#define ENTRIES 1024                            /* of a row, weighed at a time: 2^12 2^7 2^10 is below 2^31 */
+#define ENTRIES 1024                            /* of a row, weighed together; sums up to 2^12 2^7 2^10 fit int32 */
 #define COLUMNS 4                               /* vectors of columns that are summed in registers */
 #define AHEAD 8                                 /* entries whose row is fetched before it is read */
 

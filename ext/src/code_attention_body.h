@@ -1,6 +1,6 @@
-/* Kernel body, compiled once a SIMD level by code_attention.c; integers, so that every level has the same bits.
- * A weight is high 2^LOW_BITS + low: products of both with a code are summed in int32, ENTRIES at most, which no sum of
- * so many passes, and then in int64. */
+/* Kernel body, compiled once per SIMD level by code_attention.c; integers, so that every level has the same bits.
+ * A weight is high 2^LOW_BITS + low. Products of both parts with codes are summed in int32 over at most ENTRIES
+ * entries, so that no sum overflows, and then in int64. */
 #include "vector.h"
 
 #include "code_lanes_body.h"
@@ -44,7 +44,7 @@ INLINE void LEVEL(add_columns)(const int8_t *codes, int64_t row_bytes, const att
             sums[j + c * LANES + i] += (int64_t)high[c][i] * (1 << LOW_BITS) + low[c][i];
 }
 
-/* Weighs the row itself, where `e` is before the entries, and entries: `count` of them. Returns the sum of weights. */
+/* Weighs `count` entries from `e` on; an `e` before the entries is the row itself. Returns the sum of weights. */
 INLINE int64_t LEVEL(weigh)(const code_attention *a, int64_t own, int64_t begin, int64_t e, int64_t count, int64_t head,
                             int64_t largest, attended_row *rows) {
     const int64_t target = a->target[own * a->num_heads + head];

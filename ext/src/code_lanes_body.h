@@ -1,4 +1,4 @@
-/* Signed codes of a byte as LANES int32, and back. Included by kernel bodies once a SIMD level, after vector.h. */
+/* Signed codes of a byte as LANES int32, and back. Included by kernel bodies once per SIMD level, after vector.h. */
 typedef int8_t LEVEL(i8s) __attribute__((vector_size(LANES)));
 
 INLINE vector_i32 LEVEL(widen_codes)(const int8_t *lane) {

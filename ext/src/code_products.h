@@ -1,5 +1,5 @@
 /* Weight codes in the order in which products of bytes read them: words[p][w] holds, for each output of panel p, the
- * weights that meet word w of a row. How many codes a word has, and outputs a panel, is the level's affair. */
+ * weights for word w of a row. The level decides how many codes a word has, and how many outputs a panel. */
 #ifndef HPCGNN_CODE_PRODUCTS_H
 #define HPCGNN_CODE_PRODUCTS_H
 #include "numbers.h"

@@ -1,7 +1,7 @@
-/* Rows of bytes times weight codes. Included by kernel bodies once a SIMD level, after vector.h and code_products.h.
+/* Rows of bytes times weight codes. Included by kernel bodies once per SIMD level, after vector.h and code_products.h.
  *
- * A row's codes lie in words of WORD codes, and each word meets a register of weights, LANES outputs. A level of tiles
- * (LEVEL_TILES) takes 16 rows of 64 bytes at once; a panel's words are a tile of weights as they lie. */
+ * A row's codes lie in words of WORD codes; each word is multiplied by a register of weights of LANES outputs. A level
+ * of tiles (LEVEL_TILES) takes 16 rows of 64 bytes at once, and a panel's words are a tile of weights in memory. */
 #include "word_dots_body.h"
 
 /* Rows whose sums stay in registers, with two panels. */
@@ -14,7 +14,7 @@
 #define ROWS 4
 #endif
 
-/* Words of a panel come in multiples of so many. */
+/* The number of words of a panel is a multiple of this. */
 #undef WORDS_TOGETHER
 #ifdef LEVEL_TILES
 #define WORDS_TOGETHER 16
@@ -58,7 +58,7 @@ INLINE void LEVEL(widen_bytes_to_words)(const uint8_t *codes, int64_t count, uin
     if (count % 2) halves[count] = 0;
 }
 
-/* Sums of LANES outputs, or of the num_outputs that are left, added to what is at `out`, or to a base of LANES. */
+/* Adds sums of LANES outputs, or of the num_outputs that are left, to `base` if given, else to `out`; writes `out`. */
 INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_outputs, int32_t *out) {
     const vector_f32 before = base ? LEVEL(load_f32)((const float *)base)
                                    : LEVEL(load_columns)(out, 0, num_outputs, STORAGE_F32);
@@ -68,7 +68,7 @@ INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_out
 #ifdef LEVEL_TILES
 #define WORD_BYTES 64
 
-/* Tile number `tile` of sums, begun: with the base, the same in all rows, or with the sums that are there. */
+/* Begins tile number `tile` of sums: with the base, the same in all rows, or with the sums so far. */
 #define BEGIN_TILE(tile) \
     if (num_panels > tile) { \
         if (is_first) \
@@ -84,8 +84,8 @@ INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_out
 #define END_TILE(tile) \
     if (num_panels > tile) _tile_stored(tile, to + tile * LANES, to_stride);
 
-/* 16 rows of words, `stride` bytes apart, times num_panels <= 4 panels from p on; words from first_word on. What passes
- * the rows or the outputs that are left is summed beside them. */
+/* 16 rows of words, `stride` bytes apart, times num_panels <= 4 panels from p on; words from first_word on. If tiles
+ * pass the last row or output, sums go to `beside` first. */
 INLINE void LEVEL(multiply_tiles)(const uint8_t *rows, int64_t stride, int64_t num_words, const weight_panels *panels,
                                   int64_t p, int64_t first_word, int64_t rows_left, int32_t *out,
                                   const int num_panels) {
@@ -127,7 +127,7 @@ INLINE void LEVEL(multiply_tiles)(const uint8_t *rows, int64_t stride, int64_t n
 #else
 
 /* ROWS rows of words, `stride` bytes apart, times num_panels panels, added to `out`, or to the base where first_word is
- * 0. Where `next` is given, it is codes of ROWS rows of dim columns, which are fetched meanwhile. */
+ * 0. `next`, if given, holds codes of ROWS rows of dim columns, which are prefetched meanwhile. */
 INLINE void LEVEL(multiply_block)(const uint8_t *rows, int64_t stride, int64_t num_words, const weight_panels *panels,
                                   int64_t p, int64_t first_word, int64_t rows_left, int32_t *out, const uint8_t *next,
                                   int64_t dim, const int num_panels) {
@@ -165,9 +165,9 @@ INLINE void LEVEL(multiply_block)(const uint8_t *rows, int64_t stride, int64_t n
 }
 #endif
 
-/* All panels times num_rows rows of words, `stride` bytes apart, of which whole blocks of ROWS can be read: added to
- * `out`, rows of panels->num_outputs, or to the base where first_word is 0. `next`, where given, is codes of as many
- * rows of dim columns that are fetched meanwhile. */
+/* num_rows rows of words, `stride` bytes apart, times all panels, added to `out`, rows of panels->num_outputs, or to
+ * the base where first_word is 0. Whole blocks of ROWS rows are read. `next`, if given, holds codes of as many rows of
+ * dim columns, which are prefetched meanwhile. */
 static void LEVEL(multiply_words)(const uint8_t *rows, int64_t stride, int64_t num_rows, int64_t num_words,
                                   const weight_panels *panels, int64_t first_word, int32_t *out, const uint8_t *next,
                                   int64_t dim) {
@@ -197,7 +197,7 @@ static void LEVEL(multiply_words)(const uint8_t *rows, int64_t stride, int64_t n
 #endif
 }
 
-/* Around the products of a thread. */
+/* Each thread calls these before and after its products. */
 static void LEVEL(begin_products)(void) {
 #ifdef LEVEL_TILES
     _tile_loadconfig(&WHOLE_TILES);

@@ -1,4 +1,4 @@
-/* Rows of 8-bit codes as vectors of 16-bit sums, 2 * LANES columns each. Include it once a SIMD level, after vector.h. */
+/* Rows of 8-bit codes as vectors of 16-bit sums, 2 * LANES columns each. Include it per SIMD level, after vector.h. */
 
 #undef COLUMNS
 #define COLUMNS (2 * LANES)

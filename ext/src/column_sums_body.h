@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by column_sums.c. */
+/* Kernel body, compiled once per SIMD level by column_sums.c. */
 #include "vector.h"
 
 INLINE void LEVEL(sum_rows)(const void *rows, int64_t num_rows, int64_t dim, int storage, float *out) {

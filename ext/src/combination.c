@@ -3,9 +3,9 @@
 
 #include "amx.h"
 
-#define BLOCK_WORDS 384 /* of a row's codes at a time: a task's stay in the nearest cache */
+#define BLOCK_WORDS 384 /* words of a row at a time, so that those of a task stay in the nearest cache */
 #define MOST_TASK_ROWS 32
-#define TASKS_AT_ONCE 4 /* of one thread: it fetches the rows of the next one */
+#define TASKS_AT_ONCE 4 /* per thread, which prefetches the rows of the next task */
 #define SURVEY_BYTES 16384
 
 #define BODY "combination_body.h"

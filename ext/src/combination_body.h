@@ -9,7 +9,7 @@
 #define TASK_ROWS 24
 #endif
 
-/* What is added to a code, so that its word holds it: where bytes are summed, they have no sign. */
+/* What is added to a code: products of bytes take unsigned codes. */
 #undef OFFSET
 #define OFFSET(is_signed) (WORD == 4 && (is_signed) ? 128 : 0)
 
@@ -57,7 +57,7 @@ static int64_t LEVEL(survey_block)(const uint8_t *codes, int64_t count, int is_s
     const uint8_t sign = is_signed ? 255 : 0;
     uint8_t bits = 0;
     int64_t num_zeros = 0;
-    for (int64_t first = 0; first < count; first += 128) { /* so many bytes of 0 and 1 fill no byte */
+    for (int64_t first = 0; first < count; first += 128) { /* counts up to 128 fit a byte */
         uint8_t block_zeros = 0;
         const int64_t last = least(first + 128, count);
         for (int64_t k = first; k < last; k++) {

@@ -3,20 +3,20 @@
 
 #include <stdlib.h>
 
-#define TABLE_COLUMNS 8 /* of the weights that are turned together */
-#define SCAN_COLUMNS 64  /* that are looked at together */
-#define EAGER_COLUMNS 4  /* that are listed without asking whether they are there; also the slack of a list */
+#define TABLE_COLUMNS 8 /* columns of weights that are transposed together */
+#define SCAN_COLUMNS 64  /* columns that are scanned together */
+#define EAGER_COLUMNS 4  /* columns listed at a time, even if fewer are there; also the slack of a list */
 #define LARGEST_HALF 32767
 
 /* Weights by column: row k holds the weights of column k as int16, outputs in the level's own order. */
 typedef struct {
     int16_t *weights;
     int64_t row_length, num_outputs;
-    int64_t num_addends; /* weights whose sum can't pass int16 */
+    int64_t num_addends; /* number of weights whose sum always fits int16 */
 } weight_table;
 
-/* The codes of one row that are not zero. As they are multiplied, their number is even: a zero may follow. By bit,
- * `plane` has room for the columns whose bit is set; codes have num_bits, of which the highest is the sign if any. */
+/* The codes of one row that are not zero. For whole products their number is made even by a zero. For products bit by
+ * bit, `plane` holds the columns whose bit is set; codes have num_bits bits, with has_signs the highest is the sign. */
 typedef struct {
     int32_t *column, *plane;
     int16_t *code;
@@ -24,7 +24,7 @@ typedef struct {
     int num_bits, has_signs;
 } row_entries;
 
-/* Appends the columns first + i of the set bits i, and returns how many they are; writes up to EAGER_COLUMNS more. */
+/* Appends column first + i for each set bit i, and returns the number of them; writes up to EAGER_COLUMNS more. */
 static inline int64_t append_columns(uint64_t found, int64_t first, int32_t *column) {
     const int64_t count = __builtin_popcountll(found);
     int64_t i = 0;

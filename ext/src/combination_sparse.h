@@ -1,8 +1,8 @@
-/* Codes times weight codes, where codes that are zero cost no product: from rows of codes, and from packages as they
- * are read. A row is a list of its other codes; each meets the weights of its column. Sums are as in combination.h.
+/* Codes times weight codes, without products for zeros: from rows of codes, or from packages while they are read. A row
+ * becomes a list of its non-zero codes; each is multiplied by the weights of its column. Sums are as in combination.h.
  *
- * Codes are taken whole, in one multiplication a pair of them, or one bit at a time as the paper's hardware does (MEGA,
- * section V-C): plane by plane from the highest, weights are added where the bit is set, and the sum is doubled. */
+ * Codes are taken whole, two per multiplication, or one bit at a time as the paper's hardware does (MEGA, section V-C):
+ * plane by plane from the highest, the sum is doubled, and weights are added where the bit is set. */
 #ifndef HPCGNN_COMBINATION_SPARSE_H
 #define HPCGNN_COMBINATION_SPARSE_H
 #include "combination.h"

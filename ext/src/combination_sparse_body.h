@@ -1,8 +1,8 @@
 #include "vector.h"
 #include "package_positions_body.h"
 
-/* The weights of two columns are interleaved, and each pair of halves meets the two codes. Registers interleave within
- * each 128 bits, so outputs lie in an order that brings the sums out in theirs. */
+/* The weights of two columns are interleaved, and each pair of halves is multiplied by the two codes. Registers
+ * interleave within 128 bits, so the table has its outputs in an order from which sums come out in the natural one. */
 #undef HALVES
 #define HALVES (2 * LANES)
 typedef int16_t LEVEL(halves) __attribute__((vector_size(2 * HALVES)));
@@ -18,7 +18,7 @@ INLINE int64_t LEVEL(place_of)(int64_t output) {
 #endif
 }
 
-/* LANES pairs of halves, from the low and from the high sides of their 128 bits. */
+/* LANES pairs of halves, from the low or, if is_high, the high sides of their 128 bits. */
 INLINE vector_i32 LEVEL(interleave)(vector_halves a, vector_halves b, int is_high) {
 #if LEVEL_LANES == 16
     const __m512i one = (__m512i)a, other = (__m512i)b;
@@ -49,7 +49,7 @@ INLINE vector_i32 LEVEL(add_products)(vector_i32 sum, vector_i32 a, vector_i32 b
 #endif
 }
 
-/* Whole registers: GCC splits a copy into them, and then waits for the parts to be written. */
+/* Loads a whole register: GCC would copy it in parts, and the load of the whole would wait until these are written. */
 INLINE vector_halves LEVEL(load_halves)(const int16_t *p) {
 #if LEVEL_LANES == 16
     return (vector_halves)_mm512_loadu_si512(p);
@@ -86,7 +86,7 @@ static void LEVEL(fill_table)(const weight_rows *weight, int64_t first, const we
         LEVEL(turn_columns)(weight, first, table, left);
 }
 
-/* Which of SCAN_COLUMNS codes are not zero, a bit each. */
+/* Which of SCAN_COLUMNS codes are not zero, one bit per code. */
 INLINE uint64_t LEVEL(find_codes)(const uint8_t *codes) {
 #if LEVEL_LANES == 16
     const __m512i all = _mm512_loadu_si512(codes);
@@ -189,7 +189,7 @@ INLINE void LEVEL(multiply_entries)(const row_entries *entries, const weight_tab
     memcpy(out + first, sum, (size_t)least(num_registers * HALVES, table->num_outputs - first) * 4);
 }
 
-/* The weights of `count` columns added, doubled sums before them; is_negative: subtracted. */
+/* Doubles the sums, then adds the weights of `count` columns, or subtracts them if is_negative. */
 INLINE void LEVEL(add_plane)(const row_entries *entries, int64_t count, const weight_table *table, int64_t first,
                              int is_negative, vector_i32 *sum, const int num_registers) {
 #pragma GCC unroll 8

@@ -12,9 +12,9 @@ typedef struct {
 } clustered_rows;
 
 /* The region of cluster c is copied_row[region[c]] .. copied_row[region[c+1]-1]: the sources of its rows that lie in
- * other clusters, ascending, each once (the eID lists of MEGA, Algorithm 1). At first only `region` is filled, for the
- * size of the other two; place[e] is then the position in copied_row that serves entry e, -1 where the source lies in
- * the cluster itself. `last` is scratch, one entry a row, -1 at entry to either function. */
+ * other clusters, ascending, each once (the eID lists of MEGA, Algorithm 1). count_copies fills `region`, which gives
+ * the size of copied_row; list_copies fills the rest. place[e] is the position in copied_row that serves entry e, or -1
+ * if the source lies in the cluster itself. `last` is scratch, one entry per row, -1 at entry to either function. */
 void count_copies(clustered_rows rows, int64_t *region, int32_t *last);
 void list_copies(clustered_rows rows, const int64_t *region, int32_t *last, int32_t *copied_row, int32_t *place);
 #endif

@@ -18,7 +18,7 @@ static int use_line(line_buffer *buffer, int32_t line) {
     return !is_held;
 }
 
-/* Appends what is fetched to `list`, whose end moves on; nothing where it is NULL. */
+/* Count the lines that the sources of cluster c fetch, and append them to `list` unless it is NULL. */
 static void use_sources(clustered_rows rows, int64_t c, int64_t row_bytes, line_buffer *buffer, int64_t *fetched,
                         line_list *list) {
     for (int64_t e = rows.indptr[rows.start[c]]; e < rows.indptr[rows.start[c + 1]]; e++) {

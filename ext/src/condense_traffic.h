@@ -3,9 +3,9 @@
 #define HPCGNN_CONDENSE_TRAFFIC_H
 #include "condense.h"
 
-/* A fully associative buffer of `capacity` lines of line_bytes. Lines that are held form a ring through `newer` and
- * `older`, from and to entry num_lines, the oldest first to leave; newer[line] is -1 where a line is not held. Age
- * counts from the last use where is_lru, else from the fetch (first in, first out). */
+/* A fully associative buffer of `capacity` lines of line_bytes. Held lines form a ring through `newer` and `older` that
+ * begins and ends at entry num_lines; the oldest leaves first. newer[line] is -1 for a line that is not held. Age
+ * counts from the last use if is_lru, else from the fetch (first in, first out). */
 typedef struct {
     int64_t line_bytes, capacity, num_held, num_lines;
     int is_lru;
@@ -23,8 +23,8 @@ typedef struct {
  * u*row_bytes .. (u+1)*row_bytes-1. fetched[0] counts sources of the row's own cluster, fetched[1] the others. */
 void fetch_lines(clustered_rows rows, int64_t row_bytes, line_buffer buffer, int64_t *fetched);
 
-/* The same for clusters first .. last - 1, where the buffer and the list stand: lists each line, and in end[c - first]
- * how many there are once cluster c is done. */
+/* The same for clusters first .. last - 1, going on from the given buffer and list: lists each line; end[c - first] is
+ * the number of listed lines after cluster c. */
 void list_fetched_lines(clustered_rows rows, int64_t first, int64_t last, int64_t row_bytes, line_buffer *buffer,
                         line_list *list, int64_t *end);
 #endif

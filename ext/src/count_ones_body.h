@@ -1,4 +1,4 @@
-/* Ones of a register. Included by kernel bodies once a SIMD level, after vector.h. */
+/* Ones of a register. Included by kernel bodies once per SIMD level, after vector.h. */
 
 /* Counts of a vector's ones, in parts whose sum over each 128 bits is right. */
 INLINE vector_u32 LEVEL(count_ones)(vector_u32 bits) {

@@ -13,8 +13,8 @@ typedef struct {
 /* Write the arcs between rows of the batch, by their places in it; returns how many there are. */
 int64_t arcs_inside(part_arcs part, const int64_t *rows, int64_t num_rows, int32_t *source, int32_t *target);
 
-/* Write the CSR of the batch, each arc's place in that of the part, and behind the first num_fresh far rows all others
- * that the batch reads, in the order in which its arcs name them; returns how many far rows there are. */
+/* Write the CSR of the batch and, for each of its arcs, the place in the part's CSR. `far` holds num_fresh rows; append
+ * all others that the batch reads, in the order in which its arcs name them. Returns the number of far rows. */
 int64_t cut_rows(part_arcs part, const int64_t *rows, int64_t num_rows, int64_t num_fresh, int64_t *far,
                  int64_t *indptr, int32_t *indices, int64_t *arc);
 

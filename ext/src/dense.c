@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #define BLOCK_ROWS 96    /* rows that a task widens at once; a multiple of every level's ROWS */
-#define BLOCK_DEPTH 256  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
+#define BLOCK_DEPTH 256  /* terms of a sum that are widened at once: two vectors per term stay in the L1 cache */
 #define GRADIENT_DEPTH 192 /* rows of both sides of a gradient that are widened at once */
 #define TILE_ROWS 12     /* a multiple of every level's ROWS */
-#define CHUNK_ROWS 768   /* of a gradient that are summed apart, at least */
+#define CHUNK_ROWS 768   /* least rows of a gradient that are summed apart */
 #define MAX_CHUNKS 16
 #define TASKS_A_THREAD 2
 #define MAX_PANEL 32
@@ -42,7 +42,7 @@ typedef struct {
 static int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Lines of [begin, end) that fall to share `i` of `num_shares`, brought nearer while others are worked on. */
+/* Prefetch share `i` of `num_shares` of the cache lines in [begin, end), while other memory is worked on. */
 static inline void fetch_share(const char *begin, const char *end, int64_t i, int64_t num_shares) {
     const int64_t num_lines = blocks_of(end - begin, CACHE_LINE);
     for (int64_t line = num_lines * i / num_shares; line < num_lines * (i + 1) / num_shares; line++)
@@ -119,7 +119,7 @@ void dense_combination(const dense_matrix *left, const dense_matrix *right, int 
     sum_products(left, right, num_sides, 1, 0, bias, out, memory);
 }
 
-/* A function of the number of rows alone, so that the order of the sums is. */
+/* Depends on the number of rows alone, so the order of the sums does too. */
 static int64_t chunk_rows(int64_t num_rows) {
     const int64_t share = blocks_of(num_rows, MAX_CHUNKS);
     return blocks_of(share > CHUNK_ROWS ? share : CHUNK_ROWS, GRADIENT_DEPTH) * GRADIENT_DEPTH;
@@ -141,7 +141,7 @@ void dense_gradient(dense_matrix left, dense_matrix right, float *out, void *mem
     const int64_t size = chunk_rows(left.num_rows), num_chunks = blocks_of(left.num_rows, size);
     const int64_t num_sums = left.num_columns * right.num_columns;
     const int64_t num_panels = blocks_of(right.num_columns, PANEL_COLUMNS[level]);
-    /* Where chunks are fewer than threads, several share one, by columns. */
+    /* If chunks are fewer than threads, several threads share a chunk, by columns. */
     const int64_t num_tasks = least(blocks_of(TASKS_A_THREAD * omp_get_max_threads(), num_chunks), num_panels);
     float *of_threads = aligned(memory);
     float *partial = of_threads + omp_get_max_threads() * gradient_thread_floats(left.num_columns);

@@ -12,7 +12,7 @@ typedef struct {
     int storage;
 } dense_matrix;
 
-/* Bytes that a sum of products needs of its caller's memory, for all threads; `depth` is the sum of their depths. */
+/* Bytes of work memory that the caller provides, for all threads; `depth` is the sum of the products' depths. */
 int64_t dense_product_bytes(int64_t depth, int num_sides, int64_t num_columns);
 int64_t dense_gradient_bytes(int64_t num_rows, int64_t left_columns, int64_t right_columns);
 

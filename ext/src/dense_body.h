@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by dense.c. */
+/* Kernel body, compiled once per SIMD level by dense.c. */
 #include "vector.h"
 
 /* Sums that stay in registers: ROWS rows of two vectors. */
@@ -35,7 +35,7 @@ INLINE void LEVEL(add_vectors)(vector_f32 (*restrict tile)[2], const float *rest
     for (int r = 0; r < ROWS; r++) tile[r][0] = sum[r][0], tile[r][1] = sum[r][1];
 }
 
-/* As add_vectors, as many as hold num_columns. */
+/* As add_vectors, with as many vectors as hold num_columns. */
 INLINE void LEVEL(add_terms)(vector_f32 (*restrict tile)[2], const float *restrict a, int64_t row_stride,
                              int64_t term_stride, const float *restrict panel, int64_t depth, int64_t num_columns) {
     if (num_columns > LANES)
@@ -91,7 +91,7 @@ static void LEVEL(pack_panel)(const dense_matrix *right, int is_transposed, int6
         LEVEL(pack_panel_of)(right, is_transposed, p, panel, STORAGE_F16);
 }
 
-/* Rows of a tile to where they belong, in the storage of the product. */
+/* Write the rows of a tile to `out`, in the storage of the product. */
 INLINE void LEVEL(store_tile)(vector_f32 (*tile)[2], int64_t num_rows, int64_t first, int64_t num_columns, int is_added,
                               char *out, int storage) {
     const int64_t row_bytes = num_columns * storage_bytes(storage);

@@ -11,8 +11,8 @@ enum { REQUESTED_BYTES, BURSTS, ROW_HITS };
 typedef int64_t kind_counts[NUM_COUNTS];
 
 /* Shifts and sizes (powers of two) split the number of a burst, its address >> burst_shift; times are clocks. Pairs are
- * of reads and writes. `run_length` bursts of a channel that follow each other lie in the same rows, one in each of
- * run_groups bank groups in turn, and are run_spacing clocks apart once these rows are open; 1 where that is not so. */
+ * for reads and writes. run_length successive bursts of a channel lie in the same rows, in run_groups bank groups by
+ * turns, and are run_spacing clocks apart once these rows are open; run_length is 1 if that does not hold. */
 typedef struct {
     int64_t num_channels, num_groups, banks_per_group, num_rows;
     int64_t burst_shift, channel_shift, group_shift, bank_shift, row_shift;
@@ -22,13 +22,13 @@ typedef struct {
     int64_t activate_to_precharge, activate_to_activate, precharge_to_activate, refresh_interval, refresh_time;
 } dram_parameters;
 
-/* open_row is -1 of a closed bank; the others are the first clock that a command may be given at, where a bank is
- * closed, precharge is the clock at which it was. */
+/* open_row is -1 for a closed bank; the others are the first clocks at which a command may be given. For a closed bank,
+ * precharge is the clock at which it was closed. */
 typedef struct {
     int64_t open_row, precharge, activate, column[2];
 } dram_bank;
 
-/* Clocks of the last commands; `issued` is a ring of those for the last queue_depth columns, the oldest at `turn`. */
+/* Clocks of the last commands; `issued` is a ring of the last queue_depth columns' clocks, the oldest at `turn`. */
 typedef struct {
     int64_t last_activate, last_column[2];
     int64_t group_activate[MAX_GROUPS], group_column[MAX_GROUPS][2];
@@ -71,14 +71,14 @@ static inline int64_t time_of_bank(const dram_parameters *d, const dram_channel 
     return later(t, c->group_activate[group] + d->activate_spacing_in_group);
 }
 
-/* The same of the channel, after all activations before. */
+/* The first clock that the channel allows too, after all earlier activations. */
 static inline int64_t time_to_activate(const dram_parameters *d, const dram_channel *c, const dram_bank *bank,
                                        int64_t group, int64_t entered) {
     const int64_t t = later(time_of_bank(d, c, bank, group, entered), c->last_activate + d->activate_spacing);
     return later(t, c->activates[c->activate_turn] + d->four_activates);
 }
 
-/* The same of a column of an open row in the group, after all columns before. */
+/* The first clock that allows a column of an open row in the group, after all earlier columns. */
 static inline int64_t time_of_column(const dram_parameters *d, const dram_channel *c, int64_t group, int64_t entered,
                                      int is_write) {
     const int64_t *in_group = c->group_column[group];
@@ -101,7 +101,7 @@ static inline void plan_commands(const dram_parameters *d, const dram_channel *c
     }
 }
 
-/* All banks are closed and refreshed. Of refreshes that are due while nothing is asked for, the last one counts. */
+/* Close and refresh all banks. Of the refreshes that fall due while nothing is requested, only the last one counts. */
 static inline void refresh(const dram_parameters *d, dram_channel *c, int64_t entered) {
     int64_t begin = c->refresh_due;
     int is_open = 0;
@@ -144,8 +144,8 @@ static inline void note_issued(const dram_parameters *d, dram_channel *c, int64_
     c->turn = c->turn + 1 == d->queue_depth ? 0 : c->turn + 1;
 }
 
-/* Serve one burst; whether its row was open. A burst enters the queue when it is ready and the one that is queue_depth
- * before it has left; commands that would open its row come only if its column is served before the next refresh. */
+/* Serve one burst; returns whether its row was open. A burst enters the queue when it is ready and the burst
+ * queue_depth before it has left. Its row is opened only if its column comes before the next refresh. */
 static inline int serve_burst(const dram_parameters *d, dram_channel *c, int64_t burst, int64_t ready, int is_write) {
     const int64_t entered = later(ready, c->issued[c->turn]);
     burst_plan plan = place_burst(d, c, burst);
@@ -160,7 +160,7 @@ static inline int serve_burst(const dram_parameters *d, dram_channel *c, int64_t
     return plan.is_hit;
 }
 
-/* Serve num_bursts that follow each other in a channel, from `burst` on, all in rows that are open and warm. */
+/* Serve num_bursts successive bursts of a channel, from `burst` on, all in open rows that each bank group has used. */
 static inline void serve_open_run(const dram_parameters *d, dram_channel *c, int64_t burst, int64_t num_bursts,
                                   int is_write) {
     const int64_t before = c->last_column[is_write];
@@ -175,8 +175,8 @@ static inline void serve_open_run(const dram_parameters *d, dram_channel *c, int
         note_issued(d, c, before + (i + 1) * d->run_spacing);
 }
 
-/* Serve the bursts first, first + num_channels, ... before `end`, all of one channel; how many rows were open. As soon
- * as each bank group has had a burst of the rows, later ones wait for the one before alone, till a refresh is due. */
+/* Serve the bursts first, first + num_channels, ... before `end`, all of one channel; returns how many rows were open.
+ * Once each bank group has had a burst of the rows, bursts wait only for the one before, until a refresh is due. */
 static inline int64_t serve_stream(const dram_parameters *d, dram_channel *c, int64_t first, int64_t end,
                                    int64_t ready, int is_write) {
     const int64_t channels = d->num_channels;

@@ -3,14 +3,14 @@
 #define HPCGNN_DRAM_SERVICE_H
 #include "dram_streams.h"
 
-/* Both are by the number of a channel. */
+/* channel and window are indexed by the number of a channel. */
 typedef struct {
     const dram_parameters *dram;
     dram_channel *channel;
     dram_window *window;
 } dram_state;
 
-/* Serve bursts of one request in their order; the clock at which the last one's column is asked for. */
+/* Serve bursts of one request in their order; returns the clock at which the last one's column is asked for. */
 static inline int64_t serve_in_order(dram_state state, int64_t first, int64_t end, int64_t ready, int is_write,
                                      int is_stream, int64_t *num_hits) {
     const dram_parameters *d = state.dram;
@@ -37,7 +37,7 @@ static inline void serve_first_ready(dram_state state, int64_t first, int64_t en
     }
 }
 
-/* Serve the bursts that wait; the clock at which the last column of a list is asked for. */
+/* Serve the bursts that wait; returns the clock at which the last column of a list is asked for. */
 static inline int64_t drain_channels(dram_state state, int is_write, kind_counts *counts) {
     int64_t last = LONG_AGO;
     for (int64_t i = 0; i < state.dram->num_channels; i++) {

@@ -1,14 +1,15 @@
-/* Streams that a channel serves in the order of their bursts though it serves what is ready first: many at a time.
+/* Serves many bursts of a stream at a time where a first-ready channel would serve them in their order.
  *
- * A stream is steady where its last bursts are alone in the window, all of open rows, and each can have its column in
- * its turn, `spacing` after the one before: no younger burst is ready before it. It stays so as long as the rows that
- * come next are opened in time, and these are one for each bank group in each run. */
+ * A stream is steady if the window holds only its last bursts, all of open rows, and each can have its column in its
+ * turn, `spacing` after the one before, so that no younger burst is ready before it. It stays steady as long as the
+ * next rows are opened in time; each run needs one row per bank group. */
 #ifndef HPCGNN_DRAM_STREAMS_H
 #define HPCGNN_DRAM_STREAMS_H
 #include "dram_window.h"
 
 /* Bursts of a stream: `burst` is the next one to enter, after the column at `before`; num_entered have entered since it
- * became steady. opened_in_window are of those that waited then, opened_in_run of the run that began last, at run. */
+ * became steady. opened_in_window: whether each burst that waited then opened its row; opened_in_run: the same for the
+ * first bursts of the last run, which began at `run`. */
 typedef struct {
     int64_t burst, before, num_entered, num_opened, run;
     uint8_t opened_in_window[MAX_QUEUE], opened_in_run[MAX_GROUPS];
@@ -38,8 +39,8 @@ static inline int is_steady(const dram_parameters *d, dram_channel *c, const dra
     return 1;
 }
 
-/* Open the rows of the run that begins; 0 where one might delay a column, be opened before an older one, or not be open
- * when num_bursts have entered. */
+/* Open the rows of the run that begins; returns 0 if a row might delay a column, be opened before an older row, or not
+ * be open when num_bursts have entered. */
 static inline int open_run(const dram_parameters *d, dram_channel *c, steady_stream *s, int64_t num_bursts,
                            int is_write) {
     burst_plan plans[MAX_GROUPS];
@@ -72,7 +73,7 @@ static inline int open_run(const dram_parameters *d, dram_channel *c, steady_str
     return 1;
 }
 
-/* Note the columns from..to-1 of those after `before`; the first is that of the oldest burst in the window. */
+/* Note columns number from..to-1 after `before`; column 0 is that of the oldest burst in the window. */
 static inline void note_columns(const dram_parameters *d, dram_channel *c, const steady_stream *s, int64_t from,
                                 int64_t to, int is_write) {
     for (int64_t i = later(0, from); i < to; i++) {
@@ -82,7 +83,7 @@ static inline void note_columns(const dram_parameters *d, dram_channel *c, const
     }
 }
 
-/* Let bursts enter, up to the end of a run, while as many others have their columns; how many. */
+/* Let bursts enter, up to the end of a run, while as many others have their columns; returns how many. */
 static inline int64_t serve_part_of_run(const dram_parameters *d, dram_channel *c, steady_stream *s, int64_t end,
                                         int is_write) {
     const int64_t in_run = s->burst / d->num_channels % d->run_length;
@@ -118,8 +119,8 @@ static inline void begin_steady(const dram_parameters *d, dram_window *w, steady
     w->column.is_known = w->activate.is_known = 0;
 }
 
-/* Put the last bursts into the window; how many rows were open of those that left it. When a burst entered does not
- * matter any more. */
+/* Put the last bursts into the window; returns how many of those that left it found their row open. When a burst
+ * entered does not matter any more. */
 static inline int64_t end_steady(const dram_parameters *d, dram_channel *c, dram_window *w, const steady_stream *s,
                                  int is_write, uint8_t kind) {
     const int64_t num_before = d->queue_depth - 1;
@@ -146,7 +147,7 @@ static inline void note_steady_columns(const dram_parameters *d, dram_channel *c
         note_issued(d, c, s->before + (i - s->num_entered) * d->spacing);
 }
 
-/* Let bursts of a steady stream enter, from `burst` on, as long as it is steady; how many. */
+/* Let bursts of a steady stream enter, from `burst` on, as long as it is steady; returns how many. */
 static inline int64_t serve_steady(const dram_parameters *d, dram_channel *c, dram_window *w, int64_t burst,
                                    int64_t end, int is_write, uint8_t kind, kind_counts *counts) {
     steady_stream s;

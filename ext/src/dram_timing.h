@@ -6,12 +6,12 @@
 /* Close all banks, and forget all commands and bursts. */
 void close_channels(dram_state state);
 
-/* The first request whose block is before the last one's, or outside first_block..end_block-1, that has no bytes or
- * lies outside 0..capacity-1, or whose kind is none of num_kinds; -1 where there is none. */
+/* The first bad request, or -1: its block is before that of the request before it or outside first_block..end_block-1,
+ * it has no bytes or lies outside 0..capacity-1, or its kind is none of num_kinds. */
 int64_t first_bad_request(request_list requests, int64_t first_block, int64_t end_block, int64_t num_kinds,
                           int64_t capacity);
 
-/* Serve all requests in their order, ready at one clock; the clock at which the last data has moved. Counts have a row
- * for each kind. */
+/* Serve all requests in their order, ready at one clock; returns the clock at which the last data has moved. Counts
+ * have one row per kind. */
 int64_t serve_all(dram_state state, request_list requests, int64_t ready, int is_write, kind_counts *counts);
 #endif

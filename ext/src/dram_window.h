@@ -1,7 +1,7 @@
-/* A channel that serves what is ready first, and of that what came first: bursts wait in a window, and each command is
- * given to the burst that may have it earliest. Between commands nothing happens, so that clocks in between are left
- * out. A list of requests is drained before commands of the next one are chosen; these come after its commands of the
- * same sort, but not after all of them. */
+/* A first-ready, first-come-first-served channel: bursts wait in a window, and each command goes to the burst that may
+ * have it earliest, the oldest among equals. Clocks between commands are skipped, since nothing happens there. All
+ * commands of a list of requests are chosen before any of the next list; a command of the next list comes after all
+ * commands of its sort in this list, but maybe before commands of other sorts. */
 #ifndef HPCGNN_DRAM_WINDOW_H
 #define HPCGNN_DRAM_WINDOW_H
 #include "dram_channel.h"
@@ -15,14 +15,14 @@ typedef struct {
     uint8_t kind, is_opened;
 } waiting_burst;
 
-/* The bank that has the next command of a sort, the number of its burst, and when. */
+/* The next command of one sort: when, for which burst (its number), and for which bank. */
 typedef struct {
     int64_t clock, number, bank, is_known;
 } next_command;
 
-/* Empty between lists. By bank: the first and the last burst that wait for it, and the first one of the open row, -1 is
- * none. Sets of banks, a bit each: hit_banks have bursts of the open row, miss_banks have others only. The next command
- * of these banks is a column or an activation for the burst `number`, and the bank allows it from `ready` on. */
+/* Empty between lists. Per bank: the first and the last burst that wait for it, and the first burst of the open row; -1
+ * is none. Sets of banks, one bit per bank: hit_banks have bursts of the open row, miss_banks have only others. A hit
+ * bank's next command is a column, a miss bank's an activation, for the burst `number`, allowed from `ready` on. */
 typedef struct {
     int64_t num_waiting, num_entered;
     uint64_t hit_banks, miss_banks;
@@ -37,7 +37,7 @@ static inline int64_t group_of(const dram_parameters *d, int64_t bank) {
     return bank >> __builtin_ctzll((uint64_t)d->banks_per_group);
 }
 
-/* An open row that none waits for is closed when a burst of another row waits. */
+/* An open row that no burst waits for is closed when a burst of another row waits. */
 static inline int64_t time_to_precharge(const dram_channel *c, const dram_window *w, int64_t bank) {
     return later(c->bank[bank].precharge, w->burst[w->first[bank]].entered);
 }
@@ -66,7 +66,7 @@ static inline first_clocks first_activates(const dram_parameters *d, const dram_
     return first;
 }
 
-/* The earliest command of the banks and `best`; of those at one clock, that of the burst that came first. */
+/* The earliest of `best` and the banks' commands; at the same clock, the command of the oldest burst. */
 static inline next_command earliest(const dram_parameters *d, const dram_window *w, uint64_t banks, first_clocks first,
                                     next_command best) {
     const int bits = __builtin_ctzll((uint64_t)d->banks_per_group);
@@ -185,7 +185,7 @@ static inline void refresh_window(const dram_parameters *d, dram_channel *c, dra
     }
 }
 
-/* Give the next command, or refresh; 0 where that is not before `until`. A column comes before a row of its clock. */
+/* Give the next command, or refresh; 0 if that is not before `until`. At one clock a column precedes an activation. */
 static inline int give_next(const dram_parameters *d, dram_channel *c, dram_window *w, int64_t until, int is_write,
                             kind_counts *counts) {
     choose_commands(d, c, w, is_write);
@@ -208,7 +208,7 @@ static inline void make_room(const dram_parameters *d, dram_channel *c, dram_win
     while (w->num_waiting == d->queue_depth) give_next(d, c, w, NEVER, is_write, counts);
 }
 
-/* A burst enters when it is ready and a column has made room; what is given before that does not know of it. */
+/* A burst enters when it is ready and a column has made room; commands before that are chosen without it. */
 static inline void enter(const dram_parameters *d, dram_channel *c, dram_window *w, int64_t burst, int64_t ready,
                          int is_write, uint8_t kind, kind_counts *counts) {
     make_room(d, c, w, is_write, counts);

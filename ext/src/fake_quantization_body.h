@@ -1,5 +1,5 @@
-/* Kernel body, compiled once a SIMD level by fake_quantization.c. Lanes past the last column hold zeros, which have the
- * code 0 and add nothing. */
+/* Kernel body, compiled once per SIMD level by fake_quantization.c. Lanes past the last column hold zeros, which have
+ * the code 0 and add nothing. */
 #include "vector.h"
 
 INLINE vector_i32 LEVEL(sign_bits)(vector_f32 x) { return (vector_i32)x & INT32_MIN; }
@@ -48,7 +48,7 @@ INLINE float LEVEL(sum_lanes)(vector_f32 v) {
     return sum;
 }
 
-/* Columns j .. j+LANES-1 of row i: of_step is added to, and clipped. */
+/* Columns j .. j+LANES-1 of row i; adds to of_step and to clipped. */
 INLINE void LEVEL(backward_columns)(const quantized_values a, const quantized_gradients g, int64_t i, int64_t j,
                                     vector_f32 limit, vector_f32 *of_step, vector_f32 *clipped) {
     const vector_f32 x = LEVEL(load_columns)(a.values + i * a.dim, j, a.dim, STORAGE_F32);

@@ -20,17 +20,17 @@ typedef struct {
     int32_t *sums;       /* of a block of rows, or one row's */
     int32_t *own;        /* sums with weights of the row itself */
     int32_t *tiled;      /* sums of tiles */
-    uint8_t *codes[2];   /* that convolutions read, even and odd ones; rows padded to CODE_PADDING */
-    uint8_t *mapped;     /* that are summed; rows padded to PADDING */
+    uint8_t *codes[2];   /* codes that even and odd convolutions read; rows padded to CODE_PADDING */
+    uint8_t *mapped;     /* mapped codes, to be summed; rows padded to PADDING */
     int8_t *dense;       /* mapped without padding, for tiles */
     float *rows;         /* values of a block of rows, row_stride apart */
-    uint8_t *between;    /* codes of as many rows between the maps of a convolution */
+    uint8_t *between;    /* codes of these rows between the two maps of a convolution */
     uint8_t *line;       /* codes of one row */
     int64_t row_stride;
 } batch_space;
 
-/* Rows over which sums go: of entries from `indptr` on, row 0 at the address `rows`, which need not be memory; or sums
- * that are there already. The first num_ahead entries may be looked at before their turn. */
+/* The neighbors' rows to sum: entries by `indptr`, with row 0 at the address `rows`, which need not be memory; or, in
+ * `tiled`, finished sums. The rows of the first num_ahead entries may be prefetched. */
 typedef struct {
     const int64_t *indptr;
     const int32_t *indices;
@@ -40,7 +40,7 @@ typedef struct {
     int bits; /* that a code takes */
 } neighbor_rows;
 
-/* What bytes of codes have more than the codes, once they are expanded. */
+/* What is added to each code when rows are expanded to bytes. */
 static int offset_of(const code_planes *rows) {
     if (!rows->is_signed) return 0;
     return rows->begin ? 128 : 1 << (rows->num_planes - 1);
@@ -86,7 +86,7 @@ static int lay_out(int level, const weight_rows *map, const weight_rows *other, 
     return 1;
 }
 
-/* Bits of a field that holds codes of so many. */
+/* Bits of the field that holds codes of `bits` bits. */
 static int field_bits(int bits) { return bits > 4 ? 8 : bits > 2 ? 4 : 2; }
 
 static int64_t field_bytes(int64_t dim, int bits, int64_t multiple_of_bytes) {
@@ -133,7 +133,7 @@ typedef struct {
     int64_t rows, code_bytes, sums, mapped;
 } space_sizes;
 
-/* Of rows of one batch, the largest one, or of one block where `a` is NULL. */
+/* Sizes for the rows of the largest batch, or of one block where `a` is NULL. */
 static space_sizes sizes_of(const batch_tiles *a, const layer_stack *m) {
     space_sizes most = {1, CODE_PADDING, PANEL_PADDING, PADDING};
 #define AT_LEAST(place, number) most.place = most.place < (number) ? (number) : most.place
@@ -177,8 +177,8 @@ int64_t batch_space_bytes(batch_tiles a, layer_stack m) {
     return parts_of_space(sizes_of(&a, &m), begin);
 }
 
-/* One allocation for all parts of a thread's space; NULL where memory is short. What is in it is left as it comes: rows
- * past a block's last one and columns past a row's are read, and what comes of them goes nowhere. */
+/* One allocation for all parts of a thread's space; NULL if memory is short. It is not initialized: rows past a block's
+ * last row and columns past a row's last column are read, but results from them are never used. */
 static char *make_space(space_sizes most, batch_space *space) {
     int64_t begin[NUM_PARTS];
     const int64_t total = parts_of_space(most, begin);

@@ -1,6 +1,6 @@
-/* All convolutions of an integer model: on batches without arcs between them, a thread a batch through all of them, or on a
- * whole graph, a block of rows through all that lies between two convolutions' sums. What is between them never leaves the
- * caches. The arithmetic, and every bit of the result, is that of rescale_rows (integer_rows.h) between exact sums. */
+/* All convolutions of an integer model. On batches without arcs between them, a thread takes a batch through all
+ * convolutions; on a whole graph, a block of rows goes through all steps between the sums of two convolutions. What
+ * lies between never leaves the caches. Every bit equals that of rescale_rows (integer_rows.h) between exact sums. */
 #ifndef HPCGNN_INTEGER_LAYERS_H
 #define HPCGNN_INTEGER_LAYERS_H
 #include "batch_tiles.h"
@@ -23,16 +23,16 @@ typedef struct {
     int mapped_bits;
     int adds_near, scales_mapped; /* the row's own mapped codes are in the sum; row_factor is in mapped rows too */
     const uint8_t *takes_tiles;   /* of each batch */
-    /* Made by lay_out_layers. Of batches, `own` lies behind `map` in the same panels, each padded to 16 outputs. */
+    /* Made by lay_out_layers. For batches, `own` lies behind `map` in the same panels, each padded to 16 outputs. */
     weight_panels panels, own_panels, second_panels;
-    /* Made too: bits that a mapped code takes, and one that it reads, and bytes of a row of them. These are 8 bits, or of a
-     * whole graph 2 or 4 where they suffice (packed_fields_body.h). */
+    /* Made too: bits of a mapped code and of a code that the layer reads, and bytes of a row of each. Codes take 8
+     * bits, or, for a whole graph, 2 or 4 if these suffice (packed_fields_body.h). */
     int stored_bits, code_bits;
     int64_t mapped_bytes, code_bytes;
 } integer_layer;
 
-/* Rows of codes as planes of bits: all at one width, a plane of all rows behind the other (BitLines of
- * hpcgnn/ops/bit_gemm.py), or each at its own, a row behind the other (RowBits of hpcgnn/ops/row_codes.py). */
+/* Rows of codes as planes of bits: all rows at one width, plane after plane (BitLines of hpcgnn/ops/bit_gemm.py), or
+ * each row at its own width, row after row (RowBits of hpcgnn/ops/row_codes.py). */
 typedef struct {
     const uint32_t *words;
     int64_t row_words, num_padded; /* words of a plane of a row; rows of a plane */
@@ -51,7 +51,7 @@ typedef struct {
     int level;              /* byte_level() when weights were laid out */
 } layer_stack;
 
-/* Fills the panels of all layers; returns whether memory sufficed. free_layers gives it back in both cases. */
+/* Fills the panels of all layers; returns whether memory sufficed. free_layers frees them in either case. */
 int lay_out_layers(layer_stack *m);
 void free_layers(layer_stack *m);
 
@@ -60,15 +60,15 @@ int64_t batch_space_bytes(batch_tiles a, layer_stack m);
 
 enum { LAYERS_FINE = 0, LAYERS_NAN = 1, LAYERS_SHORT = 2 };
 
-/* logits (num_rows, last out_dim), hidden (num_rows, what the last convolution reads) or NULL. Bits of the faults above. */
+/* logits (num_rows, last out_dim), hidden (num_rows, what the last convolution reads) or NULL. Returns fault bits. */
 int forward_batches(batch_tiles a, layer_stack m, float *logits, float *hidden);
 
-/* Rows of a graph that are summed with rows of theirs and of others; entries are in [0, rows of `mapped`). */
+/* Rows of a graph whose neighbors may belong to other ranks; entries are in [0, rows of `mapped`). */
 typedef struct {
     int64_t num_rows;
     const int64_t *indptr;
     uint8_t *mapped[2]; /* codes of convolution l's mapped rows are in mapped[l % 2], mapped_bytes apart */
-    uint8_t *codes;     /* that the next convolution reads, code_stride apart; NULL where no one asks */
+    uint8_t *codes;     /* that the next convolution reads, code_stride apart; NULL if not needed */
     int64_t code_stride;
 } whole_graph;
 

@@ -1,5 +1,5 @@
-/* Kernel body, compiled once a SIMD level by integer_layers.c, after bit_gemm.c has brought vector.h for its levels. What
- * loops read of a layer or a space, they read from a copy of their own, so that no store can change it. */
+/* Kernel body, compiled once per SIMD level by integer_layers.c, which includes bit_gemm.c first; the levels of
+ * bit_gemm.c have included vector.h. Loops read layers and spaces from local copies, which no store can change. */
 #ifdef LEVEL_SUMS_BYTES
 #include "vector.h"
 #endif
@@ -9,12 +9,12 @@
 #include "row_codes_body.h"
 #include "row_moments_body.h"
 
-/* Rows that meet the weights together, a multiple of ROWS: their codes stay in the nearest cache. */
+/* Rows that are multiplied together, a multiple of ROWS: their codes stay in the nearest cache. */
 #undef BLOCK_ROWS_HERE
 #define BLOCK_ROWS_HERE (WORD == 4 ? MOST_BLOCK_ROWS : 16)
 
-/* Codes of one row as unsigned bytes, see offset_of, from its planes. Columns past the last one, to whole pieces, are those
- * of bits that are zero. */
+/* Expand one row's planes to codes as unsigned bytes, see offset_of. Columns past the last one, to a multiple of 64 or
+ * 32, get the code whose bits are all zero. */
 static void LEVEL(expand_row)(const code_planes *rows, int64_t row, int64_t dim, uint8_t *codes) {
     const int64_t first = rows->begin ? rows->begin[row] : row;
     const int num_planes = rows->begin ? (int)(rows->begin[row + 1] - first) : rows->num_planes;
@@ -56,7 +56,7 @@ static void LEVEL(expand_row)(const code_planes *rows, int64_t row, int64_t dim,
 #endif
 }
 
-/* codes (num_rows <= BLOCK_ROWS_HERE rows, stride apart, readable to whole blocks) times the weights, into rows of sums. */
+/* sums = codes times weights, for num_rows <= BLOCK_ROWS_HERE rows of codes, `stride` apart; whole blocks are read. */
 static void LEVEL(multiply_codes)(const weight_panels *w, int64_t dim, const uint8_t *codes, int64_t stride,
                                   int64_t num_rows, const batch_space *space, int32_t *sums) {
 #ifndef LEVEL_SUMS_BYTES
@@ -102,8 +102,8 @@ INLINE int LEVEL(has_nan)(vector_i32 mask) {
     return any ? LAYERS_NAN : LAYERS_FINE;
 }
 
-/* B of some rows, `row` the first of them, from their codes: padded rows of signed codes into `mapped`, and sums with the
- * weights of the rows themselves, where the panels have these, into `own`. */
+/* Map the codes of `lines` rows from `row` on (B of integer_model.py): padded rows of signed codes go to `mapped`. If
+ * the panels also hold the weights of the row itself, the sums with these go to `own`. */
 INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree, int64_t row, int64_t lines,
                              const uint8_t *codes, int64_t stride, const batch_space space, uint8_t *mapped,
                              int32_t *own, vector_i32 *is_nan) {
@@ -129,7 +129,7 @@ INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree
     }
 }
 
-/* Sums over the in-neighbors of one row: n vectors of columns from `first` on; n is a constant. */
+/* Sum n vectors of columns over the in-neighbors of one row; row 0 would have them at `rows`. n is a constant. */
 INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, uintptr_t rows, int64_t width,
                                   int64_t num_ahead, int n, int32_t *sums) {
     int64_t e = 0;
@@ -154,8 +154,8 @@ INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, uintptr
     } while (e < count);
 }
 
-/* `rows` is the address at which row 0 would lie, which need not be memory; of num_ahead entries the rows are fetched
- * some time before their turn. */
+/* `rows` is the address at which row 0 would lie, which need not be memory. The rows of the first num_ahead entries, of
+ * this row and later ones, are prefetched. */
 static void LEVEL(gather_row)(const int32_t *entries, int64_t count, uintptr_t rows, int64_t width, int64_t num_ahead,
                               int64_t used, int32_t *sums) {
     const int64_t needed = padded_to(used, COLUMNS);
@@ -180,7 +180,7 @@ INLINE const uint8_t *LEVEL(near_codes)(const uint8_t *row, int64_t row_bytes, i
     return line;
 }
 
-/* z of the first map of one row, with ReLU where it is asked for. */
+/* Values of one row after the first map (z of integer_model.py), with ReLU where `rectifies`. */
 INLINE void LEVEL(scale_sums)(const integer_layer layer, int64_t row, float row_step, const uint8_t *near, const int32_t *own,
                               const int32_t *sums, int64_t used, int rectifies, float *out, vector_i32 *is_nan) {
     for (int64_t j = 0; j < used; j += LANES) {
@@ -210,7 +210,7 @@ INLINE void LEVEL(store_codes_of)(const float *values, int64_t dim, const degree
         LEVEL(store_bytes)(codes + j, LEVEL(codes_of_positive)(LEVEL(load_f32)(values + j), scale));
 }
 
-/* The second map of some rows, from their values in space.rows to their values there. */
+/* The second map of some rows, in place: it reads their values from space.rows and writes its results there. */
 INLINE void LEVEL(map_again)(const integer_layer layer, const int32_t *in_degree, int64_t begin, int64_t lines, int rectifies,
                              const batch_space space, vector_i32 *is_nan) {
     const int64_t in_dim = layer.second.dim, stride = padded_to(in_dim, CODE_PADDING);
@@ -243,7 +243,7 @@ static int LEVEL(sum_tiles)(const batch_tiles *a, const integer_layer *layer, in
     return sum_batch(a, &rows, b, 0, space->tiled) < 0 ? LAYERS_SHORT : LAYERS_FINE;
 }
 
-/* LayerNorm and ReLU of a row of values, where it lies. */
+/* LayerNorm and ReLU of a row of values, in place. */
 INLINE void LEVEL(normalize)(const integer_layer layer, int64_t dim, float *values, vector_i32 *is_nan) {
     float moments[2];
     LEVEL(moments_of)(values, dim, layer.norm_eps, moments);
@@ -255,8 +255,8 @@ INLINE void LEVEL(normalize)(const integer_layer layer, int64_t dim, float *valu
     }
 }
 
-/* Convolution l of some rows, `row` the first of them, whose mapped codes are `near`: values into rows of `kept` where it
- * is given, and codes that the next convolution reads. */
+/* Convolution l of `lines` rows from `row` on, whose mapped codes are `near`: writes values to rows of `kept` if it is
+ * given, and the codes that the next convolution reads. */
 INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbor_rows from, int64_t row, int64_t lines,
                                   const uint8_t *near, const int32_t *own, const batch_space space, float *kept,
                                   uint8_t *codes, int64_t code_stride, vector_i32 *is_nan) {
@@ -267,7 +267,7 @@ INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbo
     const int64_t out_dim = has_second ? layer.second.num_outputs : dim;
     for (int64_t r = 0; r < lines; r++) {
         const int64_t first = from.indptr[row + r], count = from.indptr[row + r + 1] - first;
-        if (from.tiled) /* whatever lies past the last column, its step is 0 */
+        if (from.tiled) /* what lies past the last column has step 0 */
             memcpy(space.sums, from.tiled + r * dim, (size_t)dim * 4);
         else if (from.bits < 8)
             LEVEL(sum_packed)(from.indices + first, count, (const uint8_t *)from.rows, from.row_bytes, from.bits,
@@ -353,7 +353,7 @@ INLINE void LEVEL(read_codes)(const layer_stack *m, const whole_graph *g, int64_
                               space.block + r * stride);
 }
 
-/* And back, of a convolution after the first. */
+/* Pack the codes in space.block into the graph's codes, for a convolution after the first. */
 INLINE void LEVEL(write_codes)(const layer_stack *m, const whole_graph *g, int64_t l, int64_t row, int64_t lines,
                                const batch_space space) {
     const integer_layer layer = m->layers[l];

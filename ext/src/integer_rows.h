@@ -24,7 +24,7 @@ typedef struct {
     int rectifies;
 } integer_rows;
 
-/* step and limit move on by `stride`, 1 or 0, a row. Unsigned codes of rows below zero are a fault. */
+/* step and limit advance by `stride`, 1 or 0, per row. A negative value is a fault if codes are unsigned. */
 typedef struct {
     uint8_t *codes;
     const float *step, *limit;

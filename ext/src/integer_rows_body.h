@@ -1,5 +1,5 @@
-/* Kernel body, compiled once a SIMD level by integer_rows.c. What is read of `a` is read from a copy of its own, so that
- * no store can change it, and what is left out costs no step. */
+/* Kernel body, compiled once per SIMD level by integer_rows.c. `a` is read from a local copy, which no store can
+ * change; parts of the formula that are left out cost nothing. */
 #include "vector.h"
 
 #include "code_lanes_body.h"
@@ -32,7 +32,7 @@ INLINE vector_f32 LEVEL(columns_of)(const integer_rows a, int64_t i, int64_t j) 
     return x;
 }
 
-/* The moments of a row, which is left in scratch. */
+/* The moments of a row, whose values stay in scratch. */
 INLINE void LEVEL(row_moments)(const integer_rows a, int64_t i, float *scratch, float *moments) {
     for (int64_t j = 0; j < a.dim; j += LANES) LEVEL(store)(scratch, j, STORAGE_F32, LEVEL(columns_of)(a, i, j));
     LEVEL(moments_of)(scratch, a.dim, a.norm_eps, moments);
@@ -53,7 +53,7 @@ INLINE int LEVEL(any)(vector_i32 mask) {
     return any != 0;
 }
 
-/* One row; NaN passes the ReLU, and is found. Faults are where lanes of is_nan and is_negative are set. */
+/* One row; NaN passes the ReLU and is detected. A lane that is set in is_nan or is_negative marks a fault. */
 INLINE void LEVEL(rescale_row)(const integer_rows a, const row_target target, int64_t i, float *scratch,
                                vector_i32 *is_nan, vector_i32 *is_negative) {
     float moments[2] = {0.0f, 1.0f};

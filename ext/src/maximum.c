@@ -1,6 +1,6 @@
 #include "maximum.h"
 
-#define MAX_VECTORS 8 /* of a block of columns, of which one pass over a row's entries takes the maxima */
+#define MAX_VECTORS 8 /* of a block of columns, whose maxima one pass over a row's entries finds */
 #define PREFETCH_ENTRIES 32
 #define CACHE_LINE 64
 

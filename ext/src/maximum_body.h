@@ -1,12 +1,12 @@
-/* Kernel body, compiled once a SIMD level by maximum.c. */
+/* Kernel body, compiled once per SIMD level by maximum.c. */
 #include "vector.h"
 
 INLINE void LEVEL(fetch_row)(const char *row, int64_t num_bytes) {
     for (int64_t b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch(row + b);
 }
 
-/* Columns of a row from `first` on, at most num_vectors vectors. Whole vectors may be read behind the row's end where
- * the table goes on. All but the first four arguments are constants. */
+/* Columns of a row from `first` on, at most num_vectors vectors. If is_whole, the table goes on behind the row, and
+ * whole vectors are read. All but the first four arguments are constants. */
 INLINE void LEVEL(load_block)(vector_f32 *x, const char *row, int64_t first, int64_t dim, int num_vectors, int is_whole,
                               int storage) {
     for (int i = 0; i < num_vectors; i++)
@@ -14,7 +14,7 @@ INLINE void LEVEL(load_block)(vector_f32 *x, const char *row, int64_t first, int
                         : LEVEL(load_columns)(row, first + i * LANES, dim, storage);
 }
 
-/* Rows up to this one have num_vectors whole vectors from column `first` on within the table. */
+/* The last row whose num_vectors whole vectors from column `first` on lie within the table. */
 INLINE int64_t LEVEL(last_whole_row)(int64_t num_rows, int64_t dim, int64_t first, int num_vectors) {
     const int64_t elements = num_rows * dim - first - num_vectors * LANES;
     return elements < 0 ? -1 : elements / dim;
@@ -118,7 +118,7 @@ INLINE int64_t LEVEL(block_width)(int64_t needed) {
             } \
         }
 
-/* A function for each storage: one that held all of them would compile for longer. */
+/* One function per storage, since a single one for all would take longer to compile. */
 #define FORWARD_BLOCK(n) LEVEL(maximum_columns)(a, v, rows, num_rows, dim, first, out, argmax, n, storage)
 #define FORWARD_AS(name, storage_of_rows) \
     static __attribute__((noinline)) void LEVEL(name)(const maximum_rows *a, int64_t t, const void *rows, \

@@ -1,6 +1,6 @@
 #include "nesting.h"
 
-/* Arcs that are looked up together: what each reads lies anywhere, so it is asked for before it is read. */
+/* Arcs that are looked up together: each reads memory at random places, which is prefetched first. */
 enum { BLOCK_ARCS = 64 };
 
 /* Count sources by their cluster, up to BLOCK_ARCS of them; returns the number of clusters found so far. */
@@ -31,7 +31,7 @@ static int64_t block_after(int64_t first, int64_t end)
     return end - first < BLOCK_ARCS ? end - first : BLOCK_ARCS;
 }
 
-/* Ask for what the first arcs of a row read. */
+/* Prefetch what the first arcs of a row read. */
 static void prefetch_row(const nested_rows *s, int64_t node)
 {
     int64_t first = s->indptr[node], length = block_after(first, s->indptr[node + 1]);

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* Rows of a graph, gathered in units, and the cluster that each unit is in. Of an arc the row is the destination, and
- * unit_of[node] is the unit of its source, −1 where that is not among the rows. */
+/* Rows of a graph, gathered in units, and the cluster that each unit is in. A row is the destination of its arcs, and
+ * unit_of[node] is the unit of a source, −1 if the source is not among the rows. */
 typedef struct {
     int64_t num_units;
     const int64_t *indptr;         /* by node */
@@ -19,9 +19,9 @@ typedef struct {
     int32_t *touched;              /* num_units + 1 scratch */
 } nested_rows;
 
-/* Move each unit, in ascending order, to the cluster that most of its arcs come from, if that is of fewer than capacity
- * rows with it; ties go to the lowest cluster, a unit stays where no other has more. At most max_rounds rounds, each of
- * one pass over the arcs; returns the moves of the last one. Serial, so the result is the same everywhere.
+/* Move each unit, in ascending order, to the cluster that most of its arcs come from, among clusters that then have at
+ * most capacity rows; ties go to the lowest cluster, and a unit stays if no other has more. At most max_rounds rounds
+ * of one pass over the arcs; returns the moves of the last round. Serial, so the result is the same everywhere.
  *
  * Reference: Raghavan, Albert, Kumara, Phys. Rev. E 76, 036106 (2007), label propagation, with bounded sizes as in
  * Meyerhenke, Sanders, Schulz, SEA 2014. */

@@ -1,4 +1,4 @@
-/* Codes of GROUP = 4 * LANES columns to their bytes, compiled once a SIMD level. Include it after philox_body.h. */
+/* Codes of GROUP = 4 * LANES columns to their bytes, compiled once per SIMD level. Include it after philox_body.h. */
 
 typedef uint8_t LEVEL(u8s) __attribute__((vector_size(4 * LANES)));
 #undef vector_u8

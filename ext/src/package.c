@@ -26,7 +26,7 @@ int64_t measure_stream(package_format format, package_place place, const int32_t
     return end_of(&format, &place);
 }
 
-/* Appends values of one row, and keeps the header of the open package as its values ask for. */
+/* Appends values of one row, and updates the header of the open package to fit its values. */
 static void append_values(const package_format *format, package_place *place, const uint8_t *fields, int64_t count,
                           int width, uint8_t *stream) {
     for (int64_t taken; count; count -= taken, fields += taken) {
@@ -178,7 +178,7 @@ package_fault decode_rows(const packages *p, int64_t first, int64_t last, uint8_
     return is_short ? (package_fault){PACKAGES_NO_MEMORY, 0} : found;
 }
 
-/* Decodes row `node` from the place noted before it, and returns the row that it stopped at. */
+/* Decodes row `node` from the index entry before it, and returns the row that it stopped at. */
 static int64_t decode_one(row_reader *reader, int64_t node, uint8_t *codes, row_function decode) {
     int64_t row = node / reader->values.p->interval * reader->values.p->interval;
     uint8_t width;

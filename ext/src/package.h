@@ -24,8 +24,8 @@ typedef struct {
     int64_t bit, num_values, width;
 } package_place;
 
-/* Rows as packages. Every `interval` rows, the places are noted where the row's first value goes and where the positions
- * of its block begin; a width is not. */
+/* Rows as packages. Every `interval` rows, an index entry notes where the row's first value lies and where the
+ * positions of its block begin, but no width. */
 typedef struct {
     package_format format;
     int64_t num_rows, dim, num_bits, num_bytes, interval;
@@ -59,12 +59,12 @@ typedef struct {
     int64_t row;
 } package_fault;
 
-/* Non-zero codes of each row, into counts; returns the first row with a code that its width can't hold, else num_rows.
+/* Counts the non-zero codes of each row; returns the first row with a code too large for its width, else num_rows.
  * Codes are uint8, or int8 where is_signed. */
 int64_t count_codes(const uint8_t *codes, int64_t num_rows, int64_t dim, const uint8_t *width, int is_signed,
                     int32_t *counts);
 
-/* Bits of the stream once rows with these counts have followed `place`. */
+/* Bits of the stream after rows with these counts are appended at `place`. */
 int64_t measure_stream(package_format format, package_place place, const int32_t *counts, const uint8_t *width,
                        int64_t num_rows);
 
@@ -75,12 +75,12 @@ void append_rows(package_format format, package_place *place, const uint8_t *cod
                  int64_t num_rows, int64_t dim, int64_t first_row, int64_t interval, uint8_t *stream, uint8_t *bitmap,
                  int64_t *index_bit, int32_t *index_values);
 
-/* Plans how positions of rows are stored that begin a block: for each row the number of columns that a list would have
- * and the bits of their gaps, for each block the count width of the fewest bits. Returns the bits of all rows. */
+/* Plans how positions of rows are stored, the first of which begins a block: per row the number of columns that a list
+ * would have and the bits of their gaps, per block the count width with the fewest bits. Returns all rows' bits. */
 int64_t plan_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, int32_t *counts,
                        int64_t *gap_bits, uint8_t *count_width);
 
-/* Writes positions as planned from `bit` on, where they are zero and have 16 bytes more than that; notes each block's. */
+/* Writes positions as planned, from `bit` on, where they are zero and have 16 spare bytes; notes each block's begin. */
 void write_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, const int32_t *counts,
                      const int64_t *gap_bits, const uint8_t *count_width, int64_t bit, uint8_t *positions,
                      int64_t *index_position);
@@ -94,6 +94,6 @@ package_fault read_bitmaps(const packages *p, int64_t first, int64_t last, uint8
 package_fault decode_rows(const packages *p, int64_t first, int64_t last, uint8_t *codes, float *rows,
                           const float *scale, uint8_t *width);
 
-/* Decodes the rows node[i], each from the place noted before it. */
+/* Decodes the rows node[i], each from the index entry before it. */
 package_fault decode_chosen(const packages *p, const int64_t *node, int64_t num_chosen, uint8_t *codes);
 #endif

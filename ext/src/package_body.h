@@ -1,11 +1,11 @@
-/* Rows of codes to and from bitmaps and values, once a SIMD level. All levels give the same bytes. */
+/* Rows of codes to and from bitmaps and values, once per SIMD level. All levels give the same bytes. */
 #include "package_positions_body.h"
 
 /* Counts the non-zero codes of a row; returns whether all fit `width` bits. */
 static int64_t LEVEL(count_row)(const uint8_t *codes, int64_t dim, int width, int is_signed, int32_t *count) {
     int32_t zeros = 0;
     uint8_t seen = 0;
-    for (int64_t first = 0; first < dim; first += 128) { /* so many bytes of 0 and 1 fill no byte */
+    for (int64_t first = 0; first < dim; first += 128) { /* counts up to 128 fit a byte */
         uint8_t block_zeros = 0;
         const int64_t last = least(first + 128, dim);
         for (int64_t j = first; j < last; j++) {
@@ -19,8 +19,8 @@ static int64_t LEVEL(count_row)(const uint8_t *codes, int64_t dim, int width, in
     return !(seen >> (width - (is_signed ? 1 : 0)));
 }
 
-/* The non-zero ones of up to BLOCK_COLUMNS codes, in order, and the bitmap of all of them; returns their number.
- * FIELD_SLACK bytes after them may be written. */
+/* Writes the non-zero ones of up to BLOCK_COLUMNS codes to fields, in order, and their bitmap; returns their number.
+ * FIELD_SLACK bytes after the fields may be written. */
 static int64_t LEVEL(gather_block)(const uint8_t *codes, int64_t num_columns, uint8_t *fields, uint8_t *bitmap) {
     int64_t count = 0, j = 0;
 #if LEVEL_LANES == 16
@@ -67,7 +67,7 @@ static inline uint64_t LEVEL(spread_eight)(uint64_t mask, const uint8_t *fields)
 #endif
 }
 
-/* The columns of up to BLOCK_COLUMNS bits of a bitmap, whose bits past num_columns are zero, from their values. */
+/* Spreads fields to the columns set in up to BLOCK_COLUMNS bits of a bitmap; its bits past num_columns are zero. */
 static inline void LEVEL(spread_block)(const uint8_t *bitmap, int64_t num_columns, const uint8_t *fields,
                                        uint8_t *codes) {
     int64_t j = 0;
@@ -94,15 +94,15 @@ static inline void LEVEL(scale_block)(const uint8_t *codes, int64_t num_columns,
         for (int64_t j = 0; j < num_columns; j++) row[j] = (float)codes[j] * scale;
 }
 
-/* Columns from `first` on from the values at the listed ones, zero elsewhere. */
+/* Writes columns from `first` on: the fields at the listed columns, zero elsewhere. */
 static inline void LEVEL(scatter_block)(const int32_t *column, int64_t count, int64_t first, int64_t num_columns,
                                         const uint8_t *fields, uint8_t *codes) {
     memset(codes, 0, (size_t)num_columns);
     for (int64_t i = 0; i < count; i++) codes[column[i] - first] = fields[i];
 }
 
-/* Columns from `first` on from the values between the listed ones, which are zero. RUN_SLACK bytes may be written after
- * them, and read after the fields. */
+/* Writes columns from `first` on: zero at the listed columns, the fields elsewhere. RUN_SLACK bytes after the columns
+ * may be written, and as many after the fields read. */
 static inline void LEVEL(fill_block)(const int32_t *column, int64_t count, int64_t first, int64_t num_columns,
                                      const uint8_t *fields, uint8_t *codes) {
     int64_t next = 0;
@@ -168,14 +168,14 @@ static int LEVEL(read_bitmap)(row_reader *reader, uint8_t *bitmap) {
     return 1;
 }
 
-/* Columns of one row, of the rarer kind, and the bits of their gaps. */
+/* Counts one row's columns of the rarer kind, with or without a value; returns the bits of their gaps. */
 static int64_t LEVEL(plan_row)(const uint8_t *bitmap, int64_t dim, int32_t *count) {
     int64_t num_values = 0, gap_bits = 0, next = 0;
     for (int64_t j = 0; j < dim; j += 64) num_values += __builtin_popcountll(word_of(bitmap, dim, j));
     const uint64_t flip = 2 * num_values > dim ? ~UINT64_C(0) : 0;
     *count = (int32_t)(flip ? dim - num_values : num_values);
     const int shift = list_shift(dim, *count);
-    /* Even if all gaps were of full high bits. */
+    /* A list would not pay even if no gap had high bits. */
     if (!list_pays(dim, *count * (int64_t)(shift + 1) + LIST_HEADER_BITS)) return dim;
     for (int64_t j = 0; j < dim; j += 64)
         for (uint64_t ones = listed_of(bitmap, dim, j, flip); ones; ones &= ones - 1) {

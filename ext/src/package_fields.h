@@ -1,4 +1,4 @@
-/* Eight fields of `width` bits at a time between bytes and the bits of a stream. No package is known here. */
+/* Packs bytes as fields of `width` bits of a stream, and back, eight at a time. */
 #ifndef HPCGNN_PACKAGE_FIELDS_H
 #define HPCGNN_PACKAGE_FIELDS_H
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #define FIELD_SLACK 16 /* bytes past the last field that may be read or written */
 #define EVERY_BYTE 0x0101010101010101u
 
-/* By width: where the even ones of 8 bytes, of their pairs and of their quartets keep their bits as fields are joined. */
+/* By width: masks of the even fields, of the even pairs, and of the even quartet while 8 bytes are joined. */
 #define EVEN_FIELDS(w) {((UINT64_C(1) << (w)) - 1) * 0x0001000100010001u, \
                         ((UINT64_C(1) << 2 * (w)) - 1) * 0x0000000100000001u, (UINT64_C(1) << 4 * (w)) - 1}
 static const uint64_t EVEN[9][3] = {{0}, EVEN_FIELDS(1), EVEN_FIELDS(2), EVEN_FIELDS(3), EVEN_FIELDS(4),
@@ -47,8 +47,8 @@ static inline uint64_t read_bits(const uint8_t *stream, int64_t num_bytes, int64
     return low >> shift | ((uint64_t)bytes[8] << 1) << (63 - shift);
 }
 
-/* Writes `count` fields at bit `at`, where the stream is zero from `at` on. `fields` may be read, and the stream is set
- * to zero, up to FIELD_SLACK bytes past the last of them. */
+/* Writes `count` fields at bit `at`, from which on the stream is zero. Up to FIELD_SLACK bytes past the last field,
+ * `fields` may be read, and the stream is set to zero. */
 static inline void put_fields(uint8_t *stream, int64_t at, const uint8_t *fields, int64_t count, int width) {
     uint8_t *out = stream + (at >> 3);
     const int shift = (int)(at & 7);
@@ -64,8 +64,8 @@ static inline void put_fields(uint8_t *stream, int64_t at, const uint8_t *fields
     }
 }
 
-/* Reads `count` fields at bit `at`, and up to FIELD_SLACK bytes of anything after them. Returns whether one of them has
- * no bit of `magnitude` set. */
+/* Reads `count` fields at bit `at`; up to FIELD_SLACK bytes after them are overwritten. Returns whether a field has no
+ * bit of `magnitude` set. */
 static inline int get_fields(const uint8_t *stream, int64_t num_bytes, int64_t at, int64_t count, int width,
                              uint64_t magnitude, uint8_t *fields) {
     int has_zero = 0;

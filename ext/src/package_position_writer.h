@@ -1,4 +1,4 @@
-/* Positions of rows from their bitmaps: what a list of columns would take, and how lists and bitmaps are written. */
+/* Writes positions of rows from their bitmaps, as bitmaps or as lists of columns, whichever a block's plan says. */
 #ifndef HPCGNN_PACKAGE_POSITION_WRITER_H
 #define HPCGNN_PACKAGE_POSITION_WRITER_H
 #include "package_positions.h"
@@ -10,13 +10,13 @@ static inline uint64_t word_of(const uint8_t *bitmap, int64_t dim, int64_t j) {
     return word;
 }
 
-/* The columns of a word that a list has: those of the bitmap, or, where flip has all bits, the others. */
+/* The columns of a word that a list names: those set in the bitmap, or, if `flip` is all ones, the others. */
 static inline uint64_t listed_of(const uint8_t *bitmap, int64_t dim, int64_t j, uint64_t flip) {
     const uint64_t word = word_of(bitmap, dim, j) ^ flip;
     return dim - j < 64 ? word & ((UINT64_C(1) << (dim - j)) - 1) : word;
 }
 
-/* Bits on their way to `next`, lowest first; fewer than 32 are held. */
+/* Bits to be written at `next`, lowest first; fewer than 32 are held. */
 typedef struct {
     uint8_t *next;
     uint64_t held;
@@ -64,7 +64,7 @@ static inline void put_map(bit_sink *sink, const uint8_t *bitmap, int64_t dim) {
     }
 }
 
-/* One or the other part of the gaps of a list: `shift` low bits, or how often 2^shift goes in and a one. */
+/* One part of each gap of a list: its `shift` low bits if is_low, else its other bits as that many zeros and a one. */
 static inline void put_gaps(bit_sink *sink, const uint8_t *bitmap, int64_t dim, uint64_t flip, int shift, int is_low) {
     int64_t next = 0;
     for (int64_t j = 0; j < dim; j += 64)

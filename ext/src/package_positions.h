@@ -1,11 +1,11 @@
-/* Where the values of rows stand, as bits: what makes a list of columns of a row, and how it is read again.
+/* Where the values of rows stand, as bits: when a row has a list of columns, and how a reader finds it.
  *
  * The rows of an interval are one block: a count width (5 bits), then the rows. A row is
  *   0 | dim bits: bit j is 1 where column j has a value, or
  *   1 | which | count (count width bits) | lows | gaps
- * a list of columns, those that have a value (which 0) or, of a row that has more than it lacks, those that have none
- * (which 1). A gap is the number of columns between a listed one and the one listed before it; `list_shift` says how
- * many low bits of each gap are in `lows`, and the rest follows in `gaps`, as that many zeros and a one. */
+ * a list of columns: those with a value (which 0) or, if more than half have one, those without (which 1). A gap is the
+ * number of columns between a listed column and the one listed before it; `list_shift` says how many low bits of each
+ * gap are in `lows`, and `gaps` has the number in the other bits as that many zeros and a one. */
 #ifndef HPCGNN_PACKAGE_POSITIONS_H
 #define HPCGNN_PACKAGE_POSITIONS_H
 #include "package_reader.h"
@@ -19,8 +19,8 @@
 #define EAGER_ONES 4
 #define LIST_SLACK 80 /* columns past the last one of a list that may be written */
 
-/* Where the values of one row stand: a bitmap whose bits past the last column are zero, or columns that ascend, of the
- * values or of all else. Room: dim / 2 + LIST_SLACK columns, and the bitmap in whole words of 8 bytes and one more. */
+/* Where the values of one row stand: a bitmap whose bits past the last column are zero, or a list of ascending columns,
+ * with values or without. Room: dim / 2 + LIST_SLACK columns, and the bitmap in whole words of 8 bytes and one more. */
 enum { MAPPED, LISTED_VALUES, LISTED_ZEROS };
 typedef struct {
     int kind;
@@ -46,7 +46,7 @@ static inline int bits_of(uint64_t number) { return number ? 64 - __builtin_clzl
 /* Golomb's rule for a row of evenly likely columns, as a power of two: the expected gap, rounded down. */
 static inline int list_shift(int64_t dim, int64_t count) { return bits_of((uint64_t)((dim + 1) / (count + 1))) - 1; }
 
-/* Whether a list of so many bits is taken: it saves a quarter of the bitmap, which is read faster. */
+/* Whether a list of list_bits bits is used: only if it saves a quarter of the bitmap, which is read faster. */
 static inline int list_pays(int64_t dim, int64_t list_bits) { return 4 * list_bits <= 3 * (dim + MAP_HEADER_BITS); }
 
 /* Bits of a row with `count` listed columns; gap_bits: of `lows` and `gaps`. */
@@ -64,7 +64,7 @@ static inline uint64_t peek_bits(const uint8_t *bytes, int64_t num_bytes, int64_
     return bits >> (at & 7);
 }
 
-/* Goes to the block of row `row`, a multiple of the interval; returns whether it can be there. */
+/* Goes to the noted block of row `row`, a multiple of the interval; returns whether a block can be there. */
 static inline int start_block(package_reader *reader, position_place *place, int64_t row) {
     const packages *p = reader->p;
     const int64_t bit = p->index_position[row / p->interval];
@@ -75,14 +75,14 @@ static inline int start_block(package_reader *reader, position_place *place, int
     return 1;
 }
 
-/* After row - 1: as check_place, of the positions. */
+/* As check_place, but for the positions. */
 static inline int check_block(package_reader *reader, const position_place *place, int64_t row) {
     const packages *p = reader->p;
     if (row == p->num_rows) return place->bit == p->num_position_bits || stop_at(reader, FAULT_MORE_POSITIONS);
     return row % p->interval || p->index_position[row / p->interval] == place->bit || stop_at(reader, FAULT_INDEX);
 }
 
-/* Number of listed columns before `end`, of which the first `passed` are known to be. */
+/* Number of listed columns before `end`; at least the first `passed` are. */
 static inline int64_t listed_before(const row_positions *row, int64_t passed, int64_t end) {
     if (row->num_listed && row->column[row->num_listed - 1] < end) return row->num_listed;
     while (passed < row->num_listed && row->column[passed] < end) passed++;
@@ -109,7 +109,7 @@ static inline void close_rows(row_reader *reader) {
     free(reader->positions.bitmap);
 }
 
-/* Of packages without rows. */
+/* The fault of packages without rows, if any. */
 static inline package_fault fault_of_nothing(const packages *p) {
     if (p->num_bits) return (package_fault){FAULT_REST, 0};
     return (package_fault){p->num_position_bits ? FAULT_MORE_POSITIONS : PACKAGES_WHOLE, 0};

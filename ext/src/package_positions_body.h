@@ -1,4 +1,4 @@
-/* Reading of where the values of rows stand, once a SIMD level; all levels give the same columns and faults. */
+/* Reads where the values of rows stand; compiled once per SIMD level, with the same columns and faults at each. */
 
 static inline int LEVEL(read_map)(package_reader *reader, position_place *place, row_positions *row) {
     const packages *p = reader->p;
@@ -13,9 +13,9 @@ static inline int LEVEL(read_map)(package_reader *reader, position_place *place,
     return 1;
 }
 
-/* Notes where the ones of `count` gaps are, as bits from `first` on; returns the bit after the last one, 0 where the
- * positions end before it, or -1 where it stands for no column: gaps have no more bits than there are. EAGER_ONES are
- * noted at a time, without asking whether they are there. */
+/* Notes the places of the ones that end `count` gaps, counted from bit `first`. Returns the bit after the last one, 0
+ * if the positions end before it, or -1 if it lies too far to stand for a column. EAGER_ONES are noted at a time, even
+ * if fewer are there. */
 static inline int64_t LEVEL(find_ones)(const packages *p, int64_t first, int64_t count, int32_t *one) {
     int64_t found = 0;
     for (int64_t at = first; found < count; at += 64) {
@@ -40,8 +40,8 @@ static inline int64_t LEVEL(find_ones)(const packages *p, int64_t first, int64_t
     return first + one[count - 1] + 1;
 }
 
-/* Eight at a time, ones become columns: the high bits of the gaps up to each, the low bits, and the columns before it.
- * Eight lows of SUMMED_SHIFT bits add up in a byte. Returns the last column. */
+/* Turns ones into columns, eight at a time: each is the sum of the high and low bits of all gaps up to it, plus the
+ * number of listed columns before it. Eight lows of SUMMED_SHIFT bits add up in a byte. Returns the last column. */
 static inline int64_t LEVEL(add_lows)(const packages *p, int64_t at, int64_t count, int shift, int32_t *column) {
     eight_columns before = {0, 1, 2, 3, 4, 5, 6, 7}, lows = {0};
     for (int64_t i = 0; i < count; i += 8, at += 8 * shift) {
@@ -78,7 +78,7 @@ static inline int LEVEL(read_columns)(package_reader *reader, position_place *pl
     if (p->num_position_bits - first < count) return stop_at(reader, FAULT_SHORT_POSITIONS);
     const int64_t end = LEVEL(find_ones)(p, first, count, column);
     if (end == 0 || end > p->num_position_bits) return stop_at(reader, FAULT_SHORT_POSITIONS);
-    /* High bits that pass the last column are refused before columns, which could pass an int32, are made of them. */
+    /* Refuse high bits that pass the last column first, since columns made of them could overflow int32. */
     if (end < 0 || end - first - count > p->dim >> shift) return stop_at(reader, FAULT_BITMAP);
     place->bit = end;
     const int64_t last = shift <= SUMMED_SHIFT ? LEVEL(add_lows)(p, lows, count, shift, column)

@@ -5,7 +5,7 @@
 #include "package.h"
 #include "package_fields.h"
 
-#define BLOCK_COLUMNS 512 /* columns whose values are between stream and row at a time */
+#define BLOCK_COLUMNS 512 /* columns that are decoded at a time */
 
 static inline int64_t full_values(const package_format *format, int64_t width) { return format->lengths[2] / width; }
 
@@ -43,7 +43,7 @@ static inline int open_package(package_reader *reader) {
     return 1;
 }
 
-/* Leaves the open package; returns whether its mode and its padding are those of its values. */
+/* Leaves the open package; returns whether its mode and its padding fit its values. */
 static inline int close_package(package_reader *reader) {
     const packages *p = reader->p;
     const package_place *place = &reader->place;
@@ -93,7 +93,7 @@ static inline int take_values(package_reader *reader, int64_t count, int *width,
     return 1;
 }
 
-/* Goes to where row `row`, a multiple of the interval, is noted to begin; returns whether that can be. */
+/* Goes to the noted begin of row `row`, a multiple of the interval; returns whether a row can begin there. */
 static inline int start_at(package_reader *reader, int64_t row) {
     const packages *p = reader->p;
     const int64_t bit = p->index_bit[row / p->interval], num_values = p->index_values[row / p->interval];

@@ -1,9 +1,9 @@
-/* Rows of codes as fields of 2, 4 or 8 bits; those of less than 8 are summed as they lie, without a byte for each. Included by kernel bodies once a SIMD
- * level, after vector.h.
+/* Rows of codes as fields of 2, 4 or 8 bits; fields of 2 and 4 bits are summed without a byte for each. Included by
+ * kernel bodies once per SIMD level, after vector.h.
  *
- * A row of R bytes (a multiple of 8) has R columns in the lowest field of its bytes, the next R in the field above, and so
- * on; a field that is summed holds code + 2^(b-1). Fields are added where they lie as long as a sum fits: fields of 2 bits in 4, then
- * in 8, of 4 bits in 8. */
+ * A row of R bytes (a multiple of 8) has R columns in the lowest field of its bytes, the next R in the field above, and
+ * so on; a field that is summed holds code + 2^(b-1). Fields are added in place as long as the sums fit: fields of 2
+ * bits in 4 bits, then in 8, fields of 4 bits in 8. */
 
 /* Sums of 8-bit fields: LANES as 32 bits. */
 INLINE vector_i32 LEVEL(load_unsigned_bytes)(const uint8_t *codes) {
@@ -16,7 +16,7 @@ INLINE vector_i32 LEVEL(load_unsigned_bytes)(const uint8_t *codes) {
 #endif
 }
 
-/* `bytes` sums of a byte each, added to sums of 32 bits, or to `base` where these begin. */
+/* Adds `bytes` sums of one byte each to sums of 32 bits, which begin at `base` if is_first. */
 INLINE void LEVEL(add_bytes)(const uint8_t *added, int bytes, int is_first, int32_t base, int32_t *sums) {
     if (bytes < LANES) {
         for (int j = 0; j < bytes; j++) sums[j] = (is_first ? base : sums[j]) + added[j];
@@ -30,7 +30,7 @@ INLINE void LEVEL(add_bytes)(const uint8_t *added, int bytes, int is_first, int3
     }
 }
 
-/* The rows that entries name, of `size` bytes from `rows` on, R bytes apart; sums of field f begin at sums + f R. */
+/* Sum `size` bytes of the rows that entries name, R bytes apart from `rows` on; field f's sums begin at sums + f R. */
 #define SUM_FIELDS(size) \
     typedef uint16_t LEVEL(halves_##size) __attribute__((vector_size(size))); \
     typedef uint8_t LEVEL(bytes_##size) __attribute__((vector_size(size))); \
@@ -96,7 +96,7 @@ SUM_FIELDS(64)
         LEVEL(sum_fields_of_2_##size)(entries, count, rows + done, R, num_ahead, sums + done); \
     done += size
 
-/* Sums of the codes of the rows that entries name; of num_ahead entries the rows are fetched some time before. */
+/* Sums of the codes of the rows that entries name; the rows of the first num_ahead entries are prefetched. */
 static void LEVEL(sum_packed)(const int32_t *entries, int64_t count, const uint8_t *rows, int64_t R, int bits,
                               int64_t num_ahead, int32_t *sums) {
     for (int64_t done = 0; done < R;) {
@@ -114,8 +114,8 @@ static void LEVEL(sum_packed)(const int32_t *entries, int64_t count, const uint8
 }
 #undef SUM_OF
 
-/* Fields of a row of R bytes, from a byte a field, R for each place in a byte, and back. What codes of columns past the
- * row's last one are does not matter. */
+/* Fields of a row of R bytes from one byte per field, R fields for each place in a byte, and back. Codes of columns
+ * past the row's last one do not matter. */
 #define FIELD_OF(bits) ((bits) == 8 ? ~UINT64_C(0) : (bits) == 4 ? 0x0f0f0f0f0f0f0f0fu : 0x0303030303030303u)
 INLINE void LEVEL(pack_row)(const uint8_t *codes, int64_t R, int bits, uint8_t *row) {
     for (int64_t i = 0; i < R; i += 8) {

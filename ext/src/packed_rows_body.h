@@ -1,4 +1,4 @@
-/* Packed rows to floats, compiled once a SIMD level. Include it after vector.h.
+/* Packed rows to floats, compiled once per SIMD level. Include it after vector.h.
  *
  * A row of b bits is a little-endian bit stream (quantization.h); value = zero_point + step * code, in that order of
  * rounding. Codes of up to 4 bits look their value up where the level has a permutation for it. */

@@ -67,8 +67,8 @@ static int64_t pair_products(int64_t num_products) {
 }
 END_TARGET
 
-/* Four tiles of sums, each of 16 rows and columns; two tiles of rows and two of columns, of `together` ones a row. Sums
- * are exact for most_rounds rounds. */
+/* Four tiles of sums, each of 16 rows and columns; two tiles of rows and two of columns, of `together` ones per row.
+ * Sums are exact for most_rounds rounds. */
 #define TILE_PRODUCTS(name, number, one, sum_type, together, most_rounds, multiply) \
     static int64_t name(int64_t num_products) { \
         static const int64_t a_round = 4 * 16 * 16 * together; \

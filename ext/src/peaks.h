@@ -1,11 +1,11 @@
-/* The most products of bits, small integers and floats that the instructions of the kernels can do: the same ones on
- * registers, with nothing read or written. hpcgnn bench measures those kernels against these. */
+/* Peak rates of products of bits, small integers and floats: the instructions of the kernels, on registers alone, with
+ * nothing read or written. hpcgnn bench measures the kernels against these. */
 #ifndef HPCGNN_PEAKS_H
 #define HPCGNN_PEAKS_H
 #include <stdint.h>
 
-/* At least num_products products of ones, shared among the threads; return their sum, which is how many were done, up to
- * 2^32 for each of some registers. */
+/* Do at least num_products products of ones, shared among the threads; return their sum, which is the number done, as
+ * long as no lane of a register sums more than 2^32. */
 int64_t peak_bit_products(int64_t num_products);
 int64_t peak_byte_products(int64_t num_products);
 

@@ -1,9 +1,9 @@
-/* Kernel body, compiled once a SIMD level by peaks.c. */
+/* Kernel body, compiled once per SIMD level by peaks.c. */
 #include "vector.h"
 #include "count_ones_body.h"
 #include "word_dots_body.h"
 
-/* Sums in registers, enough to hide what one addition to them waits. */
+/* Sums in registers, enough to hide the latency of one addition. */
 #undef SUMS
 #if LEVEL_LANES == 4
 #define SUMS 8

@@ -10,7 +10,7 @@
 #define HPCGNN_PHILOX_H
 #include <stdint.h>
 
-#define PHILOX_DRAWS 8 /* 16-bit draws a block */
+#define PHILOX_DRAWS 8 /* 16-bit draws per block */
 #define PHILOX_LANES 16 /* blocks made together, for SIMD */
 #define PHILOX_ROUNDS 10
 #define PHILOX_MULTIPLIER_0 0xD2511F53u

@@ -1,4 +1,4 @@
-/* The draws of philox.h in vectors, compiled once a SIMD level. Include it after vector.h.
+/* The draws of philox.h in vectors, compiled once per SIMD level. Include it after vector.h.
  *
  * A vector holds one word of LANES / 2 blocks, whose draws belong to a group of 4 * LANES columns. The rounds of
  * several groups are interleaved, since those of one wait for each other. */
@@ -85,7 +85,7 @@ INLINE void LEVEL(spread_draws)(vector_u64 words01, vector_u64 words23, uint16_t
 #endif
 }
 
-/* All rounds of n vectors of counters, n a constant. The low half of each lane is a word of a block, the high one dirt. */
+/* All rounds of n vectors of counters, n a constant. The low half of a lane is a word of a block, the high noise. */
 INLINE void LEVEL(philox_rounds)(const philox_schedule *schedule, int n, vector_u64 *c0, vector_u64 *c1, vector_u64 *c2,
                                  vector_u64 *c3) {
     for (int round = 0; round < PHILOX_ROUNDS; round++)

@@ -6,7 +6,7 @@
 #define PREFETCH_BYTES 4096
 #define STORE_AHEAD 1024 /* bytes */
 #define ROWS_TOGETHER 8    /* rows whose moments are found before the first is stored */
-#define MOMENTS_TOGETHER 4 /* a divisor of it */
+#define MOMENTS_TOGETHER 4 /* a divisor of ROWS_TOGETHER */
 
 #define BODY "pointwise_body.h"
 #include "levels.h"

@@ -7,7 +7,7 @@
 /* Steps of an activation, in their order. */
 enum { NORMALIZE = 1, RECTIFY = 2, DROP = 4 };
 
-/* out = drop(rectify(normalize(rows))), each step where `steps` has it; float32 in between, stored once.
+/* out = drop(rectify(normalize(rows))), each step where `steps` has it; in float32, rounded once.
  *   normalize: u = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + eps), variance biased, of the row
  *   rectify:   0 where u <= 0, so that NaN stays NaN
  *   drop:      u * scale where the draw of (node_id, column) is >= threshold, else 0;
@@ -30,8 +30,8 @@ typedef struct {
  * changes a bit. */
 void activate_rows(activation a, void *out);
 
-/* Gradients of rows, weight and bias from that of out; a step's mask is made again, not read. The last two are summed
- * over num_blocks fixed ranges of rows in `sums`, num_blocks x 3 x dim floats of work space, then range by range. */
+/* Gradients of rows, weight and bias from that of out; masks are drawn again, not stored. Those of weight and bias are
+ * summed over num_blocks fixed ranges of rows in `sums`, num_blocks x 3 x dim floats of work space, then by range. */
 void activate_backward(activation a, const void *gradient, int64_t num_blocks, float *sums, void *rows_gradient,
                        float *weight_gradient, float *bias_gradient);
 #endif

@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by pointwise.c. Columns are taken in groups of sixteen, the last of a row
+/* Kernel body, compiled once per SIMD level by pointwise.c. Columns are taken in groups of sixteen, the last of a row
  * with fewer; `storage`, `steps` and `is_whole` (a group of all sixteen) are constants at every call. */
 #include "vector.h"
 
@@ -51,8 +51,8 @@ INLINE void LEVEL(fetch)(const char *row, int64_t j, int storage, int64_t ahead)
     __builtin_prefetch(row + j * (storage == STORAGE_F32 ? 4 : 2) + ahead);
 }
 
-/* A group that is read for the first time, and what follows fetched: where rows and result lie alike in their pages,
- * a load may wait for stores that it does not depend on, and would be late to miss. */
+/* Loads a group for the first time and prefetches what follows: if rows and result have the same offsets in their
+ * pages, a load may wait for stores that it does not depend on, and its cache miss would begin late. */
 INLINE group LEVEL(load_new)(const char *row, int64_t j, int64_t dim, int storage, int is_whole) {
     LEVEL(fetch)(row, j, storage, PREFETCH_BYTES);
     return LEVEL(load_group)(row, j, dim, storage, is_whole);
@@ -84,7 +84,7 @@ INLINE void LEVEL(add_centered_squares)(const void *row, int64_t j, int64_t dim,
 }
 
 /* Mean, then 1 / sqrt(variance + eps) from centered squares: no cancellation where the mean is large. The sums of a row
- * are long chains of additions, so num_rows of them, a constant, go side by side. */
+ * are long chains of additions, so num_rows rows, a constant, are summed side by side. */
 INLINE void LEVEL(moments_of)(const activation *a, int64_t i, int storage, int num_rows) {
     const int64_t dim = a->dim, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
     const char *row = (const char *)a->rows + i * row_bytes;
@@ -100,7 +100,7 @@ INLINE void LEVEL(moments_of)(const activation *a, int64_t i, int storage, int n
     }
 }
 
-/* Moments of the rows first .. end-1: a function of its own, which would else be there for each combination of steps. */
+/* Moments of rows first .. end-1, in a separate function, which is thus compiled only once for all steps. */
 INLINE void LEVEL(moments_of_all)(const activation *a, int64_t first, int64_t end, int storage) {
     int64_t i = first;
     for (; i + MOMENTS_TOGETHER <= end; i += MOMENTS_TOGETHER) LEVEL(moments_of)(a, i, storage, MOMENTS_TOGETHER);
@@ -116,14 +116,14 @@ static __attribute__((noinline)) void LEVEL(find_moments)(const activation *a, i
         LEVEL(moments_of_all)(a, first, end, STORAGE_F16);
 }
 
-/* Draws of row i from column j on, at most DRAWN_COLUMNS. A function a level: inlined, it would fill the instruction cache. */
+/* Draws of row i from column j on, at most DRAWN_COLUMNS. Not inlined, as it would fill the instruction cache. */
 static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j,
                                                           vector_u32 *draws) {
     const int64_t left = a->dim - j;
     LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < DRAWN_COLUMNS ? left : DRAWN_COLUMNS, 0, draws);
 }
 
-/* v, scaled where it may be dropped, of the elements that pass: u > 0 or NaN, and not dropped; elsewhere 0. */
+/* v, scaled if `steps` drop, where an element passes (u > 0 or NaN, and not dropped); elsewhere 0. */
 INLINE group LEVEL(pass)(group v, group u, const vector_u32 *draws, const activation *a, int steps) {
     EACH_VECTOR(k) {
         if (steps & DROP) {
@@ -259,7 +259,7 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
                                            is_whole));
 }
 
-/* A function for each storage and steps: one that held all of them would compile for longer. */
+/* One function per storage and steps, since a single one for all would take longer to compile. */
 #define FORWARD_OF(name, storage, steps) \
     static __attribute__((noinline)) void LEVEL(name)(const activation *a, int64_t first, int64_t stop, void *out) { \
         LEVEL(activate_all)(a, first, stop, out, storage, steps); \

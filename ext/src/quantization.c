@@ -4,7 +4,7 @@
 
 #include "rotation.h"
 
-#define BLOCK_ROWS 8 /* read twice while they are in the first cache, the next ones being fetched */
+#define BLOCK_ROWS 8 /* rows that are read twice from the first cache, while the next rows are prefetched */
 #define CACHE_LINE 64
 #define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
 #define LARGEST_SUMMED 1e28f      /* ranges above it are summed over columns in units of 1 / SUMMING_UNIT */
@@ -66,7 +66,7 @@ static inline row_scale scale_of_line(double first, double last, int top, uint8_
     return scale_of(zero_point, bf16_nearest(step > 0 ? (float)step : 0.0f), parameters);
 }
 
-/* The power of two at or below x > 0; the least normal one below that, so that its inverse is finite. */
+/* The power of two at or below x > 0, but not below the least normal number, so that its inverse is finite. */
 static inline float unit_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -147,7 +147,7 @@ static inline int is_outside(const message_rows *m, int64_t i) {
            (m->is_rotated && m->dim > MOST_ROTATED_COLUMNS);
 }
 
-/* Of the rows first .. end - 1; `end` where there is none. */
+/* The first of rows first .. end - 1 that is not in the table or the message; `end` if there is none. */
 static int64_t first_outside(const message_rows *m, int64_t first, int64_t end) {
     while (first < end && !is_outside(m, first)) first++;
     return first;

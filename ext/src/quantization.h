@@ -5,9 +5,9 @@
  *   value ~ zero_point + step*code,  zero_point <= min(row) and never -0,  step >= (max(row) - zero_point)/(2^b - 1)
  * Codes are floor((x - zero_point)/step + u), u = (draw + 1/2)/2^16, so the expectation is x up to
  * 2^-17 + 2^(b-22) steps: half the spacing of the draws, and four float32 roundings of up to 2^b steps.
- * Rounding to the nearest puts u = 1/2, and values beyond the ends get the first and the last code. At 8 bits its
- * parameters are those above; at 2 and 4 bits the line of least squares through the codes that those would yield, at 1
- * bit the centroids of the row split where that leaves the least energy. They leave less energy than the row has.
+ * Rounding to the nearest has u = 1/2, and values beyond the ends get the first or the last code. At 8 bits its
+ * parameters are those above; at 2 and 4 bits, the line of least squares through the codes that those would yield; at 1
+ * bit, the centroids of both parts of the row, split where the least error energy is left, always less than the row's.
  * In a rotated message a row of 1 to 8 bits is x ~ R' (step * q), R the rotation of rotation.h and q = code -
  * (2^b - 1)/2. With u the power of two at or below max|x|, y = R (x/u) is nearly normal whatever x is: its codes are
  * floor(y/delta + 2^(b-1)), clamped, delta = K_b rms(y) the best step of a normal distribution, and at 1 bit whether y

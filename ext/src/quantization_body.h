@@ -1,4 +1,4 @@
-/* Kernel body, compiled once a SIMD level by quantization.c. */
+/* Kernel body, compiled once per SIMD level by quantization.c. */
 #include "vector.h"
 #include "philox_body.h"
 #include "packed_rows_body.h"
@@ -123,7 +123,7 @@ INLINE int64_t LEVEL(quantize_stored)(const void *rows, const message_rows *m, i
     return end;
 }
 
-/* A function for each storage and rounding: one that held all of them would compile for longer. */
+/* One function per storage and rounding, since a single one for all would take longer to compile. */
 #define QUANTIZE_AS(name, storage, rounding) \
     static __attribute__((noinline)) int64_t LEVEL(name)(const void *rows, const message_rows *m, int64_t first, \
                                                          int64_t end, const philox_schedule *schedule, \

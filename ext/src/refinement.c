@@ -2,9 +2,9 @@
 
 #include <float.h>
 
-/* Of excess: below it, a move only rounds differently. */
+/* Of excess: a smaller relief is only rounding. */
 static const double SMALLEST_RELIEF = 1e-12;
-/* From so many on, counting what all parts have of them is cheaper than asking likely parts one by one. */
+/* With this many neighbours or more, counting how many each part has is cheaper than asking likely parts one by one. */
 static const int64_t MANY_NEIGHBORS = 32;
 
 static int64_t degree(const part_neighbors *s, int64_t v)
@@ -90,7 +90,7 @@ void count_part_neighbors(part_neighbors *s)
     }
 }
 
-/* Rows that part a need no longer get once v leaves it, less v's own row, which a then needs if it has a neighbour. */
+/* Rows that part a no longer needs without v, minus v's own row, which a then needs if it has a neighbour of v. */
 static int64_t relief(const part_neighbors *s, int64_t v)
 {
     int32_t a = s->owner[v];
@@ -102,7 +102,7 @@ static int64_t relief(const part_neighbors *s, int64_t v)
     return rows - (count_of(s, v, a) > 0);
 }
 
-/* Neighbours of v that part p would have to get for v's sake, or some number above `most` if these are more. With it
+/* Number of v's neighbours whose rows part p would newly need, or any number above `most` if there are more. With it
  *
  *     volume after v moves to p = volume − relief(v) + missing(v, p) − (1 if p has a neighbour of v). */
 static int64_t missing(const part_neighbors *s, int64_t v, int32_t p, int64_t most)
@@ -133,8 +133,8 @@ static int32_t note_parts_of(part_neighbors *s, int64_t v, int32_t num_noted)
     return num_noted;
 }
 
-/* List the parts that may miss at most `most` neighbours of v: each has or gets one of any most + 1 of them, so those
- * with the shortest rows are asked. Returns how many parts. */
+/* List the parts that may miss at most `most` neighbours of v: such a part has or gets one of any most + 1 neighbours,
+ * so the neighbours with the shortest rows are asked. Returns the number of parts. */
 static int32_t note_likely_parts(part_neighbors *s, int64_t v, int64_t most)
 {
     int64_t num_asked = 0;
@@ -159,7 +159,7 @@ static int has_room(const part_neighbors *s, int64_t v, int32_t part)
     return 1;
 }
 
-/* How full a part is in the kind that it is fullest in, with the weights of v added `times` times. */
+/* Largest load / limit of a part over all kinds of weights, with v's weights added `times` times. */
 static double fullness(const part_neighbors *s, int64_t v, int32_t part, int64_t times)
 {
     double most = 0.0;
@@ -199,7 +199,7 @@ static void move_node(part_neighbors *s, int64_t v, int32_t part, int64_t change
     s->volume += change;
 }
 
-/* List all parts that have or get a neighbour of v and count in served how many. Returns how many parts. */
+/* List all parts that have or get a neighbour of v, and count in `served` how many. Returns the number of parts. */
 static int32_t count_served(part_neighbors *s, int64_t v)
 {
     int32_t num_noted = 0;
@@ -299,9 +299,9 @@ static int32_t emptiest_part(const part_neighbors *s)
     return best;
 }
 
-/* The part, of those that have neighbours of v and the emptiest, to which v should go to relieve its own, and the key
- * by which it is its turn: rows that the move costs for a unit of excess that it takes away, or, where it costs none,
- * less than 0. DBL_MAX where no move relieves. */
+/* Find the part to which v should move to relieve its own part, among the emptiest part and those with neighbours of v.
+ * Returns the key by which moves are ordered: rows that the move costs per unit of excess that it removes, at most 0 if
+ * it costs none; DBL_MAX if no move relieves. */
 static double relieving_part(part_neighbors *s, int64_t v, int32_t emptiest, int32_t *part, int64_t *change)
 {
     int32_t a = s->owner[v];
@@ -379,7 +379,7 @@ int64_t relieve_parts(part_neighbors *s, int64_t max_rounds)
             int32_t v = heap[0], part = 0;
             int64_t change = 0;
             double key = relieving_part(s, v, emptiest, &part, &change);
-            /* Other moves came between: a node whose turn is later by now waits for it. */
+            /* Moves in between may have raised this node's key; then it waits for its later turn. */
             if (key < DBL_MAX && key > s->key[v]) {
                 s->key[v] = key;
                 sift_down(heap, s->key, length, 0);

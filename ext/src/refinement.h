@@ -40,18 +40,18 @@ typedef struct {
     int64_t volume;
 } part_neighbors;
 
-/* Fill near, size, load and volume, of zeros, from owner. Work: edges × parts of a node's neighbours. */
+/* Fill near, size, load and volume, zeros before, from owner. Work: edges × parts of a node's neighbours. */
 void count_part_neighbors(part_neighbors *state);
 
 /* Edges whose ends lie in different parts. */
 int64_t count_cut_edges(const part_neighbors *state);
 
-/* Move boundary nodes to the part that lowers the volume most, where it keeps the limits, until no move does, or
- * max_rounds rounds over those whose neighbourhood changed. A move that leaves the volume as it is is taken where it
- * evens out the loads. Serial, in ascending order of nodes, so the result is the same everywhere. Returns the moves. */
+/* Move boundary nodes to the part that lowers the volume most within the limits, until no move does, but for at most
+ * max_rounds rounds over the nodes whose neighbourhood changed. A move that keeps the volume is made if it evens out
+ * the loads. Serial, in ascending order of nodes, so the result is the same everywhere. Returns the moves. */
 int64_t lower_volume(part_neighbors *state, int64_t max_rounds);
 
-/* Move nodes out of parts that exceed a limit, those first that raise the volume least for what they relieve. The
+/* Move nodes out of parts that exceed a limit, first those that raise the volume least per excess removed. The
  *
  *     excess = sum over parts and kinds of max(0, load / limit − 1)
  *

@@ -1,4 +1,4 @@
-/* Rotated rows <-> bytes of a message, compiled once a SIMD level. Include it after rotation_body.h and the bodies of
+/* Rotated rows <-> bytes of a message, compiled once per SIMD level. Include it after rotation_body.h and the bodies of
  * affine rows. As many rows as the first cache holds are rotated, summed and coded together. */
 
 /* Columns j .. j+LANES-1 of a row of any storage times a factor, into y. */
@@ -39,7 +39,7 @@ INLINE vector_f32 LEVEL(rotated_codes)(vector_f32 x, int b, float inverse) {
 #endif
 }
 
-/* Sums over the columns of a row, of which the codes are centered: of column times code, and of squared codes. */
+/* Sums over the columns of a row: of column times centered code, and of squared centered codes. */
 typedef struct {
     vector_f32 product[SIXTEEN], square[SIXTEEN];
 } LEVEL(sums_of_codes);
@@ -98,8 +98,8 @@ INLINE float LEVEL(code_rounded_row)(const float *y, int64_t dim, int b, int rou
     }
 }
 
-/* Rotate, sum and code the rows that lie in their memory in units. Each stage takes all rows before the next one begins:
- * its chains of operations overlap, and a pass that begins anywhere finds the columns of the one before in the cache. */
+/* Rotate, sum and code rows that lie in memory in their units. Each stage takes all rows before the next stage begins:
+ * the rows' chains of operations overlap, and each pass finds the columns of the pass before in the cache. */
 static void LEVEL(send_rotated)(const rotated_row *rows, int num_rows, const message_rows *m, const rotation_plan *plan,
                                 int rounding, uint8_t *message) {
     const int64_t dim = m->dim;
@@ -122,8 +122,8 @@ static void LEVEL(send_rotated)(const rotated_row *rows, int num_rows, const mes
     }
 }
 
-/* Put row i into memory in units of its own, where it has codes other than 0. Returns whether it can be coded; storage
- * is a constant. */
+/* Put row i into memory in its own units, unless it is all zeros. Returns whether it can be coded; storage is a
+ * constant. */
 INLINE int LEVEL(gather_rotated)(const void *row, const message_rows *m, int storage, rotated_row *into,
                                  int *num_rows, uint8_t *message) {
     float low, high;
@@ -209,7 +209,7 @@ static void LEVEL(receive_rotated)(const uint8_t *message, const rotated_row *ro
         for (int k = 0; k < num_rows; k++) LEVEL(rotate_pass)(rows[k].y, plan, pass, rows[k].signs, 1);
 }
 
-/* Rows that lie in their memory to the table; storage is a constant. */
+/* Write rows from their memory to the table; storage is a constant. */
 INLINE void LEVEL(scatter_rotated)(const rotated_row *together, int num_rows, const message_rows *m, int storage,
                                    int accumulate, void *rows) {
     for (int k = 0; k < num_rows; k++)

@@ -3,10 +3,10 @@
  * A row of d columns is rotated by passes over blocks of m columns, m the largest power of two that is at most d and
  * LARGEST_PASS: y = H (s c y), s random signs, c = 1 / sqrt(m) in float32, H the Walsh-Hadamard matrix by butterflies
  * (a, b) -> (a + b, a - b) of strides 1, 2, 4, ..., m / 2, each operation rounded once. Passes begin at the columns 0,
- * m, 2m, ...; where m doesn't divide d one more ends with the row, over columns that earlier ones have mixed, and the
- * pass before it comes once more, else energy at the end of a row would never reach the columns before. A row of up to
- * MIXED_TWICE columns that one pass fits is mixed twice: the signs of so few leave a bias, of 0.09 of a rectified
- * row of 16 columns, which two passes draw down to 0.02. Back: passes in reverse order, y = s c (H y).
+ * m, 2m, ...; if m doesn't divide d, one more pass ends with the row and overlaps the pass before, which is then
+ * repeated; otherwise energy at the end of a row would never reach earlier columns. A row of up to MIXED_TWICE columns
+ * that one pass fits is mixed twice: so few signs leave a bias, 0.09 of a rectified row of 16 columns, which a second
+ * pass lowers to 0.02. Back: passes in reverse order, y = s c (H y).
  * Column c has sign bit c of the pass's draws: a 16-bit draw serves 16 columns, pass p begins at draw 2048 p, and
  * SIGNS_A_BLOCK columns share a block of Philox.
  */

@@ -1,7 +1,7 @@
-/* A pass of rotation.h over a row of float32, in place, compiled once a SIMD level. Include it after philox_body.h.
+/* A pass of rotation.h over a row of float32, in place, compiled once per SIMD level. Include it after philox_body.h.
  *
- * A pass of up to PASS_VECTORS registers stays in them; a wider one is taken in pieces of as many, whose last strides
- * follow, eight vectors together. */
+ * A pass of up to PASS_VECTORS vectors stays in registers; a wider one is taken in pieces of PASS_VECTORS, and the
+ * strides beyond a piece follow, eight vectors together. */
 
 #undef PASS_VECTORS
 #define PASS_VECTORS (LANES == 16 ? 16 : 8)
@@ -32,7 +32,7 @@ INLINE void LEVEL(draw_blocks)(const philox_schedule *schedule, const uint64_t *
     }
 }
 
-/* Signs of num_rows rows, plan->num_blocks blocks a row. Up to SIGN_LANES blocks are written behind them. */
+/* Signs of num_rows rows, plan->num_blocks blocks per row. Up to SIGN_LANES blocks are written behind them. */
 static void LEVEL(fill_signs)(const philox_schedule *schedule, const rotation_plan *plan, const int64_t *node_id,
                               int64_t num_rows, uint64_t *signs) {
     uint64_t number[SIGN_LANES], low[SIGN_LANES], high[SIGN_LANES];

@@ -1,10 +1,10 @@
-/* A cache of rows of any size in front of DRAM, of which the one that was used longest ago leaves first. */
+/* A cache of rows of any size in front of DRAM; the least recently used row leaves first. */
 #ifndef HPCGNN_ROW_CACHE_H
 #define HPCGNN_ROW_CACHE_H
 #include <stdint.h>
 
-/* Rows that are held form a ring through `newer` and `older`, from and to entry num_rows, the oldest first to leave;
- * newer[row] is -1 where a row is not held. held_bytes is what they take of `capacity` bytes. */
+/* Held rows form a ring through `newer` and `older` that begins and ends at entry num_rows; the oldest leaves first.
+ * newer[row] is -1 for a row that is not held. held_bytes is what held rows take of `capacity` bytes. */
 typedef struct {
     int64_t num_rows, capacity, held_bytes;
     const int64_t *num_bytes;

@@ -1,11 +1,11 @@
 /* Values of a row as codes, sign(x) min(floor(|x| / step + 0.5), limit), with the same bits at every level. Included by
- * kernel bodies once a SIMD level, after vector.h. NaN becomes the limit. */
+ * kernel bodies once per SIMD level, after vector.h. NaN becomes the limit. */
 
 #ifndef HPCGNN_ROW_CODES
 #define HPCGNN_ROW_CODES
 enum { STEP_IS_ONE, STEP_IS_USUAL, STEP_IS_EXTREME };
 
-/* Between these steps neither 1 / step nor what is left of a value that has a code overflows or loses a bit. */
+/* Between these steps neither 1 / step nor the remainder of a value that has a code overflows or loses a bit. */
 #define LEAST_USUAL_STEP 0x1p-60f
 #define MOST_USUAL_STEP 0x1p60f
 #endif

@@ -1,5 +1,5 @@
-/* Mean and variance of a row of values for LayerNorm, in one order at every level. Included by kernel bodies once a SIMD
- * level, after vector.h; columns from dim on, up to a multiple of LANES, are zero. */
+/* Mean and variance of a row of values for LayerNorm, in one order at every level. Included by kernel bodies once per
+ * SIMD level, after vector.h; columns from dim on, up to a multiple of LANES, are zero. */
 #include <math.h>
 
 #undef GROUP

@@ -1,4 +1,4 @@
-/* Range, centroids and line of best fit of a row of any storage, compiled once a SIMD level. Include it after packed_rows_body.h. */
+/* Range, centroids and line of best fit of a row, compiled once per SIMD level. Include it after packed_rows_body.h. */
 
 /* `x` where the column j + lane is inside a row of dim columns, `pad` behind its end. */
 INLINE vector_f32 LEVEL(load_padded)(const void *row, int64_t j, int64_t dim, int storage, vector_f32 pad) {
@@ -101,8 +101,8 @@ INLINE void LEVEL(distances)(const void *row, int64_t j, int64_t dim, int storag
         distance[i] = (LEVEL(load_padded)(row, j + i * LANES, dim, storage, pad) - low) * unit;
 }
 
-/* A row of distances from its least value, in `unit`s: those of an offset row would lose its range in a sum of values,
- * those of a huge one would overflow. Sums are in the order of sum_sixteen. */
+/* A row as distances from its least value, in `unit`s: sums of values would lose the range of a row with a large
+ * offset, and sums over a row of huge range would overflow. Sums are in the order of sum_sixteen. */
 typedef struct {
     double mean, most, sum;
     float low, unit;
@@ -122,8 +122,8 @@ INLINE row_summary LEVEL(summary_of)(const void *row, int64_t dim, int storage, 
     return (row_summary){total / (double)dim, (double)((high - low) * unit), total, low, unit};
 }
 
-/* The two centroids of a row split in two, at its mean or halfway from it to either end: the split that leaves the
- * least energy. The mean alone would free a row of its outliers too slowly. */
+/* The two centroids of a row, split at its mean or halfway from the mean to either end, whichever leaves the least
+ * energy. Split at the mean alone, differences sent message after message would shed their outliers too slowly. */
 #define NUM_SPLITS 3
 INLINE row_scale LEVEL(centroid_scale)(const void *row, int64_t dim, int storage, row_summary s, uint8_t *parameters) {
     const float split[NUM_SPLITS] = {(float)s.mean, (float)((s.mean + s.most) / 2), (float)(s.mean / 2)};

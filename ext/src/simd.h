@@ -1,8 +1,8 @@
-/* Run-time choice of the instruction set: one kernel body is compiled once a level, and `simd_level` picks.
+/* Run-time choice of the instruction set: one kernel body is compiled once per level, and `simd_level` picks.
  * HPCGNN_SIMD=portable|avx2|avx512 forces a level; hpcgnn/ops/simd.py refuses one that the processor or the build
  * lacks.
  *
- * A kernel file NAME.c includes NAME_body.h once a level, with LEVEL(f) naming that level's function.
+ * A kernel file NAME.c includes NAME_body.h once per level, with LEVEL(f) naming that level's function.
  */
 #ifndef HPCGNN_SIMD_H
 #define HPCGNN_SIMD_H
@@ -88,7 +88,7 @@ static inline int simd_is_refused(const char *variable) {
     return allowed && !strcmp(allowed, "0");
 }
 
-/* AVX-512 in effect, with instructions that count bits (Ice Lake, Zen 4 and later). HPCGNN_VPOPCNT=0 does without. */
+/* Whether AVX-512 is in effect and counts bits (Ice Lake, Zen 4 and later). HPCGNN_VPOPCNT=0 makes it 0. */
 static inline int simd_counts_bits(void) {
 #if HPCGNN_LEVELS == 3
     return simd_level() == SIMD_AVX512 && !simd_is_refused("HPCGNN_VPOPCNT") &&
@@ -99,8 +99,8 @@ static inline int simd_counts_bits(void) {
 #endif
 }
 
-/* AVX-512 in effect, with one that sums four products of bytes (Cascade Lake, Zen 4 and later). HPCGNN_VNNI=0 does
- * without. */
+/* Whether AVX-512 is in effect and sums four products of bytes (Cascade Lake, Zen 4 and later). HPCGNN_VNNI=0 makes it
+ * 0. */
 static inline int simd_sums_bytes(void) {
 #if HPCGNN_LEVELS == 3
     return simd_level() == SIMD_AVX512 && !simd_is_refused("HPCGNN_VNNI") && __builtin_cpu_supports("avx512vnni");

@@ -38,7 +38,7 @@ int count_tiles(csr_pattern matrix, int64_t *counts) {
     return is_short;
 }
 
-/* One row of tiles: number its tiles, then set the bits. `place` has room for a number a column of tiles. */
+/* One row of tiles: number its tiles, then set the bits. `place` has room for one number per column of tiles. */
 static void fill_row(const csr_pattern *m, int64_t r, const int64_t *begin, int32_t *tile_column, uint32_t *words,
                      uint8_t *has_entry, int64_t *place) {
     const int is_dense = begin[r + 1] - begin[r] == num_tile_columns(m);

@@ -2,7 +2,7 @@
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Serve the requests of one block, from *next on; the cycle at which they are done, where there is none 0. */
+/* Serve the requests of one block, from *next on; returns the cycle at which they are done, 0 if there are none. */
 static int64_t serve_block(pass_times *pass, const timed_dram *dram, const request_list *requests, int64_t *next,
                            int64_t block, int64_t ready, int is_write) {
     const int64_t from = *next;
@@ -24,7 +24,7 @@ static void shift(int64_t *pair, int64_t last) {
     pair[0] = last;
 }
 
-/* The stage waits for the later of its input and its way out; input comes first where both are as late. */
+/* The stage waits for the later of its input and its output; if both are equally late, the wait counts as input's. */
 static void start_stage(stage_times *stage, int64_t input, int input_cause, int64_t output, int output_cause,
                         int64_t cycles) {
     const int64_t start = later(stage->end[0], later(input, output));
@@ -33,7 +33,7 @@ static void start_stage(stage_times *stage, int64_t input, int input_cause, int6
     shift(stage->end, start + cycles);
 }
 
-/* Of block i in the first stage on; end[1] of the next stage is of block i-2, as that stage has not had block i yet. */
+/* Run block i through all stages; end[1] of the next stage is block i-2's, as that stage has not had block i yet. */
 static void compute_block(pass_times *pass, const int64_t *cycles, int64_t reads_done) {
     int64_t input = reads_done, ideal_input = 0;
     const int64_t last = pass->num_stages - 1;

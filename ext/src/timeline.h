@@ -3,7 +3,7 @@
 #define HPCGNN_TIMELINE_H
 #include "dram_service.h"
 
-/* What a stage waits for. The last stage's way out are the writes, the other stages' the next stage. */
+/* What a stage waits for: reads (the first stage) or the stage before; writes (the last stage) or the next stage. */
 enum { DRAM_READS, UPSTREAM, DOWNSTREAM, DRAM_WRITES, NUM_CAUSES, MAX_STAGES = 16 };
 
 /* Cycles. Pairs are of the last block and of the one before it; ideal_end is the end if DRAM answered at once. */

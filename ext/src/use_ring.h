@@ -1,5 +1,5 @@
-/* A ring of what a buffer holds, in the order of use: `newer` and `older` of an item are its neighbors, the place after
-   the last item is where the ring begins and ends, and `newer` is -1 of what is not held. No size is known here. */
+/* A ring of the items that a buffer holds, in the order of use: `newer` and `older` of an item are its neighbors, the
+   ring begins and ends at the entry after the last item, and `newer` is -1 for an item that is not held. */
 #ifndef HPCGNN_USE_RING_H
 #define HPCGNN_USE_RING_H
 

@@ -1,6 +1,6 @@
 /* LANES columns of a row as one value, loaded from and stored to float32, bfloat16 or float16.
  *
- * Included by kernel bodies once a SIMD level, after levels.h has set LEVEL and the target; no include guard, since
+ * Included by kernel bodies once per SIMD level, after levels.h has set LEVEL and the target; no include guard, since
  * each level needs its own copy. Arithmetic is GCC's vector extension on the level's own registers, 16, 8 or 4 lanes.
  * `storage` is a constant at every call: the switch is gone after inlining. */
 #include "storage.h"

@@ -1,5 +1,5 @@
 /* Products of words of WORD codes and weights: 4 bytes where the level sums products of bytes, else 2 int16.
- * Included by kernel bodies once a SIMD level, after vector.h. */
+ * Included by kernel bodies once per SIMD level, after vector.h. */
 #undef WORD
 #ifdef LEVEL_SUMS_BYTES
 #define WORD 4

@@ -115,7 +115,7 @@ def largest_tile(design: Design, shape: Shape, columns: int) -> tuple[int, int]:
 
 
 def best_tilings(design: Design, shapes: list[Shape]) -> list[Tiling]:
-    """Tilings of a product's phases, with equal columns, that together move least.
+    """Tilings of a product's phases, with equal columns, that together move the fewest bytes.
 
     assumed: XW lies in DRAM by panels of a tile's columns, so both phases share them. Larger tiles never move more, so
     only the largest tile for each number of columns is compared; among equals, the first with the most columns is
@@ -146,7 +146,7 @@ NOWHERE = -1        # the depth of a row of tiles that are all empty
 
 
 class Tiles(NamedTuple):
-    """Tiles of a sparse matrix, (n,) int64 each: place along rows and depth, number of values, and of values before.
+    """Tiles of a sparse matrix, (n,) int64 each: place along rows and depth, number of values, and number before it.
 
     A row of tiles without values has one tile, at depth NOWHERE.
     """

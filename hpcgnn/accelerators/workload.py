@@ -30,7 +30,7 @@ class FeatureCounts:
         first = np.arange(NUM_SLICES) * self.slice_dim
         columns = np.clip(self.dim - first, 0, self.slice_dim)
         if num_rows and ((self.nonzeros < 0).any() or (self.nonzeros > columns).any()):
-            raise ConfigError(f"a slice of {self.slice_dim} columns has fewer values than 0, or more than columns")
+            raise ConfigError(f"a slice of {self.slice_dim} columns has fewer than 0 nonzeros, or more than columns")
 
     @property
     def num_rows(self) -> int:
@@ -73,7 +73,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         if any(product.rows.num_rows != self.num_nodes for product in self.products) or not self.products:
-            raise ConfigError(f"{self.name} has {self.num_nodes} nodes, but products of other numbers of rows, or none")
+            raise ConfigError(f"{self.name} has {self.num_nodes} nodes; expected products, each with a row per node")
 
     @property
     def num_nodes(self) -> int:

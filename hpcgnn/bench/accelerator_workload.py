@@ -177,7 +177,7 @@ NUM_SAMPLED = 25                                    # neighbors per node in Grap
 SEED = 0                                            # seed of drawn neighbors and counts
 HIDDEN_DENSITY = 0.5                                # assumed: ReLU leaves half of the centered values
 NUM_FEATURES, NUM_CLASSES = 128, 40                 # assumed for a graph without features and labels
-# Assumed widths for a graph without a trained model, from the share of nodes with the fewest in-neighbors on.
+# Assumed for a graph without a trained model: (share of nodes with fewer in-neighbors, width from there on).
 DRAWN_WIDTHS = ((0.0, 2), (0.8, 3), (0.95, 4), (0.99, 6))
 
 

@@ -49,8 +49,8 @@ class EpochSettings:
 class Trained:
     """Result of one training.
 
-    Seconds of its epochs without the first two, peak bytes of its largest process, and the test score at the evaluation
-    with the best validation score.
+    Holds the seconds of the epochs without the first two, the peak bytes of the largest process, and the test score at
+    the evaluation with the best validation score.
     """
 
     epoch_seconds: list[float]

@@ -35,7 +35,7 @@ class Measurement:
     # group, case: kernel, and what it was run on
     group: str
     case: str
-    amount: float                                            # work in 1e9 units: GB moved or GFLOP; in 1e12, TOP
+    amount: float                                            # work in GB, GFLOP, GOP or TOP, by `unit`
     unit: str  # "GB/s", "GFLOP/s", "GOP/s" or "TOP/s"; "s" shows the seconds themselves
     # dict name -> list of float, every repetition of every contestant: hpcgnn, ceiling and peers
     seconds: dict[str, list[float]]

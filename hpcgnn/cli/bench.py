@@ -166,10 +166,10 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
 @command.command("time-to-score")
 @click.argument("graph")
 @click.option("--target", default="0.95,0.98,1.0", show_default=True,
-              help="Scores to reach, as shares of the best validation score of full-graph training, or themselves, as "
-                   "in 62%,64%.")
+              help="Scores to reach: shares of the best validation score of full-graph training, or percentages, as in "
+                   "62%,64%.")
 @click.option("--model", default="sage", show_default=True, metavar="LIST",
-              help="Models to train: sage, gcn, gat, pyg-sage (PyTorch Geometric's own), or without peers another.")
+              help="Models to train: sage, gcn, gat, pyg-sage (PyTorch Geometric's own); without peers, any other.")
 @click.option("--method", default="vanilla", show_default=True, metavar="LIST",
               help="hpcgnn's methods, each METHOD or METHOD:BITS.")
 @click.option("--steps", default="1", show_default=True, metavar="LIST",

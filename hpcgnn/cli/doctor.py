@@ -24,7 +24,7 @@ RUNS = Path("runs")         # where train puts a run without --out
 @click.option("--threads", type=click.IntRange(min=1),
               help="Threads that multiply rows. [default: as many as there are cores]")
 def command(threads: int | None) -> None:
-    """Show this machine's MPI, cores, GPU, Slurm and packages and its rate of products, and say what to change.
+    """Show this machine's MPI, cores, GPU, Slurm, packages and speed of multiplying rows, and say what to change.
 
     Under mpirun or srun it shows where each rank is bound instead of the rates. Ends with status 1 if a training can't
     start before something is changed.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 NAMES = {"features": "input rows, halo rows too", "structure": "ids, edges and matrices",
          "weights": "weights, gradients and optimizer", "activations": "kept for the backward pass",
          "halo_rows": "halo rows of one layer", "messages": "messages of one exchange",
-         "method_state": "kept by the method between epochs", "process": "in all, at most (measured)"}
+         "method_state": "kept by the method between epochs", "process": "in all, measured at its peak"}
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 

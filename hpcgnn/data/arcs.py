@@ -79,7 +79,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
     source, target : (num_source_edges,) integer in 0..num_nodes - 1, below 2**31
     with_reverse : bool                      add the reverse of each edge
     scratch : Path or None                   folder for the buckets of a large graph; None keeps them in memory
-    task : ProgressTask                      advances by source edges, read once and sorted once
+    task : ProgressTask                      advances by each source edge when it is read, and again when it is sorted
     """
     cut = _cut_rows(source, target, num_nodes, with_reverse)
     given, reverse = (Buckets(cut, scratch) for _ in range(2))

@@ -131,7 +131,7 @@ def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
             num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
-    # Returns edges without loops, each once, as CSR of weights (ones if there are none) by destination; and the loops.
+    # Returns the edges without loops, each once, as a CSR of weights (1 if there are none), and the number of loops.
     source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))

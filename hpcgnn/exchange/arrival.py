@@ -96,7 +96,7 @@ class Arrival:
 
     @property
     def keys(self) -> list[CounterKey]:
-        """By which each peer encoded its message."""
+        """The key by which each peer encoded its message."""
         keys, epochs = [], self.sent_epochs
         for place, rank in enumerate(self.messages.peers):
             key = self.key if epochs is None else self.key._replace(epoch=int(epochs[place]))
@@ -180,7 +180,7 @@ class Arrival:
 
 
 def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...]) -> Messages:
-    """Rebuild the received messages that `Arrival.state` describes, from `incoming`, all rows that can arrive."""
+    """Rebuild the received messages that `Arrival.state` describes; `incoming` has all rows that can arrive."""
     dim = int(state["dim"])
     receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
     layouts = tuple(MessageLayout.build(widths, dim, str(state["code"])) for widths in split(state["bit_width"]))

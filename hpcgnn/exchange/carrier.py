@@ -63,7 +63,7 @@ class Flight:
         self.incoming = [Message(self, number, peers[place], receive[place])
                          for number, (_, place) in enumerate(rounds) if len(receive[place])]
         self._left = [num_pieces(send[destination]) + num_pieces(receive[source]) for destination, source in rounds]
-        self._num_over = 0      # first rounds without a piece left
+        self._num_over = 0      # rounds from the first one on that have no piece left
         self.num_left = sum(self._left)
         if self.num_left:
             traffic.move(travelling=1)

@@ -25,7 +25,7 @@ DOUBLE = 2               # pieces of a lane in pinned memory, if somebody polls
 
 
 class RowChecks:
-    """Bring to the host which rows a device could not quantize. Made on the message stream, behind the kernels.
+    """Brings to the host which rows a device could not quantize, by a copy on the message stream behind the kernels.
 
     `found`, (num_messages,) int32 on the device, is written by `start_quantizing`.
     """

@@ -34,7 +34,7 @@ class Traffic:
     num_values: int = 0
     exchange_seconds: float = 0.0                       # seconds in MPI calls
     blocked_seconds: float = 0.0                        # part of these, waiting for messages or sums
-    travel_seconds: float = 0.0                         # with some message posted and not arrived
+    travel_seconds: float = 0.0                         # with some message on its way
     hidden_seconds: float = 0.0                         # part of these, not blocked
     quantize_seconds: float = 0.0                       # encoding and decoding
     staleness: int = 0                                  # age of the oldest row read, in epochs
@@ -48,7 +48,7 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def move(self, travelling: int = 0, waiting: int = 0) -> None:
-        """Note exchanges that begin (1) or end (-1) to travel, or to be waited for."""
+        """Note by 1 that an exchange begins to travel or to be waited for, by -1 that this ends."""
         with self._lock:
             now = time.perf_counter()
             if self._num_travelling:

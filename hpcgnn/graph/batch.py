@@ -29,7 +29,7 @@ class Batch:
     indptr: np.ndarray
     indices: np.ndarray  # (num_arcs,) int32
     arc: np.ndarray      # (num_arcs,) int64, index of each edge in the CSR of the part
-    # Whether every column is that of a far row: rows of the batch that others read are listed in `far` again.
+    # Whether every column is a far row; then rows of the batch that others read are listed in `far` too.
     reads_only: bool = False
     prefixes: Prefixes | None = None    # see `order_rows`; None where every row is computed
 

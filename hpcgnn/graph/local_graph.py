@@ -95,8 +95,8 @@ class LocalGraph:
         self.edge_weight = None if weight is None else torch.from_numpy(weight).to(self.x.device)
         self._edge_weight = None if weight is None else resident(weight)
         self._indptr, self._indices = resident(rows.indptr), resident(rows.indices)
-        # Maps the length of a hop's rows to the prefix that a gradient reaches.
-        # Of rows that come from equally many hops away, the last.
+        # Maps the number of a hop's rows to the prefix that a gradient reaches; if prefixes have equally many rows, the
+        # last one counts.
         self._back_of = {} if prefixes is None else dict(zip(prefixes.num_within, prefixes.backward, strict=True))
         self._ids: dict[tuple[int, int], np.ndarray] = {}
         self._row_factors: dict[str, torch.Tensor | None] = {}
@@ -375,7 +375,7 @@ class LocalGraph:
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def is_there(self, rows: torch.Tensor) -> bool:
-        """Whether rows are part of the constant input, which keeping them costs no memory."""
+        """Whether rows are part of the constant input, so that keeping them costs no memory."""
         return rows.untyped_storage().data_ptr() == self.x.untyped_storage().data_ptr()
 
     def next_store(self, rows: torch.Tensor) -> RowStore | None:
@@ -437,7 +437,7 @@ class LocalGraph:
         return aggregate
 
     def forget_input_sums(self) -> None:
-        """Have the aggregates of the input made again, after its values have changed."""
+        """Discard the aggregates of the input, because its values have changed."""
         self._input_aggregates.clear()
 
     def matrix(self, reduction: str) -> SparseRows:

@@ -25,7 +25,7 @@ class AdaQP(SolvesWidths):
     automatic = "2,4,8"
     lam: float = setting(0.5, "Weight of variance against time when widths are assigned.", low=0.0, high=1.0,
                          flag="none")
-    solver_seconds: float = setting(5.0, "Limit of one assignment by highs; beyond it the greedy one counts.", low=0.01,
+    solver_seconds: float = setting(5.0, "Limit of one assignment by highs; after it, greedy assigns.", low=0.01,
                                     flag="none")
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:

@@ -30,8 +30,8 @@ def solve_together(problem: Problem, lam: float, num_messages: np.ndarray, reduc
     `problem` has the messages that this rank sends, `pair_round` from 0. `num_messages`, (num_rounds,) float64, is the
     most that one rank sends in each round, the same on all ranks.
 
-    Reference: AdaQP, Eq. (12). Deviation: a round counts as often as a rank sends messages in it: once if there are at
-    most MAX_ROUNDS rounds; see `round_of`.
+    Reference: AdaQP, Eq. (12). Deviation: the seconds of a round are multiplied by its `num_messages`, which is 1 if
+    there are at most MAX_ROUNDS rounds; see `round_of`.
     """
     started = time.perf_counter()
     common = Common.find(problem, num_messages, reductions)
@@ -99,7 +99,7 @@ def _cut_anywhere(steps: Steps, common: Common, weight: float, rate: float,
 
 def _ends_near(steps: Steps, best: np.ndarray, common: Common, reductions: Reductions) -> np.ndarray:
     ends = [np.unique(steps.end[steps.ring_round == number]) for number in range(len(best))]
-    # A pair's last step ends with its widest message, except for the rounding of two sums.
+    # A pair's last step ends at the seconds of its widest message, but for rounding: the two are sums in other orders.
     candidates, below, above = [common.least], best * ROUNDING, best * ROUNDING
     for _ in range(NUM_NEAR):
         lower = [_place(of_round, np.searchsorted(of_round, limit) - 1)
@@ -132,7 +132,7 @@ def _cheapest(problem: Problem, steps: Steps, candidates: np.ndarray, common: Co
 
 
 def round_of(distance: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Round, from 0, that counts a message over this ring distance, from 1; beyond MAX_ROUNDS, rounds share numbers."""
+    """Round (from 0) of a message over this ring distance (from 1); neighboring rounds share if there are too many."""
     num_rounds = num_ranks - 1
     return distance - 1 if num_rounds <= MAX_ROUNDS else (distance - 1) * MAX_ROUNDS // num_rounds
 

@@ -65,8 +65,8 @@ class FollowsLoss(Pipelined):
     tries_widths: ClassVar[bool] = True     # see DescentTest
     asynchrony: str = setting(
         "auto", "Which epochs use halo rows of the epoch before: none (never), all (always), epochs after a loss that "
-        "was not slowing (descent, SYLVIE's rule), or, decided per layer and apart for rows and gradients, epochs with "
-        "rows that move little (measured); auto is the method's own choice.",
+        "was not slowing (descent, SYLVIE's rule), or epochs with rows that move little (measured, per layer and apart "
+        "for rows and gradients); auto is the method's own choice.",
         ("auto", "measured", "descent", "always", "never"), flag="none")
     most_motion: float = setting(0.05, "Largest relative motion of a row per epoch at which it may be an epoch old, if "
                                  "motion is measured.", low=0.0, flag="none")
@@ -98,7 +98,7 @@ class SolvesWidths(Reproducible):
     """Lets a solver assign the widths, from traced ranges and the costs of links."""
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, flag="none")
-    group_size: int = setting(500, "Number of messages of a pair of ranks that share a width.", low=1, flag="none")
+    group_size: int = setting(500, "Number of rows of a message that share a width.", low=1, flag="none")
     solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, after all ranks "
                           "have agreed on the seconds of a round or on the least gain of a bit (bisection), or by rank "
                           "0 for all (highs, greedy).", ("bisection", "highs", "greedy"), flag="none")

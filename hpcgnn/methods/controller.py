@@ -26,7 +26,7 @@ from hpcgnn.ops.counter import BACKWARD
 
 NEVER, DESCENT, MEASURED = "never", "descent", "measured"      # and "always", which needs no decision
 ONE_STEP = StepRule()
-NO_ROWS, WHOLE, IN_STEPS = range(3)      # what the last epoch has left for an asynchronous one: rows of which epochs
+NO_ROWS, WHOLE, IN_STEPS = range(3)      # rows that the last epoch has kept for an asynchronous one
 NUM_PURPOSES = 4     # more than an exchange of rows has
 Movements = Mapping[Site, np.ndarray]
 
@@ -100,7 +100,7 @@ class Controller:
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
         steps = self._steps.of_epoch(self._step_count, epoch)
-        # Rows of an epoch in one step are kept in another way than those of steps.
+        # An epoch of one step keeps its rows in another form than an epoch of several steps.
         has_rows = self._kept == (IN_STEPS if steps.count > 1 else WHOLE)
         is_asynchronous = has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,

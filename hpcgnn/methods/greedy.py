@@ -1,10 +1,10 @@
 """Greedy solvers: near-optimal widths in milliseconds, for AdaQP's bi-objective and for a budget of bits.
 
-Messages of a pair are in groups that share a width. A step widens one group by one level; each further step of a group
-gains less variance per bit, because 1 / (2 ** b - 1) ** 2 is convex in b. So taking steps in the order of gain per bit
-never takes a step before its predecessor. Example: a group at widths 2, 4, 8 has the steps 2 -> 4 and 4 -> 8; the first
-gains 48 times as much per bit and comes first. `solve_greedy` searches the seconds of each ring
-round, `solve_budget` spends bits; both also give the value of the relaxation with divisible steps, a lower bound.
+The rows of a pair's message are in groups; the rows of a group share a width. A step widens one group by one level;
+each further step of a group gains less variance per bit, because 1 / (2 ** b - 1) ** 2 is convex in b. So taking steps
+in the order of gain per bit never takes a step before its predecessor. Example: a group at widths 2, 4, 8 has the steps
+2 -> 4 and 4 -> 8; the first gains 48 times as much per bit and comes first. `solve_greedy` searches the seconds of each
+ring round, `solve_budget` spends bits; both also give a lower bound, the relaxation with divisible steps.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
     """Return the widths with the least variance at a mean number of bits per value in every ring round.
 
     Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
-    longest pair would take at `mean_bits`. Both limits nest, so steps are taken by gain per bit. The objective is the
-    variance term alone. ConfigError if the budget is below the smallest width.
+    longest pair would take at `mean_bits`. Each pair is in one round, so the limits are nested, and steps are taken by
+    gain per bit. The objective is the variance term alone. ConfigError if the budget is below the smallest width.
     """
     started = time.perf_counter()
     check_budget(problem, mean_bits)
@@ -137,7 +137,7 @@ def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> flo
     longest = least.copy()
     rounds, first = np.unique(number[turned], return_index=True)
     longest[rounds] = event[turned][first]
-    # Slopes of very different sizes may cancel to a rest above `rate`: such a round has taken all its steps.
+    # If slopes of very different sizes cancel, rounding may leave the last one above `rate`: all steps are taken then.
     missed = np.setdiff1d(timed.ring_round, rounds)
     longest[missed] = [timed.end[timed.ring_round == one].max() for one in missed]
     gain = steps.gain @ steps.fraction(longest[steps.ring_round])
@@ -161,7 +161,7 @@ def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.
 
 
 def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
-    # Cost of a round if all steps that end by Z are taken, at every step's end.
+    # For Z at the end of each step: the cost of a round if all steps that end by Z are taken.
     end = np.maximum(steps.end, least[steps.ring_round])
     order = np.lexsort((end, steps.ring_round))
     end, number = end[order], steps.ring_round[order]

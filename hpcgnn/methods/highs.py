@@ -57,7 +57,7 @@ def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: floa
     seconds = problem.group_seconds[groups]
     unit = max(float(np.bincount(place, seconds[:, -1]).max()), float(problem.used_gamma[pairs].max()))
     unit = unit or 1.0    # unit of Z, so that HiGHS's absolute tolerances mean the same on every link
-    # Each group has one binary per width, exactly one of which is 1; a round has a Z that no pair of it may exceed.
+    # Each group has one binary per width, and exactly one is 1; each round has a Z that none of its pairs may exceed.
     cost = np.append(weight * problem.group_variance[groups].ravel(), rate * unit)
     binary, group = np.arange(num_binaries), np.repeat(np.arange(len(groups)), num_widths)
     one_each = csr_array((np.ones(num_binaries), (group, binary)), (len(groups), num_binaries + 1))

@@ -1,8 +1,8 @@
 """StepRule: decides how many optimizer steps an epoch has, and whether a step takes single rows or clusters.
 
 Training starts with many steps of single rows; when the loss falls no further it goes on with steps of clusters. The
-number of steps falls by FEWER whenever loss or validation score stand still. The last epochs have one step, until an
-evaluation of theirs is not the best so far.
+number of steps is divided by FEWER whenever the loss or the validation score stands still. The last epochs have one
+step, until an evaluation in them is not the best so far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 WINDOW = 5              # epochs; the mean loss of a window is compared with the window before
-LEAST_FALL = 0.01       # least relative fall of the mean loss per window; less is noise: the steps move too little
+LEAST_FALL = 0.01       # least relative fall of the mean loss per window; a smaller fall is noise
 PATIENCE = 10           # evaluations without a better score, with steps of clusters; more would be overfitting
 FEWER = 4               # factor by which the steps then become fewer
 LEAST_GAIN = 1.5        # least ratio of edges inside steps of clusters to edges inside steps of rows

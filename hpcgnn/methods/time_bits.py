@@ -15,7 +15,7 @@ from typing import Any
 from hpcgnn.errors import TrainingError
 
 GROWTH = 4             # ratio of a period to the one before
-MOST_GROWN = 3         # most times that a period grows, so that a run of any length goes on trying
+MOST_GROWN = 3         # a period grows at most this often, so that a run of any length goes on trying
 HARMFUL = 1.25         # a base is harmful at this multiple of the wider base's loss
 NOTICEABLE = 0.1       # share of the first loss: small losses of few training nodes leap at random
 FASTER = 2.0       # least ratio of a window's fall to the fall of the window before

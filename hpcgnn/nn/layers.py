@@ -39,7 +39,7 @@ class Step:
     kind: str       # "map", "weigh", "mask", "activate", "activate_back", "aggregate", "aggregate_back", "arrive", ..
     rows: str = OUT
     dim: int = 0            # columns that come out
-    makes: str = ""         # without a name, the result is written to rows that are there
+    makes: str = ""         # name of the tensor; "": the result overwrites an existing tensor
     from_dim: int = 0       # columns that a product reads
     frees: tuple[str, ...] = ()
     by_block: bool = False  # the tensor has a block of the rows at a time
@@ -58,7 +58,7 @@ def maps_first(in_dim: int, out_dim: int) -> bool:
 def backward_reads(maps_first: bool, has_self: bool, is_input: bool, makes_again: bool = True) -> set[str]:
     """Tensors of the forward pass that the backward pass reads, of `near` and `far` rows and their `sums`.
 
-    With `makes_again` it makes the rows that went in again, from the inputs of the activation before.
+    With `makes_again` it recomputes the layer's input rows, from the inputs of the activation before.
     """
     if maps_first:
         return {"near", "far"} if is_input else set() if makes_again else {"near"}
@@ -245,7 +245,7 @@ def _stack(shape: Shape) -> list[Op]:
 
 
 def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
-    # A convolution that gets activated rows, and keeps those that its weights mapped.
+    # A convolution reads activated rows, and keeps the rows that its weights mapped.
     is_first, (_, has_self) = left == shape.num_layers - 1, LINEAR[shape.model]
     is_mapped = maps_first(into, out) and shape.num_steps == 1
     drops, width = shape.drops_input if is_first else shape.has_dropout, out if is_mapped else into
@@ -290,7 +290,7 @@ def _again(ops: list[Op]) -> list[Op]:
 
 
 def _sliced(rows: list[Op], dim: int) -> list[Op]:
-    # The layer reads inner rows apart, too: a second gradient of all rows.
+    # The layer also reads the inner rows on their own, so there is a second gradient of all rows.
     return [*rows[:-1], *(op._replace(back=dim) for op in rows[-1:])]
 
 
@@ -322,7 +322,7 @@ def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
 
 
 def _propagate(dim: int, hops: int, is_sent: bool = True, has_first: bool = False) -> Op:
-    # The gradient is split between neighbors and first rows, and that of the first rows is added up.
+    # The gradient is split between neighbors and first rows; the gradients of the first rows are added up.
     return Op("aggregate", dim, hops, sent_dim=dim * is_sent, beside=dim, back=3 * dim * has_first)
 
 

@@ -47,7 +47,7 @@ class StepCheck:
 class UnreadCheck:
     """Checks that lie on a device until `read`, so that a step does not wait for them.
 
-    `words` is (n, 4) int32, a row a check: bits of both magnitudes, and the low and high half of the hash.
+    `words` is (n, 4) int32, one row per check: bits of both magnitudes, and the low and high half of the hash.
     """
 
     def __init__(self, words: torch.Tensor):

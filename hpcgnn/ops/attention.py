@@ -19,8 +19,8 @@ from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
-# Of `shares_rows`; measured on one AMD EPYC without AVX-512: products took 15 ps a multiply-add, sums 330 ps a float32
-# that they read, and a head's products of 64 columns 1.8 times as long as products of 256.
+# For `shares_rows`, measured on an AMD EPYC without AVX-512: products took 15 ps per multiply-add (1.8 times as much if
+# a head has 64 columns instead of 256), sums 330 ps per float32 read.
 PRODUCTS_A_VALUE, NARROW = 22, 1.8
 
 
@@ -256,8 +256,8 @@ def shares_rows(x: torch.Tensor, adjacency: tuple[SparseRows, SparseRows, np.nda
                 num_back: int | None = None) -> bool:
     """Whether `attend_shared` is the faster way for `x`; False on a device, which has no kernels for it.
 
-    Counts multiply-adds of products, and values that sums read, forward and backward. An entry reads a row of x twice,
-    and num_heads of its rows where it has a gradient; or three rows of out_dim columns, if all rows are mapped.
+    Counts multiply-adds of products, and values that sums read, forward and backward. With `attend_shared` an entry
+    reads two rows of x, and num_heads more if it has a gradient; with all rows mapped, three rows of out_dim columns.
     """
     (matrix, transposed, _), in_dim = adjacency, x.shape[1]
     if not _has_shared_rows.on(x.device)():

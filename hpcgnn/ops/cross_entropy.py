@@ -28,7 +28,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum over all rows of -log(softmax(logits)) at the labels, float32; on the host with the bits of torch on float32.
+    """Sum over all rows of -log(softmax(logits)) at the labels, float32; on the host the bits of torch's in float32.
 
     Differentiable in logits, (n, num_classes) float32, bfloat16 or float16; labels are (n,) int64.
     """
@@ -37,7 +37,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @by_device("cross_entropy")
 def _loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The sum, and what the backward pass reads again: of a device the logarithm of each row's sum."""
+    """Return the sum and, on a device, the logarithm of each row's sum, which the backward pass reads; else None."""
     chosen = torch.empty(len(logits), 1, device=logits.device)
     for rows in _blocks(len(logits)):
         chosen[rows] = functional.log_softmax(logits[rows].float(), 1).gather(1, labels[rows, None])

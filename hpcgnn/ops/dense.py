@@ -59,7 +59,7 @@ def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
     return _column_magnitudes.on(rows.device)(rows)
 
 
-# oneDNN needs 0.6 ms for each new number of rows, and steps differ in it: it gets multiples of this number.
+# oneDNN needs 0.6 ms for each new number of rows, which differs between steps, so it gets multiples of this number.
 ROWS_ALIKE = 64
 
 

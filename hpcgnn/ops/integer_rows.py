@@ -202,7 +202,7 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
     """out[v] = sum of alpha[v, u] codes[u] over the entries u of row v and the row itself, head by head.
 
     alpha[v, u] is the softmax over u of LeakyReLU(target[v] + source[u]), with slope 0.2. Weights are integers of 23
-    bits, each with an error within 2**-18 of the weight and 2**-24 of the row's largest weight. Sums are exact, with
+    bits; a weight is off by at most 2**-18 of itself plus 2**-24 of the row's largest weight. Sums are exact, with
     one division.
 
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32, in [0, len(codes))
@@ -224,8 +224,8 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
         raise KernelError(f"attention of {len(codes)} rows of {codes.shape[1]} columns was given scores of shapes "
                           f"{scores.target.shape} and {scores.source.shape}")
     if not 0 <= first <= len(codes) - (len(indptr) - 1):
-        raise KernelError(f"attention of rows {first} to {first + len(indptr) - 2} needs as many rows of codes, "
-                          f"found {len(codes)}")
+        raise KernelError(f"attention of rows {first} to {first + len(indptr) - 2} needs codes of all these rows, "
+                          f"found {len(codes)} rows of codes")
     out = np.empty((len(indptr) - 1, codes.shape[1]), np.float32)
     simd_level()
     fault = attention_kernels.attend_codes(indptr, indices, first, codes, scores.target, scores.source, *WEIGHT_TABLES,

@@ -87,7 +87,7 @@ class Activation:
         return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
 
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
-        """The activated rows, or the first of them, and state for `backward`; without backward `out` may be `rows`."""
+        """Return `rows` (all or the first ones) activated, and state for `backward`; without it `out` may be `rows`."""
         check_rows(rows, len(rows), "activation")
         out, moments = _activate.on(rows.device)(rows, self, out)
         return out, (rows, moments)
@@ -114,10 +114,10 @@ class Activation:
 
 @dataclass(frozen=True)
 class StoredActivation:
-    """An `Activation` that stores codes of the rows, one bit per element that passed, and two numbers per row.
+    """An `Activation` that stores codes of the rows, one bit per element, and two numbers per row.
 
-    The bits of elements that passed are exact, since codes near 0 can't tell. Backward masks the gradient by these
-    bits, then goes back through the normalization only.
+    The bit says whether the element passed, which a code near 0 can't tell. Backward masks the gradient by these bits,
+    then goes back through the normalization only.
     """
 
     activation: Activation
@@ -170,10 +170,10 @@ class _Activation(torch.autograd.Function):
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
              num_back: int | None = None) -> torch.Tensor:
-    """dropout(max(0, LayerNorm(rows))), by one pass forward and one backward, in float32 and stored once.
+    """dropout(max(0, LayerNorm(rows))), in one pass forward and one backward; computed in float32 and rounded once.
 
-    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), then `dropout` of u,
-    which masks the same elements. NaN passes the maximum.
+    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), then u is masked like
+    the rows of `dropout`. NaN passes the maximum.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
 
 
-ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows of weight gradients that one thread sums, and most blocks
+ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows over which one thread sums weight gradients, and limit of blocks
 
 
 @by_device("pointwise")

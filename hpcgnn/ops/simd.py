@@ -38,7 +38,7 @@ def simd_level() -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether torch has instructions for products of bfloat16; without them they take up to 100 times as long."""
+    """Whether torch has instructions for products of bfloat16; otherwise such products take up to 100 times as long."""
     return kernels.multiplies_bfloat16() and _onednn_may_use("AVX512_CORE_BF16")
 
 

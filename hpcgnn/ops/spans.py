@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
-LEAST_CENTRAL = 1 / 16      # least share of central rows: sums of fewer hide nothing, and cost a table meanwhile
+LEAST_CENTRAL = 1 / 16      # least share of central rows: summing fewer hides nothing, and takes a table meanwhile
 BLOCKS, MIN_BLOCK = 8, 2048
 MIN_DEVICE_BLOCK = 1 << 19      # a device takes longer to start a kernel than to compute fewer rows
 ROWS_AT_ONCE = 1 << 14      # rows that are made, mapped and freed together; products of fewer rows are slower in oneDNN

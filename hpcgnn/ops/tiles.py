@@ -149,7 +149,7 @@ class BatchTiles:
     def stack(cls, lists: list[TileList], indptr: np.ndarray) -> BatchTiles:
         """Concatenate the tiles of all batches.
 
-        Raises KernelError if a matrix is not square, or indptr has not one entry more than there are rows.
+        Raises KernelError if a matrix is not square, or the length of indptr is not the number of rows plus 1.
         """
         if any(one.num_rows != one.num_columns for one in lists):
             raise KernelError("a batch's adjacency is square, found tiles of another shape")
@@ -205,7 +205,7 @@ def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int
             raise KernelError(f"{name} of batches are contiguous {np.dtype(dtype).name} of {num_rows} rows, "
                               f"found {array.dtype} of shape {array.shape}")
     if codes.shape[1] != out.shape[1]:
-        raise KernelError(f"codes have {codes.shape[1]} columns, and `out` has {out.shape[1]}; expected as many")
+        raise KernelError(f"codes have {codes.shape[1]} columns, and `out` has {out.shape[1]}; expected equal numbers")
     if tiles.largest_batch * (2**bit_width - 1) > LARGEST_SUM:
         raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; cut smaller batches")
     simd_level()

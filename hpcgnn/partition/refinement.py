@@ -1,7 +1,7 @@
 """Refines a partition: moves nodes between parts so that fewer rows are sent, within limits of load.
 
-Three rounds of moves: first parts may grow to FREEDOM times their limit, since full parts would refuse most moves; then
-overfull parts give nodes away where that costs least; then moves within the limit.
+Nodes move in three phases. First, parts may grow to FREEDOM times their limit, as full parts would refuse most moves.
+Second, overfull parts give nodes away where that costs least. Third, nodes move within the limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcgnn.data.options import ProgressTask
 # this freedom, full parts would refuse most moves.
 FREEDOM = 2.0
 ROUNDS, RELIEVING_ROUNDS = 2, 3     # more rounds improve little
-PASSES = 4     # steps of a refinement: counts, and three of moves
+PASSES = 4     # of a refinement: one counts, three move nodes
 # Parts are relieved to a little below their limit, to allow for an excess that no single move removes.
 MARGIN = 0.998
 
@@ -28,8 +28,8 @@ class PartitionCounts:
 
     volume: int      # rows that cross: for each node, the other parts that have a neighbor
     num_cut_edges: int
-    node_imbalance: float      # largest part over mean, as below
-    edge_imbalance: float      # an edge counts at both ends
+    node_imbalance: float      # nodes of the largest part over the mean of all parts
+    edge_imbalance: float      # the same of edges; an edge counts at both ends
 
 
 @dataclass(frozen=True)

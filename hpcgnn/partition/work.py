@@ -42,7 +42,7 @@ class TrainingWork:
             work = work_of_parts(in_degree, hops, self.num_layers, self.owner, len(self.seconds))
             seconds = np.array(self.seconds)
             mean = seconds.sum() / max(work.sum(), 1.0)
-            # Parts without work give no cost of work.
+            # A part without work has no cost per unit of work.
             cost = np.where(work > 0, seconds / np.maximum(work, 1.0) / mean, 1.0)[self.owner]
         return training_weight(in_degree, hops, self.num_layers, cost)
 

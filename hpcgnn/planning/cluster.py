@@ -103,7 +103,7 @@ class Cluster:
         return getattr(self, action)[code]
 
     def can_time(self, num_parts: int) -> bool:
-        """Whether seconds of so many ranks can be planned."""
+        """Whether the seconds of `num_parts` ranks can be planned."""
         return self.is_measured and self.lacks(num_parts) is None
 
     def lacks(self, num_parts: int) -> str | None:
@@ -120,7 +120,7 @@ class Cluster:
 
 
 def unmeasured(ranks_per_node: int) -> Cluster:
-    """A cluster of which nothing is known but the ranks of a node: enough for memory and bytes."""
+    """A cluster with nothing known except the ranks per node: enough for memory and bytes."""
     return Cluster("no cluster file", Network(ranks_per_node), {}, {}, {}, TYPICAL_PROCESS_BYTES, math.nan)
 
 

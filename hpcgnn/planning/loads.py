@@ -149,7 +149,7 @@ def count_summed_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray
         (_, row), (end, column) = (np.unique(ends[arcs], return_inverse=True) for ends in (source, target))
         cut = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (row, column)))
         is_plain, _ = minimum_vertex_cover(cut)
-        # A row counts by its nearest reader, a sum by its own.
+        # A row counts at the hops of its nearest reader, a sum at the hops of its target.
         reach, nearest = hops[target[arcs]] + 1, np.full(len(is_plain), loads.num_hops + 1)
         np.minimum.at(nearest, row, reach)
         summed = np.unique(column[~is_plain[row]])
@@ -181,7 +181,7 @@ def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
 
 def _count_pairs(sources: np.ndarray, targets: np.ndarray, owner: np.ndarray, reader: np.ndarray, hops: np.ndarray,
                  num_parts: int, num_hops: int) -> Pairs:
-    # A reader is a part or a node. A row counts by the fewest hops of an edge that needs it: its target's plus one.
+    # A reader is a part or a node. A row counts at the fewest hops of its edges, an edge's being its target's plus one.
     steps = num_hops + 2
     reach = np.minimum(hops[targets].astype(np.int64) + 1, num_hops + 1)
     needed = np.sort((reader[targets] * len(owner) + sources) * steps + reach)

@@ -22,7 +22,7 @@ from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of, rows
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
-GAPS = 2.0      # steps differ in their rows, and what one has left is too short for the next; measured: 1.6 to 2.2
+GAPS = 2.0      # steps differ in their rows, so memory that one frees is too short for the next; measured: 1.6 to 2.2
 GLIBC = 2.0     # measured: 1.3 to 2.5
 BY_TORCH = ("bias", "relu", "add", "average", "join", "gate", "norm", "round")      # operations that torch does itself
 STEPS = 2       # steps simulated of an epoch of several; all have the same sizes here
@@ -42,9 +42,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     - `shared_rows`: a rank's pages of the table that the ranks of its node share.
     - `method_state`: what is kept between epochs, the history of steps too, and its copy for a checkpoint.
 
-    In an epoch of several steps, activations, gradients, halo rows and messages are those of one step.
+    In an epoch of several steps, activations, gradients, halo rows and messages are of one step.
 
-    If the ranks of a machine share rows, the rows of `loads.shared` are sent instead of those of `loads.pairs`.
+    If the ranks of a machine share rows, the rows of `loads.shared` are sent instead of `loads.pairs`.
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
     sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
@@ -131,7 +131,7 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
     held = [tensor * known for tensor, known in zip(made, is_kept, strict=True)]
     if size.stored_bits < 32:
         held = [kept * _stored_share(size, ops, number, item) for number, kept in enumerate(held)]
-        # A sum's backward pass reads inner rows alone: codes are of these, where a tensor is kept with its halo rows.
+        # A sum's backward pass reads inner rows only, so only they are kept as codes, even of a tensor with halo rows.
         held = [kept * (np.minimum(1, loads.num_inner / rows[number - 1]) if number and op.kind == "aggregate" else 1)
                 for number, (kept, op) in enumerate(zip(held, [*ops, ops[-1]], strict=True))]
         # Signs tell which activated elements passed.
@@ -189,8 +189,8 @@ def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
 
 
 def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    # Edges by peer, with where each row's edges to each peer end; edges that an epoch draws; edges with the order in
-    # which attention reads them.
+    # Edges sorted by peer, with the end of each row's edges per peer; edges that an epoch draws; for attention, edges
+    # in the order in which it reads them.
     peers = np.bincount(loads.pairs.destination, minlength=loads.num_parts)
     by_peer = loads.num_edges * 4 + loads.num_inner * 8 * (1 + peers)
     drawn = loads.num_edges * BYTES_A_ARC * (1 - size.edge_dropout) + loads.num_inner * BYTES_A_ROW
@@ -221,7 +221,7 @@ class RankSize:
     evaluated: list[Layer[int]]                                 # of an evaluation, in which all rows are computed
     num_inner: int
     num_halo: int
-    num_fresh: int  # halo rows that a step gets: all of an epoch of one step
+    num_fresh: int  # halo rows that a step gets; all halo rows if an epoch has one step
     num_own: int  # inner rows that other ranks of the node read, if they share rows; else 0
     message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
     full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
@@ -456,7 +456,7 @@ def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: 
 
 def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int,
                   of_one: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    # Of all peers, or the most of one.
+    # The sum over all peers, or with `of_one` the largest of one peer.
     found = np.zeros((2, num_parts))
     for side, of_parts in zip((pairs.source, pairs.destination), found, strict=True):
         (np.maximum if of_one else np.add).at(of_parts, side, values)
@@ -470,7 +470,7 @@ def _of_part(layer: Layer[np.ndarray], part: int) -> Layer[int]:
 
 
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
-    # What the forward pass makes and does not free, and the sums of a constant input, or of an epoch's with steps.
+    # Tensors that the forward pass makes and keeps, and kept sums of the input (constant, or for an epoch's steps).
     layers = size.layers(loads)
     has_sums = size.has_constant_sums or size.num_steps > 1
     kept = _moments(layers) + has_sums * size.item_bytes * size.in_dim * loads.num_inner

@@ -19,7 +19,7 @@ from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
-SAMPLED_ROWS = 2048      # rows of an exchange whose motion is measured, over two epochs
+SAMPLED_ROWS = 2048      # rows of an exchange in which motion is measured, over two epochs
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Exchange:
     is_backward: bool
     dim: int
     reach: int
-    times: int = 1      # that it is made in a training pass
+    times: int = 1      # how often a training pass makes this exchange
 
 
 def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
@@ -148,7 +148,7 @@ class Work:
 
     def __init__(self, num_parts: int):
         self.maps, self.gradients, self.drops, self.norms, self.norms_back = np.zeros((5, num_parts))
-        # Values that are summed, rows that they are read from, columns.
+        # (values that are summed, rows of the table that they are read from, columns)
         self.sums: list[tuple[np.ndarray, np.ndarray, int]] = []
         self.window: dict[tuple[int, bool], np.ndarray] = {}      # values that are summed while messages travel
 

@@ -48,7 +48,7 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
 
 
 def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
-    """The model and its epochs as the settings say, for a graph of so many features and classes."""
+    """The model and its epochs as the settings say, for a graph with these numbers of features and classes."""
     steps, _ = config.fixed_steps
     has_average = config.ema > 0 or (config.average > 0 and steps > 1)
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]

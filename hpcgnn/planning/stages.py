@@ -34,7 +34,7 @@ class EpochSeconds:
 
     # one of STAGES -> (num_parts,) float64; exchange stages count only what sums do not hide
     by_stage: dict[str, np.ndarray]
-    exchange: float                    # simulated, all exchanges until their last rank has ended, also what sums hide
+    exchange: float                    # simulated, until all exchanges have ended on all ranks, even if sums hide them
     closed_form: float                 # the same by the closed form
 
     @property

@@ -16,7 +16,7 @@ from hpcgnn.report.series import ScoreKind, score_kind
 
 # Heading and place of each difference in the table of results; a place counts the columns already inserted before it.
 DIFFERENCES = {"score": ("score against", 1), "time": ("epoch against", 3), "bytes": ("bytes against", 5)}
-MAX_BASELINES = 30       # most baselines that the page offers; differences of all pairs of more runs would fill it
+MAX_BASELINES = 30       # that the page offers; differences of all pairs of more runs would fill it
 SAME = 0.005             # relative difference of seconds or bytes below which two runs are called equal
 
 

@@ -52,7 +52,7 @@ def read_run(path: Path, name: str) -> Run:
     if not records:
         raise ConfigError(f"{metrics} holds no finished epoch yet; wait for the first one, or train again")
     said = _read_summary(summary) if is_complete else {}
-    if "sent_bytes_messages_per_epoch" not in said:      # up to version 0.3 all bytes were those of messages alone
+    if "sent_bytes_messages_per_epoch" not in said:      # up to version 0.3 all bytes were of messages alone
         said.pop("sent_bytes_per_epoch", None)
     _check_epochs(metrics, records, said.get("num_epochs_recorded", len(records)))
     config = read_toml(path / "config.toml")

@@ -38,7 +38,7 @@ class Answers:
     embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 unless asked for
     class_names : tuple of str               empty if classes have no names
     reading : Reading                        meaning of the columns of `logits`: they may be probabilities
-    num_classes : int or None                classes of the training graph; None: as many as columns, or two
+    num_classes : int or None                classes of the training graph; None: the number of columns, at least 2
     """
 
     task: str

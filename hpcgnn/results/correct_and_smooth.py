@@ -31,8 +31,8 @@ LARGEST_SCALE = 1000.0      # of automatic scaling; larger ones count as 1
 class CorrectAndSmooth:
     """As torch_geometric.nn.CorrectAndSmooth, with the layers and alphas of its example.
 
-    `scale` multiplies the spread errors, while training nodes keep their own; None scales each node's errors to the
-    training nodes' mean.
+    `scale` multiplies the errors that were spread, and training nodes keep their own errors; None scales each node's
+    errors to the mean error of the training nodes.
 
     Reference: Huang et al., ICLR 2021, sections 2.2 and 2.3.
     """
@@ -44,7 +44,7 @@ class CorrectAndSmooth:
     scale: float | None = None
 
     def answers(self, session: Session, answers: Answers) -> Answers:
-        """Collective: this rank's predictions after both steps, as shares of classes; a node's need not add to 1.
+        """Collective: this rank's predictions after both steps, as shares of classes; they need not add to 1.
 
         Raises
         ------

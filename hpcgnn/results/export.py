@@ -47,7 +47,7 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
     record, weights = _of_model(config, checkpoint.best_model), checkpoint.best_model
     if as_pyg:
         if record.kind == OWN_MODEL:
-            raise CheckpointError(f"{folder} holds {record.model}, and its weights have the names that it gives them "
+            raise CheckpointError(f"{folder} holds {record.model}, a model of your own, which names its weights "
                                   "itself; leave --format pyg out")
         info = graph_info_of(folder, checkpoint)
         if info is not None and info.has_edge_weights and record.model not in WEIGH_ALIKE:

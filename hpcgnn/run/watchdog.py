@@ -205,7 +205,7 @@ class Whereabouts:
         self.epoch: tuple[int, int] | None = None
 
     def note(self, *place) -> None:
-        """Note a verb phrase, "waits ..." if other ranks decide how long; or a function that makes one, with arguments.
+        """Note a verb phrase, or a function and arguments for it; "waits ..." says that others decide how long.
         """
         self.place = place
 

@@ -181,7 +181,7 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     decisive["partitioner"] = how.cut_by if given is None else hashlib.blake2b(given.tobytes()).hexdigest()
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
-        # Shards without clusters have no such setting, so their bytes are those of versions without the option.
+        # Shards without clusters lack this setting, so they have the same bytes as from versions without the option.
         settings = {name: value for name, value in settings.items() if name != "cluster_rows"}
         if crew.share(cluster is not None):
             settings["cluster_rows"] = how.nodes_a_cluster

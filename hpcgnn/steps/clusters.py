@@ -23,13 +23,13 @@ from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
 from hpcgnn.run.launch import together
 
-# data/benchmarks/steps.md: a small graph learns sooner with SMALL_GRAPHS_STEPS than with as few as ROWS_A_STEP gives.
+# data/benchmarks/steps.md: a small graph learns sooner in SMALL_GRAPHS_STEPS than in the few that ROWS_A_STEP gives.
 ROWS_A_STEP, LEAST_ROWS_A_STEP, SMALL_GRAPHS_STEPS, LEAST_CLUSTERS_A_STEP = 2048, 1024, 16, 4
 PURPOSE = 7            # part of the draws' key, with seed and epoch
-HALF = 1 << 16         # numbers cross as two float32 columns; each holds 24 bits exactly
+HALF = 1 << 16         # a cluster's number is sent as two float32 columns; each holds 24 bits exactly
 # Nodes that are dealt one by one.
-LABELED_ROWS_A_STEP = 256     # at least, that a step's labels are like all
-MOST_STEPS = 40               # more bring an epoch hardly further, and cost time: data/benchmarks/steps.md
+LABELED_ROWS_A_STEP = 256     # at least, so that the labels of a step are like all labels
+MOST_STEPS = 40               # more steps help hardly more, and cost time: data/benchmarks/steps.md
 DEALING, RESTING = 8, 9       # as PURPOSE
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
                                        (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -76,8 +76,8 @@ class Clusters:
     def steps(self, seed: int, epoch: int, num_steps: int) -> np.ndarray:
         """Draw the step of each cluster, (count,) int64, the same on any number of ranks.
 
-        Each of `num_steps` consecutive clusters goes to another step, so every rank has about equally many per step,
-        and each step is spread over the whole graph.
+        Consecutive clusters, `num_steps` of them, go to different steps. So every rank has about equally many clusters
+        per step, and each step is spread over the whole graph.
         """
         rng = np.random.default_rng([seed, epoch, PURPOSE])
         block = (np.arange(self.count) + rng.integers(num_steps)) // num_steps
@@ -105,7 +105,7 @@ def expected_clusters(num_inner: int) -> int:
 def first_steps(num_nodes: int, num_clusters: int) -> int:
     """Number of steps that training in clusters starts with: about ROWS_A_STEP rows of all ranks per step.
 
-    A graph too small for SMALL_GRAPHS_STEPS of these has so many, or as many as have LEAST_ROWS_A_STEP.
+    A graph too small for SMALL_GRAPHS_STEPS such steps has up to this number, of LEAST_ROWS_A_STEP rows or more.
     """
     wanted = max(num_nodes // ROWS_A_STEP, min(SMALL_GRAPHS_STEPS, num_nodes // LEAST_ROWS_A_STEP))
     return max(1, min(wanted, num_clusters // LEAST_CLUSTERS_A_STEP))
@@ -122,7 +122,7 @@ def deal(node_id: np.ndarray, seed: int, epoch: int, num_steps: int) -> np.ndarr
 
 
 def rests_in(node_id: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-    """Whether a node without a label rests in an epoch, (n,) bool: each in every second one, half of them in each."""
+    """Whether a node without a label rests in an epoch, (n,) bool. Each node rests in every second epoch."""
     return _drawn(node_id, (seed, RESTING), 2) == epoch % 2
 
 

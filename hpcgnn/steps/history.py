@@ -9,7 +9,7 @@ from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.state import State
 from hpcgnn.steps.kept_rows import CodedRows, DenseRows, KeptRows
 
-Site = tuple[int, int]      # number of exchanges before this one in a pass, and of columns
+Site = tuple[int, int]      # (number of exchanges before this one in a pass, number of columns)
 STORED = "stored"
 
 

@@ -98,7 +98,7 @@ class LateMessages:
 
 
 class LastGradients(PassedOn):
-    """The gradients of one exchange of a step: those of the last epoch, or those that arrive.
+    """The gradients of one exchange of a step: the last epoch's, or the gradients that arrive.
 
     rows : (n,) int64       shared rows of the batch
     place : (n,) int64      their places in `table`, which has gradients without the loss scale
@@ -116,7 +116,7 @@ class LastGradients(PassedOn):
             self.arrival.wait()
 
     def finish(self, rows: torch.Tensor) -> None:
-        """Add the gradients of the last epoch to `rows`, or, if not late, those that arrive."""
+        """Add the gradients of the last epoch to `rows`, or, if not late, the gradients that arrive."""
         if not self.is_late:
             self.take(0.0)
         known = rows.new_empty((len(self._at), rows.shape[1]), dtype=torch.float32)

@@ -30,7 +30,7 @@ class WeightGroup:
 class FlatAdam:
     """Adam with L2 weight decay, as torch.optim.Adam computes it; the weights become views of one buffer.
 
-    With `decouples`, the decay is that of torch.optim.AdamW: a step first scales the weights by 1 - lr decay, and their
+    With `decouples`, the decay is as in torch.optim.AdamW: a step first scales the weights by 1 - lr decay, and their
     gradients stay as they are. Reference: Loshchilov and Hutter, ICLR 2019, algorithm 2.
 
     A weight without a gradient keeps its value, its moments and its step count, as in torch. Each weight, even a frozen

@@ -122,7 +122,7 @@ MAX_LISTED = 8
 MAX_SETTINGS = 3          # settings that a sentence names
 MAX_VALUE = 60            # characters of a value in a sentence
 MAX_DEPTH = 6
-MOST_NUMBERS = 4096       # a tensor with at most so many numbers is a setting, such as class weights, not data
+MOST_NUMBERS = 4096       # a tensor of at most this size is a setting, such as class weights; a larger one is data
 
 
 def check_same(comm: MPI.Comm, given: Mapping[str, Any], whose: str = "") -> None:

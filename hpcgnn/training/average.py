@@ -1,9 +1,9 @@
 """WeightAverage: the average of the last steps' weights, used for scores and for the saved model.
 
 Steps of few rows make weights jump around the point where they would settle; their average does not. The average is
-over a share of an epoch's steps, and over the last tenth of all steps as soon as that is more: early the weights still
-travel, so old ones only hold back; later the longer average is the calmer one. With a decay it is over the steps of all
-epochs: with a decay of 0.9 the last step counts 0.1, the step before 0.09, and so on. Training reads the average once:
+over a share of an epoch's steps, and over the last tenth of all steps as soon as that is more: early, the weights still
+travel, so old weights only hold the average back; later, a longer average is calmer. With a decay it is over the steps
+of all epochs: with 0.9 the last step counts 0.1, the step before 0.09, and so on. Training reads the average once:
 an epoch of one step after epochs of many steps begins at it, unless it has a decay.
 """
 
@@ -60,7 +60,7 @@ class WeightAverage:
             torch._foreach_lerp_(list(self._average.values()), [self._weights[name] for name in self._average], newest)
 
     def take(self) -> None:
-        """Give the model its average over a share for good, if there is one: exact steps go on from there."""
+        """Replace the weights by their average over a share, if there is one: exact steps go on from there."""
         if self._decay:
             return
         self._write(self._average)

@@ -1,7 +1,7 @@
 """EdgeDropout: the graph of an epoch without a random share of its edges.
 
-An edge's draw belongs to its source and destination, so P ranks leave out the edges that one rank does. Sums are those
-of the thinned graph: means divide by the neighbors that are left, and A of gcn has the thinned degrees, as after
+An edge's draw belongs to its source and destination, so P ranks leave out the same edges as one rank. Sums are over
+the thinned graph: means divide by the neighbors that are left, and A of gcn has the thinned degrees, as after
 `dropout_edge` of PyTorch Geometric. The matrices of the thinned graph are built anew in every epoch.
 """
 

@@ -108,7 +108,7 @@ class StepsTaken:
     """Results of an epoch's steps so far on this rank, so that a run may stop between two steps."""
 
     losses: list[float] = field(default_factory=list)      # per step, this rank's share of the epoch's mean loss
-    # One per step since the last `read`, and one for all before.
+    # One per step since the last `read`, and one for all steps before it.
     checks: list[StepCheck | UnreadCheck] = field(default_factory=list)
     seconds: float = 0.0      # spent before this process began, like `traffic`
     traffic: Traffic = field(default_factory=Traffic)

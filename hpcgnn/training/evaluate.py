@@ -53,7 +53,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QuantizedEvaluation(Evaluation):
-    """Scores of a model trained as integers, and its `ModelHooks.feature_size`; `meets_target` allows 1 % more."""
+    """Scores of a model trained as integers, and its `ModelHooks.feature_size`; the target may be exceeded by 1 %."""
 
     feature_kb: float
     mean_feature_bits: float

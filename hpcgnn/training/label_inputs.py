@@ -1,9 +1,9 @@
-"""LabelInputs: training labels as input columns, of which an epoch hides those that its loss is over.
+"""LabelInputs: training labels as input columns; an epoch hides the labels that its loss is over.
 
 Example with three classes: a row of features (0.2, 0.7) of a training node of class 1 becomes (0.2, 0.7, 0, 1, 0). In
-an epoch a random share of the training nodes keeps these columns, and the loss is over the other training nodes, whose
-columns are 0. In evaluation all training nodes have theirs. The draw belongs to the node, so each rank hides the same
-nodes among its halo rows as their owners do, without a message.
+an epoch a random share of the training nodes keeps these columns, and the loss is over the other training nodes, with
+0 in these columns. In evaluation all training nodes have their labels. The draw belongs to the node, so each rank hides
+the same nodes among its halo rows as their owners do, without a message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def with_label_columns(part: Partition, num_classes: int, objective: Objective) 
 
 
 class LabelInputs:
-    """Hides labels in the input rows of a graph; outside of training epochs all are there.
+    """Hides labels in the input rows of a graph; outside of training epochs none is hidden.
 
     Parameters
     ----------

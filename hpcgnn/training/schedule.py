@@ -19,7 +19,7 @@ MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSche
 
 
 class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
-    """Multiplies the rate by the settings' share for each epoch; a continued run follows its present settings."""
+    """Multiplies the rate by `planned_share` in each epoch; a continued run follows its present settings."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the epoch of `state`, with the rates and the length of this run."""
@@ -32,8 +32,8 @@ class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
 def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
     """Share of `lr` in an epoch, counted from 0.
 
-    During warm-up it is (epoch + 1) / warmup. Afterwards, with p the share of the remaining epochs that has passed, a
-    line is 1 - p and a cosine (1 + cos(pi p)) / 2, so both would reach 0 in the epoch after the last.
+    During warm-up it is (epoch + 1) / warmup. Let p be the share of the epochs after warm-up that have passed: "linear"
+    is 1 - p and "cosine" is (1 + cos(pi p)) / 2, so both would reach 0 in the epoch after the last.
     """
     if epoch < warmup:
         return (epoch + 1) / warmup

@@ -217,7 +217,7 @@ class Session:
                              self._step_rule(), config.epochs)
 
     def begin_labels(self, seed: int, epoch: int) -> Objective:
-        """Collective: the objective of an epoch; its labels are hidden, if others are inputs, until `end_labels`."""
+        """Collective: the objective of an epoch; if labels are inputs, its own are hidden until `end_labels`."""
         return self.objective if self.labels is None else self.labels.hide(seed, epoch, self.objective)
 
     def graph_of(self, seed: int, epoch: int) -> LocalGraph:

@@ -46,7 +46,7 @@ def _terminal_of_launcher() -> TextIO | None:
 
 def _opened(terminal: str) -> TextIO | None:
     descriptor = os.open(terminal, os.O_WRONLY | os.O_NOCTTY)
-    # Some terminals stop processes that write from the background, as ranks do; these are left alone.
+    # Ranks write from the background, and some terminals stop processes that do; such terminals are left alone.
     if not os.isatty(descriptor) or termios.tcgetattr(descriptor)[LOCAL_FLAGS] & termios.TOSTOP:
         os.close(descriptor)
         return None

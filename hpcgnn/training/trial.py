@@ -33,7 +33,7 @@ from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
 
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
-NEIGHBORS = (1, 2, 5)               # a node's in-neighbors come so many nodes before the node
+NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")

@@ -205,7 +205,7 @@ def test_a_design_that_lacks_a_number_is_refused():
     ({"package_lengths": [64, 32, 192]}, "do not descend"), ({"package_lengths": 5}, "are 5; expected three"),
     ({"package_lengths": ["a", "b", "c"]}, "expected three"),
     ({"combination_fill": "long"}, "is 'long'; expected a whole"), ({"fuse_first_subgraph": "maybe"}, "true or false"),
-    ({"pruned_share": 2}, "pruned_share of .* is 2; expected 0 to 1"), ({"units__bse": 31}, "make no C-PE"),
+    ({"pruned_share": 2}, "pruned_share of .* is 2; expected 0 to 1"), ({"units__bse": 31}, "too few for a C-PE"),
     ({"buffers__aggregation": 0.03}, "hold no row of 16 columns")])
 def test_a_design_that_can_not_be_is_refused(change, complaint):
     with pytest.raises(ConfigError, match=complaint):

@@ -111,12 +111,12 @@ def test_a_drawn_graph_has_no_arc_twice_and_hubs():
 def test_what_can_not_be_made_a_workload_is_refused():
     with pytest.raises(ConfigError, match="no drawn:cora; choose drawn:nell, drawn:reddit, drawn:products"):
         list(built.drawn_workloads("cora", ("gcn",)))
-    with pytest.raises(ConfigError, match="fewer values than 0, or more than columns"):
+    with pytest.raises(ConfigError, match="fewer than 0 nonzeros, or more than columns"):
         FeatureCounts(np.full((1, NUM_SLICES), 3, np.int32), np.ones(1, np.uint8), 9)
     with pytest.raises(ConfigError, match=r"have the shape \(2, 4\)"):
         FeatureCounts(np.zeros((2, NUM_SLICES), np.int32), np.ones(1, np.uint8), 9)
     rows = FeatureCounts(np.zeros((1, NUM_SLICES), np.int32), np.ones(1, np.uint8), 9)
     with pytest.raises(ConfigError, match="5 of 4 columns can't be aggregated"):
         Product("layer 1", rows, 4, 5)
-    with pytest.raises(ConfigError, match="products of other numbers of rows, or none"):
+    with pytest.raises(ConfigError, match="expected products, each with a row per node"):
         Workload("drawn", np.zeros(3, np.int64), np.empty(0, np.int32), (Product("layer 1", rows, 4, 4),))

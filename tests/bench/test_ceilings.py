@@ -32,7 +32,7 @@ def test_a_write_and_a_copy_reach_every_byte(num_bytes):
 
 
 def test_a_copy_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="8 bytes don't fit 4"):
+    with pytest.raises(ValueError, match="8 bytes don't fit into a target of 4"):
         kernels.stream_copy(np.zeros(4, np.uint8), np.zeros(8, np.uint8))
 
 

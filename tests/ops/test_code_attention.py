@@ -115,8 +115,8 @@ INDPTR, INDICES = np.array([0, 1, 2], np.int64), np.array([0, 2], np.int32)
     ((INDPTR.astype(np.int32), INDICES, CODES, SCORES), "indptr of attention is int32"),
     ((INDPTR, INDICES, CODES.astype(np.uint8), SCORES), "codes of attention is uint8"),
     ((INDPTR, INDICES, CODES[:2], SCORES), "was given scores of shapes"),
-    ((INDPTR, INDICES, CODES, SCORES, 2), "needs as many rows of codes"),
-    ((INDPTR, INDICES, CODES, SCORES, -1), "needs as many rows of codes"),
+    ((INDPTR, INDICES, CODES, SCORES, 2), "needs codes of all these rows"),
+    ((INDPTR, INDICES, CODES, SCORES, -1), "needs codes of all these rows"),
 ])
 def test_what_does_not_fit_is_refused(arguments, words):
     with pytest.raises(KernelError, match=words):

@@ -206,7 +206,7 @@ def test_integers_of_models_that_have_none_are_refused(settings, complaint):
     ({"residual": True, "layers": 2}, "residual has no effect on 2 layers, only on 3 or more; leave it out, or "),
     ({"residual": True, "model": "appnp"}, "residual = True has no effect on model appnp, only on gcn, sage, sage-max"),
     ({"residual": True, "quantize": "uniform"}, "residual can't be used with quantize uniform: integers have no resid"),
-    ({"optimizer": "adamw"}, "optimizer adamw is adam without weight_decay; set --weight-decay too, such as 0.01"),
+    ({"optimizer": "adamw"}, "optimizer adamw is adam if weight_decay is 0; set --weight-decay too, such as 0.01"),
     ({"edge_dropout": 0.5, "pre_aggregation": "on"}, "edge_dropout can't be used with pre_aggregation on: sums befor"),
     ({"edge_dropout": 0.5, "quantize": "uniform"}, "edge_dropout can't be used with quantize uniform: steps and width"),
     ({"edge_dropout": 0.5, "model": "mine:Net"}, "edge_dropout = 0.5 has no effect on model mine:Net, only on gcn, sa"),

@@ -2,7 +2,7 @@
 
 METIS (or blocks of ids) cuts the graph once, for the widest aggregation; layers of narrower rows join neighboring
 subgraphs where the buffers hold them together, so rows keep one order in all layers. Rows of X are stored as
-Adaptive-Packages, as a bitmap format or at one width; only counts of their nonzeros are needed for the sizes.
+Adaptive-Packages, or in a bitmap format at one width; only counts of their nonzeros are needed for the sizes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a MEGA design in the units of its parts; ConfigError for a missing or impossible number."""
+    """The rules of a MEGA design, and what follows from them; ConfigError for a missing or impossible number."""
 
     design: Design
 
@@ -67,8 +67,8 @@ class Rules:
         if not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise ConfigError(f"rules.pruned_share of {name} is {share!r}; expected 0 to 1")
         if self.pes_per_tile < 1:
-            raise ConfigError(f"{self.design.units['bse']} bse of {name} make no C-PE of {rules['bse_per_pe']} in each "
-                              f"of {NUM_SLICES} tiles")
+            raise ConfigError(f"{name} has {self.design.units['bse']} bse, too few for a C-PE of "
+                              f"{rules['bse_per_pe']} bse in each of {NUM_SLICES} tiles")
 
     def __getitem__(self, name: str):
         return self.design.rules[name]
@@ -135,7 +135,7 @@ class Layout:
     def rows(self, aggregated_dim: int, rules: Rules) -> ClusteredRows:
         """The subgraphs of a layer.
 
-        Assumed: neighboring subgraphs of METIS are one where the buffers hold them together, so that rows keep their
+        Assumed: neighboring subgraphs of METIS are joined if the buffers hold them together, so that rows keep their
         order from layer to layer.
         """
         most, rows = rows_a_subgraph(aggregated_dim, rules), self.subgraphs.rows
@@ -176,7 +176,7 @@ def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind
 
 
 def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
-    """One request per block: rows bounds[i] to bounds[i + 1] of a region; `end` are the rows' first bytes there."""
+    """One request per block: rows bounds[i] to bounds[i + 1] - 1 of a region, where row r begins at byte end[r]."""
     begin = end[bounds]
     return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
 
@@ -203,8 +203,8 @@ class StoredRows:
     """Rows one after the other: values and, apart from the values, bitmaps of positions."""
 
     width: np.ndarray           # (num_rows,) int64, bits of a value of a row, as stored
-    # (num_rows + 1,) int64, byte where the values of the rows before end; a package that several rows share belongs to
-    # the row that opened it
+    # (num_rows + 1,) int64, byte at which the values of all earlier rows end; a package that several rows share belongs
+    # to the row that opened it
     value_end: np.ndarray
     position_end: np.ndarray    # (num_rows + 1,) int64, the same for positions, one bit per column
 
@@ -274,7 +274,7 @@ def _byte_ends(bits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Connections:
-    """Edges of clustered rows, with the first subgraph's apart if it is aggregated during combination.
+    """Edges of clustered rows; those of the first subgraph are apart if it is aggregated during combination.
 
     `num_fused` (0 or 1) is the number of subgraphs that are aggregated while rows are combined.
     """

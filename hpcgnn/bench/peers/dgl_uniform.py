@@ -1,7 +1,7 @@
 """Driver of `hpcgnn bench time-to-score`: each step has the subgraph of nodes drawn uniformly, in DGL.
 
-An epoch deals all nodes to its steps, and a convolution sums over the neighbors inside the step, whose number is its
-degree.
+An epoch deals all nodes to its steps. A convolution sums over a node's neighbors inside the step; the number of these
+neighbors is the node's degree.
 
 Reference: Wei et al., "Communication-free Sampling and 4D Hybrid Parallelism for Scalable Mini-batch GNN Training"
 (ScaleGNN), 2026, draws such steps; its parallel products are not rebuilt here.

@@ -73,7 +73,7 @@ class RaceBenchmark:
     threads: int
     remarks: list[str] = field(default_factory=list)                 # printed with the table, known before measuring
     begin: Begin = say_nothing
-    is_short: bool = False  # trainings end with the highest target, and trials that can't be the best one before it
+    is_short: bool = False  # trainings end at the highest target; trials that can't be the best end before it
     device: str = "cpu"  # {"cpu", "cuda"}, of our trainings; peers train on the host
     failures: list[str] = field(default_factory=list, init=False)    # trainings that failed, filled by `measure`
 

@@ -37,7 +37,7 @@ class PeerSettings(RaceSettings):
     dropout: float = 0.5
     input_dropout: float = 0.0
     kind: str = "sampler"           # how batches are made, of KINDS
-    batch: int = 1024               # training nodes in one process's batch; approximate but with drawn neighbors
+    batch: int = 1024               # training nodes in one process's batch; approximate unless neighbors are drawn
     fanout: tuple[int, ...] = ()    # neighbors drawn per node in each layer, the input's first; empty: none are drawn
     seed: int = 0
     # processes: how many train together; rank: number of this one
@@ -46,8 +46,8 @@ class PeerSettings(RaceSettings):
     store: str = ""                 # file by which several processes find each other
 
 
-# Models, and what peers train: of pyg-sage, which is PyTorch Geometric's own class given to hpcgnn unchanged, the same
-# layers from their libraries; nothing where there is an empty name.
+# hpcgnn's model -> what peers train; "": peers don't take part. For pyg-sage, PyTorch Geometric's own class that hpcgnn
+# trains unchanged, peers have the same layers from their libraries.
 PEERS_MODEL = {"sage": "sage", "gcn": "gcn", "gat": "gat", "pyg-sage": "sage", "sage-max": "", "gin": "", "gcnii": "",
                "jknet": "", "appnp": ""}
 OWN_MODEL = "pyg-sage"     # has no dropout of the input rows

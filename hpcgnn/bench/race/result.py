@@ -150,7 +150,7 @@ def _table_of(rows: list[ScoreRow]) -> Table:
 
 
 def _settings_of(row: ScoreRow) -> str:
-    # The settings of the trials that were first, each once, with the targets at which they were.
+    # The settings of the trials that were first, each once, with the targets that they reached first.
     by_settings: dict[str, list[str]] = {}
     for trial, target in zip(row.firsts, row.targets, strict=True):
         by_settings.setdefault(str(trial.settings), []).append(str(target))

@@ -1,8 +1,8 @@
-"""Kinds of the exchanges of steps: each sends some of an epoch's rows, and what is kept has a place for every row.
+"""Exchange kinds for steps: a step sends some of an epoch's rows, and kept data has a place for every row.
 
-Every step sends other rows, so nothing can be kept in the order of a message. Here it is kept in the order of the
-pair's whole lists (`RowList.position`), and a step reads and writes the places of its own rows. Rows that arrive for a
-later step are not kept here: `hpcgnn.steps` writes them to the history.
+Every step sends other rows, so nothing can be kept in the order of a message. Data is kept in the order of the pair's
+whole lists (`RowList.position`), and a step reads and writes the places of its own rows. Rows that arrive for a later
+step are not kept here: `hpcgnn.steps` writes them to the history.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _lists(sender: Sender, is_sent: bool, purpose: int) -> tuple[RowList, ...]:
 
 
 class ReconstructionInPlaces(Reconstruction):
-    """A reconstruction of all rows; a message reads and corrects some of them. A row waits an epoch for its turn."""
+    """A reconstruction of all rows; each message reads and corrects some of them, and each row once per epoch."""
 
     def __init__(self, places: Places):
         super().__init__()
@@ -109,7 +109,7 @@ class MovementInSteps(Stateful):
         self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64)
 
     def note(self, rows: torch.Tensor, messages: Messages, epoch: int) -> None:
-        """Measure the rows (n, dim) of one step, of which `messages` send some."""
+        """Measure the rows (n, dim) of one step; `messages` send some of them."""
         if self._earlier is None or self._earlier.shape[2] != rows.shape[1]:
             self._earlier = rows.new_zeros((EPOCHS_BACK, len(self._node_id), rows.shape[1]), dtype=torch.float32)
             self._num_seen[:] = 0
@@ -150,7 +150,7 @@ class MovementInSteps(Stateful):
 
 
 class MessagesInSteps(KeptMessages):
-    """The messages of one exchange; those of the last step stay readable while the next step's travel."""
+    """The messages of one exchange; the last step's messages stay readable while the next step's travel."""
 
     def __init__(self, sender: Sender, purpose: int, predicts: bool):
         table = None
@@ -351,7 +351,7 @@ class SkippedInSteps(RememberingKind[BroadcasterInSteps]):
 
 
 def _from(messages: Messages, sends: np.ndarray) -> Messages:
-    """The messages, of which only those of peers that send arrive."""
+    """The messages, received only from peers that send."""
     nothing = MessageLayout.build(np.empty(0, np.uint8), messages.dim)
     received = [(rows, layout) if does else (NO_ROWS, nothing)
                 for rows, layout, does in zip(messages.receive_rows, messages.receive_layouts, sends, strict=True)]

@@ -79,7 +79,7 @@ class ExchangeKind(ABC):
         return 0
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Return by layer and purpose how far sent rows moved, see `Movement.sums`; empty if none may be old."""
+        """How far sent rows moved, by layer and purpose, see `Movement.sums`; empty if no pass reads rows late."""
         return {}
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most

@@ -86,7 +86,7 @@ class CodeArrival:
         self._transfer.wait()
         for rows, message in zip(self._plan.halo, self._receive, strict=True):
             if len(rows):
-                # A peer's halo rows are neighbors, in the order of its message.
+                # A peer's halo rows are contiguous, in the order of its message.
                 unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])
 
     def finish_into(self, mapped: MappedRows, first: int) -> None:

@@ -101,7 +101,7 @@ class HostPass:
 
     @property
     def row_bytes(self) -> int:
-        """Of rows between convolutions, and of packed features."""
+        """Bytes of rows between convolutions, and of packed features."""
         if self._compiled is not None:
             return self._compiled.row_bytes
         dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]

@@ -272,7 +272,7 @@ def _out_dim(convolution: IntegerConvolution, mapped_dim: int) -> int:
     if not 1 <= heads <= MAX_HEADS or mapped_dim % heads:
         raise KernelError(f"{heads} heads can't share {mapped_dim} columns evenly")
     if convolution.kind != "gat" and (heads > 1 or convolution.averages_heads):
-        raise KernelError(f"it has {heads} heads to join, expected attention where there are any")
+        raise KernelError(f"it has {heads} heads to join, and only attention joins heads; expected 1 head")
     return mapped_dim // heads if convolution.averages_heads else mapped_dim
 
 

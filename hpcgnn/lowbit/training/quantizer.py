@@ -28,7 +28,7 @@ VALUES_AT_ONCE = 1 << 20
 
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few and share the last entry
 BITS_A_KB = 8 * 1024    # the paper's eta
-# Factor on fitted steps of mapped rows: their values are multiples of a unit, and many would fall between two codes.
+# Factor on fitted steps of mapped rows: values there are multiples of a unit, and many would lie between two codes.
 OFF_EDGES = 1 + 2 ** -10
 SMALLEST_MEAN = 1e-8    # mean magnitude of an output with zero weights
 MOMENTUM = 0.1          # weight of the newest value in a running mean

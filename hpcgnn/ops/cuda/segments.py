@@ -19,8 +19,8 @@ from hpcgnn.ops.cuda.resident import make_resident, resident
 WARP = 32
 LARGE = 1 << 20                    # from this number of items on, the larger shape gives a device enough blocks
 SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps per block, items per warp: HalfGNN asks for at least 64 edges
-LANES_ROW, WARP_ROW = 16, 512      # most entries of rows for 8 lanes, and of rows for one warp
-PAIR = 2                           # columns of a narrow lane
+LANES_ROW, WARP_ROW = 16, 512      # largest number of entries in a row for 8 lanes, and in a row for one warp
+PAIR = 2                           # columns per lane, unless a lane loads 16 bytes at a time
 LANE_COLUMNS = 8                   # columns that a lane takes at a time, if a sub-warp shares a row
 
 
@@ -84,7 +84,7 @@ def block_shape(num_items: int) -> tuple[int, int]:
 
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
-    """Segments of the rows first_row .. last_row - 1, at least one."""
+    """Segments of the rows first_row .. last_row - 1, at least one row."""
     # Cut the items at equal distances, regardless of rows.
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp

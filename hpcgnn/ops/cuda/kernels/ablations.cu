@@ -1,9 +1,9 @@
 /* SpMM without one of the choices of aggregation.cu, for benchmarks alone: HalfGNN, Fig. 9 and 10.
  *
  * Maths: out[v] = row_scale[v] * sum over the entries e of row v of row indices[e] of `near`; columns are whole pairs.
- * Threads: spmm_atomic has the blocks and lanes of segments.cuh, with 16 bytes a lane, but writes each part of a row
- * where the row belongs, added atomically in the storage's own precision; `out` is zero before. spmm_by_row has a warp
- * for a row and 64 columns, two a lane, as systems that are parallel over vertices do.
+ * Threads: spmm_atomic has the blocks and lanes of segments.cuh, with 16 bytes per lane, but adds each part of a row to
+ * the row in `out`, zero before, by atomics in the storage's own precision. spmm_by_row has one warp per row and 64
+ * columns, two per lane, as vertex-parallel systems do.
  * Determinism: spmm_atomic has none, and is why nothing else uses it. */
 #include "aggregation.cuh"
 

@@ -2,9 +2,9 @@
  * segments.cuh. Kernels named `half` sum in half arithmetic, the others in float32. */
 #include "aggregation.cuh"
 
-/* Pointers that a kernel's kind does not read may be null. Kernels named `wide` have 16 bytes a lane: every row begins on
- * 16 bytes, and so do the columns of every head. Kernels named `ragged` have as many of rows that begin anywhere.
- * BLOCKS of a multiprocessor bound the registers, so that hardly one is spilled. */
+/* Pointers that a kernel's kind does not read may be null. Kernels named `wide` have 16 bytes per lane: every row
+ * begins on 16 bytes, and so do the columns of every head. Kernels named `ragged` do too, but their rows begin
+ * anywhere. BLOCKS per multiprocessor bound the registers, such that hardly one is spilled. */
 #define AGGREGATE_ROWS(name, T, ARITHMETIC, SOURCE, PAIRS, BLOCKS, IS_RAGGED) \
     extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) name( \
         const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block, \

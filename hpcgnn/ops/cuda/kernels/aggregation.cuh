@@ -2,8 +2,8 @@
  * once, or added to out[v]. weight(e) is column_scale[u] * entry_scale[entry(e) * num_heads + head] with entry(e) =
  * entry_index[e], or e itself; each factor is 1 where its pointer is null, entry_scale also for an implied self-loop, and
  * column_scale for several heads. entry_scale is float32, or of the rows' storage, as attention's weights are. Row u is
- * near[u] below `split`, else far[u - split], or decoded from a message of 1, 2, 4 or 8 bits a value (zero_point + step *
- * code).
+ * near[u] below `split`, else far[u - split], or decoded from a message of 1, 2, 4 or 8 bits per value (zero_point +
+ * step * code).
  *
  * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one pair, or as many as 16 bytes hold. The latter needs
  * heads with a multiple of so many pairs, or a single head: its rows may begin at any address (ragged_rows.cuh).
@@ -91,7 +91,7 @@ DEVICE lane_pairs<T, PAIRS> load_dense(const operands<T> &from, const T *row, co
     return row ? load_pairs<PAIRS>(row, columns, from.is_aligned) : no_pairs<T, PAIRS>();
 }
 
-/* Dense rows, one weight an entry, mirrored in shared memory. Where an item's row begins is found out once, and not by
+/* Dense rows, one weight per entry, mirrored in shared memory. The place of an item's row is computed once, and not by
  * every lane. */
 template <class A, int PAIRS> struct plain_source {
     typedef lane_pairs<typename A::storage, PAIRS> loaded;
@@ -117,7 +117,7 @@ template <class A, int PAIRS> struct plain_source {
     DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.pair[p]); }
 };
 
-/* Dense rows, a weight an entry and head: each lane reads those of its columns' heads. */
+/* Dense rows, one weight per entry and head: each lane reads the weights of its columns' heads. */
 template <class A, int PAIRS> struct heads_source {
     struct loaded {
         lane_pairs<typename A::storage, PAIRS> row;
@@ -184,7 +184,7 @@ template <class A, int PAIRS> struct packed_source {
         if (bits == 0) return A::of(x.row.pair[p]);
         const float zero_point = shared_zero_points()[i], step = shared_steps()[i];
         const uint32_t mask = (1u << bits) - 1, codes = static_cast<uint32_t>(x.codes >> 2 * p * bits);
-        /* The products have 16 bits and are exact, so that it is all one whether additions are fused with them. */
+        /* The products have 16 bits and are exact, so fused additions give the same bits. */
         return A::of_floats(make_float2(zero_point + step * static_cast<float>(codes & mask),
                                         zero_point + step * static_cast<float>(codes >> bits & mask)));
     }
@@ -197,7 +197,7 @@ template <class T> DEVICE int64_t ragged_place(const operands<T> &from, int32_t 
                                                : ragged_row(from.far, u - from.split, from.num_far, from.dim));
 }
 
-/* As plain_source, of rows that begin at any address: what is loaded is opened where it is added. */
+/* As plain_source, for rows that begin at any address: loaded words are shifted into place when they are added. */
 template <class A, int PAIRS> struct ragged_source {
     typedef ragged_words loaded;
     operands<typename A::storage> from;
@@ -219,7 +219,7 @@ template <class A, int PAIRS> struct ragged_source {
     template <class Row> DEVICE typename A::operand value(int, const Row &x, int p) const { return A::of(x.pair[p]); }
 };
 
-/* As packed_source, of rows that begin at any address. */
+/* As packed_source, for rows that begin at any address. */
 template <class A, int PAIRS> struct ragged_packed_source {
     struct loaded {
         ragged_words row;
@@ -314,7 +314,7 @@ template <class A, class Source, int PAIRS = 1, bool IS_RAGGED = false> struct r
         for (int p = 0; p < PAIRS; p++) value.pair[p] = make_float2(scale * x.pair[p].x, scale * x.pair[p].y);
         if (is_added) {
             lane_pairs<T, PAIRS> before;
-            if constexpr (IS_RAGGED) /* its neighbors are being stored */
+            if constexpr (IS_RAGGED) /* column by column, since other threads store the neighboring rows */
                 before = ::opened<T>(load_ragged<T>(reinterpret_cast<uintptr_t>(row) | OWN_LOADS, own(columns)));
             else
                 before = load_pairs<PAIRS>(row, columns, is_aligned);

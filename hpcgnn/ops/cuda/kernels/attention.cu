@@ -7,18 +7,18 @@
  * the rows to that of vector k. sum_entries: out[v] = sum of value[entry_index[e]] over the entries e of row v.
  * take_entries: out[i] = value[entry_index[i]].
  *
- * Threads: products a sub-warp, as narrow as the loads allow (dots.cuh); those of sampled_products are cut into
+ * Threads: one sub-warp per product, as narrow as the loads allow (dots.cuh); products of sampled_products are cut into
  * blocks of equally many entries (segments.cuh), as are the sums of sum_entries. Gradients of vectors: a block takes
- * TASK_ROWS rows of 32 columns, a warp every eighth row; all others a thread an element, or a pair of them.
+ * TASK_ROWS rows of 32 columns, a warp every eighth row. All others: one thread per element or pair of elements.
  *
- * Determinism: every sum has one order, of columns, entries or rows; there are no atomics. All sums are float32, but
- * those over blocks of rows, which are float64. What an entry has is rounded to the storage of the rows, once, when it is
- * stored (HalfGNN, Section 4.4); scores and sums of rows are float32. */
+ * Determinism: every sum has one order, of columns, entries or rows; there are no atomics. Sums are float32, but sums
+ * over blocks of rows float64. A value of an entry is rounded to the storage of the rows, once, when it is stored
+ * (HalfGNN, Section 4.4); scores and sums of rows are float32. */
 #include "aggregation.cuh"
 #include "dots.cuh"
 
-constexpr int PRODUCTS_AHEAD = 2; /* a lane loads the columns of so many products before it shares the first */
-constexpr int PRODUCT_LANES = 8;   /* at most, of a product of an entry: more would share less work and shuffle more */
+constexpr int PRODUCTS_AHEAD = 2; /* products whose columns a lane loads before it shares the first */
+constexpr int PRODUCT_LANES = 8;   /* at most, per product of an entry: more lanes would shuffle more for less work */
 constexpr int WARPS = MAX_THREADS / WARP_SIZE;
 
 struct entry_columns {
@@ -44,7 +44,7 @@ DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T 
             const int p = first + k * num_groups + threadIdx.x / lanes;
             product[k] = 0.0f;
             place[k] = -1;
-            const int i = num_heads == 1 ? p : p / num_heads, head = p - i * num_heads; /* a division is dear */
+            const int i = num_heads == 1 ? p : p / num_heads, head = p - i * num_heads; /* a division is costly */
             if (p >= num_products || shared_places()[i] == NO_ENTRY) continue;
             const int64_t v = block.first_row + shared_rows()[i], u = shared_columns()[i];
             place[k] = shared_places()[i] * num_heads + head;
@@ -84,7 +84,7 @@ DEVICE void score_rows(const T *rows, const float *vectors, int num_vectors, int
     }
 }
 
-/* Rows to which the scores add, a thread a pair of columns. */
+/* Adds to the gradients of rows what comes through the scores; one thread per pair of columns. */
 template <class T>
 DEVICE void add_score_gradients(T *gradient, const float *vectors, const float *score_gradient, int num_vectors,
                                 int64_t num_rows, int num_heads, int64_t head_dim, int is_aligned) {

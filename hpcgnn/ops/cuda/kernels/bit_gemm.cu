@@ -1,9 +1,9 @@
 /* Products of matrices of b-bit codes that are held as planes of bits; bit_products.cuh has their forms and what a warp
  * does, product_end.cuh what becomes of the sums.
  * Threads: a block of four warps has 4 / num_shares times 8 or 16 rows, and 32 columns. So a word of the left matrix is
- * read once by every 32 columns and one of the right matrix once by as many rows as a warp has, whatever the bit-widths
- * up to four. The warps of the same rows end every num_shares-th of them each.
- * Determinism: integers, one thread an element. */
+ * read once per 32 columns, and a word of the right matrix once per rows of a warp (8 or 16), at bit-widths up to four.
+ * Of the warps with the same rows, each finishes every num_shares-th row.
+ * Determinism: integers, one thread per element. */
 #include "bit_products.cuh"
 
 template <typename Form>

@@ -1,4 +1,4 @@
-/* Products of 1-bit tiles, D += popcount(A AND B), one warp a tile. Included by device.cuh.
+/* Products of 1-bit tiles, D += popcount(A AND B), one warp per tile. Included by device.cuh.
  *
  * Fragments lie over the lanes as PTX has them; with group = lane / 4 and part = lane % 4:
  *   m8n8k128    a: row `group`, bits [32 part, +32)           b: column `group`, the same bits

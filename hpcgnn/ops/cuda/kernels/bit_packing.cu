@@ -2,9 +2,9 @@
  *
  * Maths: bit k % 32 of word k / 32 of plane p of a line is bit p of the line's code number k (QGTC, Section 4.2);
  * codes of values are floor((value - low) / step + offset), clamped.
- * Threads: a warp has 32 neighboring columns. Where lines are rows these are one word of every plane, which is a vote
- * of the warp; where lines are columns each lane gathers a word of every plane from 32 rows. Either way the matrix is
- * read in whole lines of memory. Unpacking is a word of every plane a warp, and a sum one line a warp.
+ * Threads: a warp has 32 neighboring columns. If lines are rows, these are one word of every plane, made by a vote of
+ * the warp; if lines are columns, each lane gathers a word of every plane from 32 rows. Either way the matrix is read
+ * in whole lines of memory. To unpack, a warp takes one word of every plane; to sum, it takes one line.
  * Determinism: integers; every word and every code has one thread that writes it. */
 #include "bit_codes.cuh"
 

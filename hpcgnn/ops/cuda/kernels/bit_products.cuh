@@ -2,15 +2,15 @@
  *
  * Maths: sum[m, n] = sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i[m] AND right_j[n])
  * (QGTC, Eq. 5-7). Where the right side is signed, in two's complement, its highest plane counts as negative.
- * Forms: mma16 is m16n8k256 on tensor cores, AND and count, sm_80 and later; mma8 is m8n8k128 likewise, with half the
- * rows: those of small products keep twice as many warps busy; popcount takes words of 32 bits on the common cores, on
- * every chip. The tensor cores of sm_75 have XOR only: AND made of it, (popc(a) + popc(b) - popc(a XOR b)) / 2, takes
- * six shuffles a tile, so popcount is taken there too. From sm_100 on tensor cores have no products of bits, only
- * a sequence of common instructions in their place, and popcount is taken as well.
- * Threads: a warp has 8 or 16 rows times 32 columns. Of a block's warps num_shares have the same ones and other chunks
- * of four steps of 128 bits, and their sums meet in shared memory; so a product of few rows keeps more warps busy. Words
- * go from memory, those of columns mostly from the first-level cache, to the registers of the lanes that multiply them;
- * those of several planes of the rows are asked for before the first is multiplied.
+ * Forms: mma16 is m16n8k256 on tensor cores, AND and count, from sm_80 on; mma8 is m8n8k128, also on tensor cores, with
+ * half as many rows per warp, so that small products keep twice as many warps busy; popcount multiplies words of 32
+ * bits on the common cores of every chip. The tensor cores of sm_75 have only XOR, and AND made from it, (popc(a) +
+ * popc(b) - popc(a XOR b)) / 2, takes six shuffles per tile, so popcount is used there. From sm_100 on, common
+ * instructions replace the products of bits on tensor cores, so popcount is used there too.
+ * Threads: a warp has 8 or 16 rows times 32 columns. In a block, num_shares warps have the same rows and columns but
+ * different chunks of four steps of 128 bits, and their sums are added in shared memory; so a product of few rows keeps
+ * more warps busy. Words are loaded straight into the registers of the lanes that multiply them; words of columns come
+ * mostly from the first-level cache. Words of several planes of the rows are loaded before the first is multiplied.
  * Determinism: sums of integers do not depend on their order. */
 #ifndef HPCGNN_BIT_PRODUCTS_CUH
 #define HPCGNN_BIT_PRODUCTS_CUH
@@ -18,7 +18,7 @@
 
 #define WARPS 4
 #define CHUNK_STEPS 4
-#define CHUNKS_AHEAD 2 /* of the rows' only plane, that are asked for at once */
+#define CHUNKS_AHEAD 2 /* chunks of the rows that are loaded together if there is only one plane */
 #define TILE_COLUMNS 8
 #define COLUMN_TILES (END_COLUMNS / TILE_COLUMNS)
 #define MOST_ROWS 16
@@ -30,7 +30,7 @@ struct Quad {
     uint32_t step[CHUNK_STEPS];
 };
 
-/* All quads of eights of lines, of planes and of chunks, before any is looked at. */
+/* Load the quads of all chunks, planes and groups of eight lines before any of them is used. */
 template <int32_t CHUNKS, int32_t PLANES, int32_t EIGHTS, typename Lines>
 DEVICE void load_quads(const Lines &lines, int32_t first_plane, int32_t step, int32_t stride,
                        Quad (&quads)[CHUNKS][PLANES][EIGHTS]) {
@@ -39,7 +39,7 @@ DEVICE void load_quads(const Lines &lines, int32_t first_plane, int32_t step, in
             for (int32_t k = 0; k < EIGHTS; k++) quads[c][i][k] = lines.quad(first_plane + i, k, step + c * stride);
 }
 
-/* Where lane l reads word l % 4 of line l / 4 and of every eighth one behind it; zeros outside. */
+/* Where lane l reads word l % 4 of line l / 4 and of every eighth line after it; zeros outside. */
 struct LaneLines {
     const uint4 *first;
     int64_t plane_stride; /* in quads */
@@ -62,8 +62,8 @@ struct LaneLines {
     }
 };
 
-/* Where the sum of a row and a column lies in shared memory. Rows, columns of 32 rows, fragments and every 2nd to 16th
- * column of as many rows are read and written by all 32 banks at once. */
+/* Where the sum of a row and a column lies in shared memory. Each of these occupies all 32 banks once: a row, a column
+ * of 32 rows, a fragment, and every s-th column of s rows (s = 2, 4, 8, 16). */
 DEVICE int32_t sum_place(int32_t row, int32_t column) {
     return row * END_COLUMNS + (column ^ row % 32 ^ row / 2 % 4 * 8);
 }
@@ -74,11 +74,11 @@ DEVICE int32_t plane_weight(int32_t place, bool is_negative) {
     return is_negative ? -weight : weight;
 }
 
-/* Each form adds the products of a chunk of a plane of its rows with that of a plane of two tiles of 8 columns, number
- * 2 * PAIR and the next, and stores the sums at those of row `first` and the following ones. IS_AHEAD: a pair is asked
- * for while the one before it is multiplied, as far as there are registers.
+/* Each form adds the products of a chunk of one plane of its rows and the same chunk of one plane of two tiles of 8
+ * columns, tiles 2 * PAIR and 2 * PAIR + 1, and stores its sums from row `first` on. IS_AHEAD: a pair of tiles is
+ * loaded while the pair before it is multiplied, if there are registers for both.
  *
- * A lane has the parts of the sums of 8 rows and 4 columns that its own words add. */
+ * Here a lane sums the products of its own words only, for 8 rows and 4 columns. */
 struct PopcountForm {
     static constexpr int32_t ROWS = 8, PLANES_AHEAD = 2;
     static constexpr bool IS_AHEAD = false;
@@ -105,8 +105,8 @@ struct PopcountForm {
     }
 };
 
-/* Fragments of m8n8k128: a lane has word lane % 4 of row lane / 4 of the left, of column lane / 4 of the right, and the
- * sums of row lane / 4, columns 2 * (lane % 4) and the next. */
+/* Fragments of m8n8k128: a lane has word lane % 4 of left row lane / 4 and of right column lane / 4, and the sums of
+ * row lane / 4 and columns 2 * (lane % 4) and 2 * (lane % 4) + 1. */
 struct Mma8Form {
     static constexpr int32_t ROWS = 8, PLANES_AHEAD = 4;
     static constexpr bool IS_AHEAD = true;
@@ -130,7 +130,7 @@ struct Mma8Form {
 /* Fragments of m16n8k256: those of m8n8k128 for rows 0 to 7 and 8 to 15, and for two steps. */
 struct Mma16Form {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-    static constexpr int32_t ROWS = 16, PLANES_AHEAD = 2; /* what stands for the products takes registers */
+    static constexpr int32_t ROWS = 16, PLANES_AHEAD = 2; /* instructions that replace the products take registers */
 #else
     static constexpr int32_t ROWS = 16, PLANES_AHEAD = 4;
 #endif
@@ -156,7 +156,7 @@ struct Mma16Form {
     }
 };
 
-/* What a warp of a block has: rows from the block's `row` on, and every num_shares-th chunk from number `share` on. */
+/* The work of a warp: rows from the block's `row` on, and every num_shares-th chunk from number `share` on. */
 struct WarpWork {
     int32_t share, num_shares, row, block_rows;
 
@@ -185,13 +185,13 @@ DEVICE void add_pair(Form &form, const Quad (&rows)[PLANES][Form::ROWS / 8], int
                      const Quad (&columns)[2], int32_t place, bool is_negative) {
 #pragma unroll
     for (int32_t i = 0; i < PLANES; i++) {
-        if (i >= num_planes) break; /* all lanes of the warp, as below */
+        if (i >= num_planes) break; /* the same in all lanes of the warp */
         form.template add<PAIR>(rows[i], columns, plane_weight(place + i, is_negative));
     }
 }
 
-/* The planes first_plane .. first_plane + PLANES - 1 of the rows: those of a chunk are asked for at once, or one of
- * CHUNKS_AHEAD chunks. */
+/* Add the planes first_plane .. first_plane + PLANES - 1 of the rows: all planes of one chunk are loaded together, or,
+ * if there is one plane, CHUNKS_AHEAD chunks. */
 template <int32_t PLANES, typename Form, typename Rows>
 DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const LaneLines &right, bool has_second,
                        bool is_signed, const WarpWork &work) {
@@ -224,8 +224,8 @@ DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const 
     }
 }
 
-/* All lanes of a warp: adds the products of its rows, in the chunks of its share, with 32 columns; zeros of a second pair
- * of tiles are left out. */
+/* All lanes of a warp: adds the products of its rows and 32 columns over the chunks of its share; a second pair of
+ * tiles without lines is left out. */
 template <typename Form, typename Rows>
 DEVICE void add_products(Form &form, const Rows &left, const Lines &right, int64_t first_column, bool is_signed,
                          const WarpWork &work) {

@@ -3,10 +3,10 @@
  * Maths: gather_rows reads rows[indices[e]] for every entry e and leaves the XOR of all words that a thread has read;
  * multiply_bits_* adds num_rounds times SETS equal products of 1-bit tiles made of words of `pattern`, and
  * leaves the sum of a lane's elements of all of them.
- * Threads: gather_rows has 256 a block; `lanes` of them share a row by vectors of 16 bytes, and each keeps AHEAD rows
+ * Threads: gather_rows has 256 per block; `lanes` threads share a row by vectors of 16 bytes, and each keeps AHEAD rows
  * in flight, as many as hide the memory's latency. Products: a warp has SETS tiles, which do not wait for each other.
- * Nothing is staged, scaled or stored but one word a thread.
- * Determinism: integers, one thread an element. */
+ * Nothing is staged or scaled, and only one word per thread is stored.
+ * Determinism: integers, one thread per element. */
 #include "device.cuh"
 
 #define THREADS 256

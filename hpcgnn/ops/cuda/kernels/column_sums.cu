@@ -3,8 +3,8 @@
  * Maths: out[b, j] = sum of rows[i, j] over the rows i of block b; a second launch adds the blocks.
  * Threads: a thread block has columns_a_block neighboring columns, and as many rows at a time as its threads hold, so
  * that narrow rows too are read in whole lines of memory.
- * Determinism: a thread adds rows in ascending order, the first thread of a column the threads' sums in theirs, and the
- * geometry depends on the numbers of rows and columns alone. No atomics. */
+ * Determinism: a thread adds rows in ascending order, the first thread of a column adds the threads' sums in the order
+ * of threads, and the geometry depends only on the numbers of rows and columns. No atomics. */
 #include "device.cuh"
 
 #define MAX_THREADS 256

@@ -15,7 +15,7 @@ DEVICE void loss_rows(const T *logits, const int64_t *labels, int64_t num_rows, 
                       float *log_sums, float *losses) {
     const int32_t lane = (int32_t)threadIdx.x % lanes;
     const int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
-    /* Whole warps meet in the sums: a sub-warp past the last row goes along. */
+    /* Sums need whole warps, so a sub-warp past the last row goes along. */
     const int64_t columns = row < num_rows ? dim : 0;
     const T *x = logits + (row < num_rows ? row * dim : 0);
     float largest = negative_infinity(), sum = 0.0f;

@@ -3,7 +3,7 @@
  * The one file that knows who compiles it: NVRTC, nvcc, or a host compiler with HPCGNN_EMULATED, for which
  * tests/cuda/emulation/cuda_emulation.h stands for CUDA. Kernels see no difference.
  *
- * Arithmetic is float32, whatever the storage. Conversions are exact to float32 and to nearest even from it. */
+ * Arithmetic is float32, whatever the storage. Conversions to float32 are exact, from float32 to nearest even. */
 #ifndef HPCGNN_DEVICE_CUH
 #define HPCGNN_DEVICE_CUH
 
@@ -26,18 +26,18 @@ typedef unsigned long long uintptr_t;
 #include <stdint.h>
 #endif
 
-/* One array of a block, of uninitialized elements; `name` is an array, also where a function is a template. */
+/* An uninitialized array in a block's shared memory; `name` is a true array, in function templates too. */
 #define SHARED_ARRAY(type, name, size) __shared__ type name[size]
 #define SHARED_MATRIX(type, name, rows, columns) __shared__ type name[rows][columns]
 
-/* A pointer to the launch's shared_bytes, on 16 bytes; all of a kernel's dynamic arrays are parts of it. */
+/* A pointer, aligned to 16 bytes, to the launch's shared_bytes; all dynamic arrays of a kernel lie in them. */
 extern __shared__ __align__(16) unsigned char hpcgnn_dynamic_shared[];
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(hpcgnn_dynamic_shared)
 #endif
 
 #define DEVICE __device__ __forceinline__
 
-/* Makes one kernel a storage: applied to a macro of an element type and the suffix of the kernel's name. */
+/* Makes one kernel per storage: applies the macro MAKE to each element type and the suffix of its kernel's name. */
 #define FOR_EACH_STORAGE(MAKE) MAKE(float, f32) MAKE(__nv_bfloat16, bf16) MAKE(__half, f16)
 
 constexpr int WARP_SIZE = 32;
@@ -59,7 +59,7 @@ template <> DEVICE __half from_f32<__half>(float x) { return __float2half_rn(x);
 template <typename T> DEVICE float load_f32(const T *row, int64_t j) { return to_f32(row[j]); }
 template <typename T> DEVICE void store_f32(T *row, int64_t j, float x) { row[j] = from_f32<T>(x); }
 
-/* Sum, least and largest of `width` neighboring lanes, a power of two, in every one of them and in one order. */
+/* Sum, least and largest of `width` neighboring lanes (a power of two), in one order; every lane gets the result. */
 DEVICE float sum_of_lanes(float x, int width, uint32_t mask = FULL_WARP) {
     for (int step = width / 2; step; step /= 2) x += __shfl_xor_sync(mask, x, step, width);
     return x;
@@ -76,7 +76,7 @@ DEVICE float largest_of_lanes(float x, int width, uint32_t mask = FULL_WARP) {
 #ifndef HPCGNN_EMULATED
 #include "bit_mma.cuh"
 
-/* The sum depends on the order of threads: for benchmarks of what this costs. */
+/* Atomic, so the sum depends on the order of threads; only benchmarks use it. */
 DEVICE void add_in_any_order(float2 *place, float2 x) {
     atomicAdd(&place->x, x.x);
     atomicAdd(&place->y, x.y);

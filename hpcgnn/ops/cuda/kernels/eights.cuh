@@ -12,7 +12,7 @@ struct Eight {
     float of[COLUMNS];
 };
 
-/* Columns of every matrix of a launch. Where is_vector, they are a multiple of 8 and rows lie on 16 bytes. */
+/* Shape of every matrix of a launch. If is_vector, dim is a multiple of 8 and rows begin on 16 bytes. */
 struct Shape {
     int64_t num_rows, dim;
     bool is_vector;
@@ -57,7 +57,7 @@ DEVICE float sum_of_eight(const Eight &x) {
     return ((x.of[0] + x.of[1]) + (x.of[2] + x.of[3])) + ((x.of[4] + x.of[5]) + (x.of[6] + x.of[7]));
 }
 
-/* What drops; nothing where threshold is 0, and no node id is read then. */
+/* The dropout; a threshold of 0 drops nothing and reads no node id. */
 struct Mask {
     const int64_t *node_id;
     counter_key key;
@@ -65,8 +65,7 @@ struct Mask {
     float scale;
 };
 
-/* v, scaled where it may be dropped, of the elements that are not dropped, and where u is rectified of those with u > 0
- * or NaN; elsewhere 0. */
+/* v, scaled if there is dropout, where an element is not dropped and, with is_rectified, u > 0 or NaN; elsewhere 0. */
 DEVICE Eight pass(Eight v, const Eight &u, bool is_rectified, const Mask &mask, int64_t row, int64_t block) {
     if (mask.threshold) {
         const uint4 draws = philox_block(mask.key, mask.node_id[row], (uint32_t)block);

@@ -1,8 +1,8 @@
 /* Attention over rows of fields in exact integers: scores, and the weighted mean of neighbors' codes.
  *
  * Maths: that of ext/src/code_attention.h, operation by operation; all sums are exact, with one division.
- * Threads: a warp a row; for attend_rows a warp a row and head. It weighs 32 entries at a time, one a lane, and adds
- * their rows one after the other, four groups of 32 columns in registers; heads of more columns weigh again.
+ * Threads: one warp per row; in attend_rows one per row and head. It weighs 32 entries at a time, one per lane, and
+ * adds their rows one after the other, four groups of 32 columns in registers; heads of more columns weigh again.
  * Determinism: integers have no order. */
 #include "integer_codes.cuh"
 
@@ -11,7 +11,7 @@
 #define TABLE_BITS 30
 #define STEP_BITS 20
 #define LOG2_E 1549082005LL            /* log2(e) 2^30 */
-#define FARTHEST (17LL << SCORE_BITS) /* exp(-17) is less than half of a weight of 1 */
+#define FARTHEST (17LL << SCORE_BITS) /* exp(-17) is less than half a unit of weights, 2^-24 */
 #define COLUMNS 4
 
 /* scores[u] = <codes of a head, vector of a head> for both vectors, in units of 2^-SCORE_BITS. */

@@ -1,13 +1,13 @@
 /* Codes of rows of an integer model: how values round to them, and rows of fields that are summed.
  *
- * A row of fields has codes of 2, 4 or 8 bits with half their range added, so many words a row that none is shared. Of
- * the 32 / bits codes of a word number q has byte q % 4, from bit q / 4 * bits of it on: a shift and a mask leave the
+ * A row of fields has codes of 2, 4 or 8 bits with half their range added, in whole words that no other row shares. Of
+ * the 32 / bits codes of a word, code q lies in byte q % 4, from its bit q / 4 * bits on: a shift and a mask leave the
  * codes of four neighboring columns in the four bytes of a word. */
 #ifndef HPCGNN_INTEGER_CODES_CUH
 #define HPCGNN_INTEGER_CODES_CUH
 #include "bit_codes.cuh"
 
-/* Of the faults of a pass, as ext/src/integer_rows.h numbers them. */
+/* Faults of a pass, numbered as in ext/src/integer_rows.h. */
 #define ROW_HAS_NAN 1
 #define ROW_IS_NEGATIVE 2
 

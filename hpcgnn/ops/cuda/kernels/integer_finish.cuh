@@ -1,9 +1,9 @@
-/* What becomes of the sums of a block of rows: scales, the rows' own part, bias, LayerNorm and ReLU, then values, codes as
- * planes, or both. The steps and their order are those of ext/src/integer_rows_body.h, so the bits are.
+/* Finishes the sums of a block of rows: scales, the rows' own part, bias, LayerNorm and ReLU, then values, codes as
+ * planes, or both. Steps and order are the same as in ext/src/integer_rows_body.h, so the bits are the same.
  *
  * Threads: 16 lanes per row; lane k has column k and every 16th column behind it. These are the sixteen running sums of
- * LayerNorm's moments, folded in the host's order. A row's values wait in shared memory for the moments, its words of
- * codes to be stored together. Determinism: one lane per element; flags of faults are or-ed. */
+ * LayerNorm's moments, folded in the host's order. A row's values stay in shared memory until its moments are known,
+ * and its words of codes until all are stored. Determinism: one lane per element; flags of faults are or-ed. */
 #ifndef HPCGNN_INTEGER_FINISH_CUH
 #define HPCGNN_INTEGER_FINISH_CUH
 #include "integer_codes.cuh"
@@ -13,9 +13,9 @@
 
 struct RowEnd {
     int64_t num_rows;
-    int32_t dim, cells; /* columns, and words of shared memory a row for them */
+    int32_t dim, cells; /* columns, and words of shared memory per row for them */
     const int32_t *degree, *count; /* in the whole graph, and entries that were summed, of each row */
-    int32_t shift;                 /* that every entry of a sum had added */
+    int32_t shift;                 /* what was added to every entry of a sum */
     const uint32_t *near;          /* the rows' own fields, or NULL */
     int32_t field_bits;
     int64_t field_words;

@@ -1,19 +1,19 @@
-/* Rows of codes times the weight codes of a map, composed of products of bits, and what becomes of the sums: the sums
- * themselves, or signed codes as fields of a row, as planes of a column, or both.
+/* Rows of codes times the weight codes of a map, by products of bits. The result is the sums themselves, or their
+ * signed codes as fields of a row, as planes of a column, or both.
  *
  * Maths: of rows with half a range added, sum[v, j] = sum over planes of 2^(i + k) popcount(rows_i[v] AND weights_k[j]),
  * the weights' highest plane negative, less correction[j], that half range times the sum of weights of output j. The
  * code of (sum * row_step[v]) * ratio[j] has step 1 (lowbit/integer_model.py, B).
- * Threads: a block has 8 to 64 slots of rows times 32 outputs; bit_products.cuh has what a warp does. The block's sums
- * meet in shared memory, from where a thread makes a word of fields, and a warp the words of all planes of a column; a
- * thread knows the row and the scale of a slot, which it asks for before the product.
- * Slots: batches begin at multiples of 128 slots, so that no tile of an adjacency belongs to two; slot_row says which
- * row a slot has, or -1, NULL that slots are rows.
- * Determinism: integers, one thread an element; flags of faults are or-ed. */
+ * Threads: a block has 8 to 64 slots of rows times 32 outputs; bit_products.cuh says what a warp does. The block's sums
+ * are collected in shared memory, from which a thread makes a word of fields, and a warp the words of all planes of a
+ * column; a thread loads the row and the scale of one slot before the product.
+ * Slots: batches begin at multiples of 128 slots, so that no tile of an adjacency belongs to two batches; slot_row is
+ * the row in each slot, or -1 for none; if it is NULL, slots are rows.
+ * Determinism: integers, one thread per element; flags of faults are or-ed. */
 #include "bit_products.cuh"
 #include "integer_codes.cuh"
 
-/* Planes of rows with strides, in words, and rows behind an index; zeros outside. */
+/* Planes of rows with strides, in words, and rows by an index; zeros outside. */
 struct RowPlanes {
     const uint32_t *words;
     int64_t plane_stride, row_stride;
@@ -25,7 +25,7 @@ struct RowPlanes {
         if (slot >= num_slots) return -1;
         return slot_row ? slot_row[slot] : slot;
     }
-    /* Quads lie on 16 bytes, so a row has room for its last one; words of it beyond row_words meet zeros. */
+    /* Quads lie on 16 bytes, so a row has room for its last one; its words beyond row_words are multiplied by zeros. */
     DEVICE bool is_whole() const {
         return ((plane_stride | row_stride) % STEP_WORDS | reinterpret_cast<uintptr_t>(words) % 16) == 0;
     }
@@ -125,7 +125,7 @@ DEVICE int32_t code_sums(const MapEnd &end, const WarpWork &work, int64_t first_
     return faults;
 }
 
-/* A thread a word of fields; columns that there are not have codes of 0. */
+/* One thread per word of fields; columns past the last one have codes of 0. */
 template <typename Sums, typename SlotRows>
 DEVICE void store_fields(const MapEnd &end, int32_t num_slots, int64_t first_column, const SlotRows &slot_rows,
                          const Sums &sums) {
@@ -144,7 +144,7 @@ DEVICE void store_fields(const MapEnd &end, int32_t num_slots, int64_t first_col
     }
 }
 
-/* A warp a column and 32 slots; zeros where a slot has no row. */
+/* One warp per column and 32 slots; zeros where a slot has no row. */
 template <typename Sums, typename SlotRows>
 DEVICE void store_columns(const MapEnd &end, int64_t first_slot, int32_t num_slots, int64_t first_column,
                           const SlotRows &slot_rows, const Sums &sums) {
@@ -160,7 +160,7 @@ DEVICE void store_columns(const MapEnd &end, int64_t first_slot, int32_t num_slo
     }
 }
 
-/* A warp a row of sums. */
+/* One warp per row of sums. */
 template <typename Sums, typename SlotRows>
 DEVICE void store_sums(const MapEnd &end, const WarpWork &work, int64_t first_column, const SlotRows &slot_rows,
                        const Sums &sums) {

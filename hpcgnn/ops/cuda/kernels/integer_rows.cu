@@ -1,7 +1,7 @@
-/* Rows of exact sums, or of float rows, to what the next layer reads; sums over neighbors are made of rows of fields.
+/* Turns exact sums, or float rows, into what the next layer reads; sums over neighbors are made from rows of fields.
  *
  * Maths: x = sum over the entries e of row v of fields[indices[e]], less what was added to each, then as
- * integer_finish.cuh says. Rows of many entries are summed beforehand, a chunk a warp (sum_chunks), into a table of
+ * integer_finish.cuh says. Rows of many entries are summed beforehand, one warp per chunk (sum_chunks), into a table of
  * their own, so that no block waits for a hub.
  * Threads: a block has 8 rows, a warp two. It sums them one after the other: neighboring lanes have neighboring words
  * of a row of fields, and where a row has fewer words than a warp has lanes, groups of lanes have different entries.
@@ -18,7 +18,7 @@ struct Neighbors {
     const int32_t *hub_sums;
 };
 
-/* Sums of the codes of one word of N rows; BITS a code. */
+/* Sums of the codes of one word over many rows, of BITS bits per code. */
 template <int32_t BITS> struct WordSums {
     static constexpr int32_t CODES = 32 / BITS, PARTS = BITS == 8 ? 2 : 8 / BITS;
     static constexpr uint32_t MASK = BITS == 8 ? 0x00ff00ffu : BITS == 4 ? 0x0f0f0f0fu : 0x03030303u;
@@ -30,7 +30,7 @@ template <int32_t BITS> struct WordSums {
 #pragma unroll
         for (int32_t p = 0; p < PARTS; p++) part[p] += word >> p * BITS & MASK;
     }
-    /* Part p of 8 bits has the bytes p and p + 2 of a word, others its four bytes' fields number p. */
+    /* At 8 bits, part p has the bytes p and p + 2 of a word; else it has field number p of each of its four bytes. */
     DEVICE void widen() {
 #pragma unroll
         for (int32_t p = 0; p < PARTS; p++) {
@@ -44,8 +44,8 @@ template <int32_t BITS> struct WordSums {
     }
 };
 
-/* All lanes of a warp: out[j] (+)= sum over entries first .. end - 1 of column j of their rows, and of what was added to
- * their codes. `out` has `dim` columns. */
+/* All lanes of a warp: out[j] (+)= sum over entries first .. end - 1 of column j of their rows, including what was
+ * added to their codes. `out` has `dim` columns. */
 template <int32_t BITS, bool ADDS>
 DEVICE void sum_entries(const Neighbors &of, int64_t field_words, int64_t first, int64_t end, int32_t dim,
                         int32_t *out) {
@@ -77,7 +77,7 @@ DEVICE void sum_entries(const Neighbors &of, int64_t field_words, int64_t first,
     }
 }
 
-/* What sums are made of: neighbors, or they are given, or the rows are. */
+/* Where a row comes from: sums over neighbors, given sums, or given float rows. */
 struct RowSource {
     int64_t first; /* row of the grid's first block */
     Neighbors neighbors;
@@ -126,7 +126,7 @@ DEVICE void finish_given_rows(const RowEnd &end, const RowSource &source) {
     end_rows(end, row < end.num_rows ? row : -1, own.cells, own.words);
 }
 
-/* Rows first .. num_rows - 1; a source that another kernel has is NULL here. */
+/* Rows first .. num_rows - 1; sources that only other kernels read are NULL. */
 #define FINISH(name, finish) \
     extern "C" __global__ void name( \
         int64_t first, const int64_t *indptr, const int32_t *indices, const uint32_t *fields, const int32_t *hub, \
@@ -145,7 +145,7 @@ FINISH(finish_neighbors_8, finish_neighbors<8>)
 FINISH(finish_sums, finish_given_sums)
 FINISH(finish_rows, finish_given_rows)
 
-/* A warp a chunk of a hub's entries; hub_sums (num_hubs, dim) begin at 0. */
+/* One warp per chunk of a hub's entries; hub_sums (num_hubs, dim) begin at 0. */
 #define SUM_CHUNKS(name, BITS) \
     extern "C" __global__ void name(const int32_t *chunk_hub, const int64_t *chunk_begin, int64_t num_chunks, \
                                     const int32_t *indices, const uint32_t *fields, int64_t field_words, int32_t dim, \

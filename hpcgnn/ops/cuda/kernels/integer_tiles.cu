@@ -3,9 +3,9 @@
  * Maths: sum[v, j] = sum over planes p of 2^p popcount(tiles[v] AND planes_p[j]) (tile_products.cuh), then as
  * integer_finish.cuh says. A list holds no tile of zeros, so all are jumped; a tile meets all planes (QGTC, Sections 4.3
  * and 4.4).
- * Threads: a block has a row of tiles, which is 8 slots, and all columns. Its 4 warps have other groups of 32 columns;
- * where these are fewer than warps, some warps share a group and have other tiles, and their sums are added in shared
- * memory. Then 16 lanes have a row each. Determinism: exact integers, so that additions have no order. */
+ * Threads: a block has a row of tiles, which is 8 slots, and all columns. Its 4 warps have different groups of 32
+ * columns; if there are fewer groups than warps, warps share a group, each with different tiles, and their sums are
+ * added in shared memory. Then 16 lanes finish each row. Determinism: exact integers, so additions have no order. */
 #include "tile_products.cuh"
 #include "integer_rows.cuh"
 
@@ -40,7 +40,7 @@ DEVICE void finish_tiles(const RowEnd &end, const int32_t *slot_row, const int64
         for (int32_t k = (int32_t)threadIdx.x; k < BLOCK_ROWS * end.cells; k += (int32_t)blockDim.x) sums[k] = 0;
         __syncthreads();
     }
-    /* Whole pairs of tiles a share, so that the form of two tiles is full. */
+    /* A share has whole pairs of tiles, so that the form of two tiles is full. */
     const int64_t share = ((count + num_shares - 1) / num_shares + 1) / 2 * 2, part = warp / num_groups;
     for (int32_t group = num_shares > 1 ? warp % num_groups : warp; group < num_groups; group += WARPS) {
         if (num_shares > 1 && part >= num_shares) break; /* all lanes of the warp */

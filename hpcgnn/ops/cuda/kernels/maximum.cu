@@ -3,7 +3,7 @@
  * transposed matrix: out[u][j] = sum of gradient[v][j] over the entries v of row u for which argmax[v][j] is u; equal
  * entries lie next to each other, and count once.
  *
- * Threads: segments.cuh, two columns a lane. Determinism: the first of equals is the same in any grouping that keeps
+ * Threads: segments.cuh, two columns per lane. Determinism: the first of equals is the same in any grouping that keeps
  * the order of entries; sums are float32 in the order of segments.cuh, stored once. */
 #include "aggregation.cuh"
 

@@ -90,7 +90,7 @@ template <typename W> DEVICE void receive_wide_group(const uint8_t *in, int num,
     widen_words<W>(words, bits);
 }
 
-/* What 16 bits on the wire are of: the row's own storage, or bfloat16 for float32. */
+/* The type of 16 bits on the wire: the row's own storage, or bfloat16 for float32. */
 template <typename T> struct wire_of { using type = T; };
 template <> struct wire_of<float> { using type = __nv_bfloat16; };
 

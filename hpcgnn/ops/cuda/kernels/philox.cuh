@@ -6,7 +6,7 @@
 #define HPCGNN_PHILOX_CUH
 #include "device.cuh"
 
-constexpr int PHILOX_DRAWS = 8; /* 16-bit draws a block */
+constexpr int PHILOX_DRAWS = 8; /* 16-bit draws per block */
 
 struct counter_key {
     uint32_t seed, epoch, stream;

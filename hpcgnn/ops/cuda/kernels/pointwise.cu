@@ -8,14 +8,14 @@
  * Threads: a lane has eight neighboring columns, those of one block of Philox, so that no draw is made twice: one load
  * and one store of 16 bytes where rows are aligned. 1 to 32 lanes share a row, the fewest that hold its columns; of
  * rows past 256 columns a lane keeps its first eight in registers and reads the others again, from the cache.
- * Accuracy: with e = 2^-24, a mean errs by (dim / 256 + 9) e times the row's largest magnitude M, 1 / deviation
- * relatively by twice that times rstd and 16 e more, and normalized values by the bounds of
- * tests/reference_pointwise.py; without normalization every value has the host's bits.
+ * Accuracy: with e = 2^-24, a mean errs by (dim / 256 + 9) e times the row's largest magnitude M; 1 / deviation errs
+ * relatively by twice that times rstd, plus 16 e; normalized values err by the bounds of tests/reference_pointwise.py.
+ * Without normalization every value has the host's bits.
  * Determinism: a row is summed by fixed lanes, in a fixed tree. Each sub-warp writes its own sums over its rows, which
  * column_sums.cu adds; the geometry depends on the numbers of rows and columns alone. No atomics. */
 #include "eights.cuh"
 
-/* values where they pass; rectified by `rectifier`, or not where it is NULL. A thread has eight columns of one row. */
+/* Values that pass the mask and, unless `rectifier` is NULL, its ReLU. One thread per eight columns of a row. */
 template <typename T>
 DEVICE void mask_rows(const T *values, const T *rectifier, const Mask &mask, T *out, const Shape &shape) {
     const int64_t number = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -37,7 +37,7 @@ struct Moments {
     float mean, rstd;
 };
 
-/* Columns of a row as they were normalized, and what is left of a gradient there. */
+/* Normalized columns of a row, and the part of the gradient that passes there. */
 struct Normalized {
     Eight x, gradient;
 };
@@ -101,7 +101,7 @@ DEVICE void normalize_rows(const T *rows, const Norm &norm, const Mask &mask, T 
     }
 }
 
-/* x^ and d of one block of columns; zeros in a row that there is not. */
+/* x^ and d of one block of columns; zeros past the last row. */
 template <typename T>
 DEVICE Normalized read_block(const T *rows, const T *gradient, const Norm &norm, const Mask &mask, const Moments &m,
                              int64_t row, int64_t block, const Shape &shape) {
@@ -148,7 +148,7 @@ DEVICE Totals weighted(const Normalized &columns, const Norm &norm, const Shape 
     return scaled;
 }
 
-/* The rows of a thread block, a sub-warp each, in rounds. */
+/* The rows of a thread block in rounds, one sub-warp per row. */
 template <typename T>
 DEVICE void normalize_backward(const T *rows, const T *gradient, const Norm &norm, const Mask &mask, T *rows_gradient,
                                float *sums, int64_t rows_a_block, int32_t lanes, const Shape &shape) {
@@ -158,7 +158,7 @@ DEVICE void normalize_backward(const T *rows, const T *gradient, const Norm &nor
     float *const own_sums = sums + (blockIdx.x * groups + place.group) * 2 * shape.dim;
     Totals totals = {};
     for (int64_t round = begin; round < end; round += groups) {
-        /* Blocks are whole rounds. A sub-warp past the last row goes along, since whole warps meet in the sums. */
+        /* Blocks are whole rounds. A sub-warp past the last row goes along, since sums need whole warps. */
         const int64_t row = round + place.group;
         Moments m = {0.0f, 0.0f};
         if (row < shape.num_rows) m = {norm.moments[2 * row], norm.moments[2 * row + 1]};

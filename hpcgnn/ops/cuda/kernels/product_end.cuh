@@ -1,16 +1,16 @@
-/* What becomes of the sums of a product of bits: the sums themselves, values, or planes of the values' codes.
+/* Finishes the sums of a product of bits: the result is the sums, values, or planes of the values' codes.
  *
  *   value = (row_step * column_step) * sum + ((row_zero * column_sum + row_sum * column_zero)
  *           + length * (row_zero * column_zero)), then gain, bias and ReLU; sums of codes are multiplied by steps
  * each operation rounded alone in this order, so values and codes have the bits of the host's (QGTC, Section 4.5). A
- * warp ends one row of 32 columns at a time: neighboring lanes store neighboring columns, and 32 codes are one word a
+ * warp ends one row of 32 columns at a time: neighboring lanes store neighboring columns, and 32 codes are one word per
  * plane. */
 #ifndef HPCGNN_PRODUCT_END_CUH
 #define HPCGNN_PRODUCT_END_CUH
 #include "bit_codes.cuh"
 
 #define END_COLUMNS 32 /* of a warp: a word of a plane */
-#define SUM_STRIDE 40  /* of a row of sums in shared memory; rows that are stored together lie in other banks */
+#define SUM_STRIDE 40  /* of a row of sums in shared memory; rows that are stored together lie in different banks */
 
 /* One of sums, values and planes is not NULL. */
 struct ProductEnd {

@@ -1,11 +1,11 @@
-/* Rows of an odd number of columns: they begin at any address of their type, and are loaded by 16 bytes a lane as others
- * are (the half8 of HalfGNN, Section 4.1.2; the paper pads such rows in memory, here none is longer).
+/* Rows of an odd number of columns: they begin at any address of their type, and each lane loads 16 bytes as for other
+ * rows (the half8 of HalfGNN, Section 4.1.2; the paper pads such rows in memory, here they are not padded).
  *
- * A lane has the columns of 16 bytes. It loads the one or two aligned words of 16 bytes that these lie in, and moves them
- * to their place only where it uses them, so that its loads wait for nothing. Such a word lies in the row or in its
- * neighbors, but for the first and the last row of a table: there a lane loads its columns one by one, and nothing
- * outside of the table is read. Columns behind the row's end are whatever lies there: they are summed in registers, and
- * never stored. */
+ * A lane has the columns of 16 bytes. It loads the one or two aligned words of 16 bytes in which these lie, and shifts
+ * them into place only when it uses them, so that its loads wait for nothing. Such a word lies in the row or in its
+ * neighbors, except in the first and the last row of a table: there a lane loads its columns one by one, so nothing
+ * outside the table is read. Columns past the row's end hold what lies there: they are summed in registers, and never
+ * stored. */
 #ifndef HPCGNN_RAGGED_ROWS_CUH
 #define HPCGNN_RAGGED_ROWS_CUH
 #include "pairs.cuh"

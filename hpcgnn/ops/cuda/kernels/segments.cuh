@@ -5,13 +5,13 @@
  * long tails cost alike.
  *
  * Threads. Phase 1: all threads of the block find the row of each item and put what names its operand into shared
- * memory. Phase 2: lanes lie along the columns, Fold::COLUMNS a lane; where fewer are left than a warp has, it is cut
- * into sub-warps. The sub-warps of a block take successive chunks of its items, in order.
+ * memory. Phase 2: lanes lie along the columns, Fold::COLUMNS per lane; if they need fewer lanes than a warp has, it is
+ * cut into sub-warps. The sub-warps of a block take successive chunks of its items, in order.
  *
- * Determinism. A row inside one chunk is folded by one lane in the order of its items, and stored. Of a row that goes
- * on, each chunk leaves its part in shared memory, and the chunk that ends the row merges the parts in their order.
- * Of a row that goes on into another block, each block writes its part to the staging buffer (slot 2b of the row that
- * block b ends with, slot 2b + 1 of the one that it begins with), and a kernel that follows merges those in their
+ * Determinism. A row inside one chunk is folded by one lane in the order of its items, and stored. If a row spans
+ * several chunks, each leaves its part in shared memory, and the chunk that ends the row merges the parts in order.
+ * If a row spans several blocks, each writes its part to the staging buffer (slot 2b for the row that block b ends
+ * with, slot 2b + 1 for the row that it begins with), and a kernel that follows merges these parts in their
  * order. Geometry comes from hpcgnn/ops/cuda/segments.py and depends on the matrix alone, so results have the same
  * bits in any order of blocks. */
 #ifndef HPCGNN_SEGMENTS_CUH
@@ -20,7 +20,7 @@
 
 constexpr int MAX_ITEMS = 1024; /* of a block */
 constexpr int MAX_THREADS = 256;
-constexpr int LOADS_AHEAD = 4; /* a lane has so many loads on their way before it uses the first */
+constexpr int LOADS_AHEAD = 4; /* loads that a lane starts before it uses the first */
 constexpr int64_t NO_ENTRY = -1, OWN_ROW = -2;
 
 /* Rows of the matrix, and what Segments of segments.py says of this launch. */
@@ -33,7 +33,7 @@ struct segments {
     int64_t num_self;
 };
 
-/* Where the rows of a block begin among its items: before them, and behind their end, cut to one place. */
+/* Where the rows of a block begin among its items: -1 for before them, num_items + 1 for behind their end. */
 DEVICE auto &shared_bounds() {
     SHARED_ARRAY(int32_t, bound, MAX_ITEMS + 2);
     return bound;
@@ -238,7 +238,7 @@ template <class Fold> DEVICE void fold_segments(const Fold &fold, const segments
     if (is_busy && chunk.index == (block.num_items - 1) / chunk.size) lane.finish_tail();
 }
 
-/* The kernel that follows: one thread a pair of columns of a row that several blocks share. */
+/* The kernel that follows: one thread per pair of columns of a row that several blocks share. */
 template <class Fold>
 DEVICE void fold_spilled(const Fold &fold, int64_t dim, int num_spilled, const int32_t *row, const int32_t *first,
                          const int32_t *last) {

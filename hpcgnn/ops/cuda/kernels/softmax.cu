@@ -2,16 +2,16 @@
  * LeakyReLU(target[v] + source[u]) for the entry e = (v, u) and m is the row's maximum, which keeps every exponential
  * in (0, 1]. A score of minus infinity has alpha 0, also in a row that has no other. Backward, with the gradient g of
  * alpha: d[e] = LeakyReLU'(target[v] + source[u]) * alpha[e] * (g[e] - sum of alpha g), put in place of g, and summed
- * over a row. Entries are read twice: once for the maximum and the sum, which is scaled down where a larger score comes
- * (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and once to be written. For 16 bits a score is
- * added up again then, and never stored: it would be rounded before the maximum is subtracted.
+ * over a row. Entries are read twice: once for the maximum and the sum, which is scaled down when a larger score comes
+ * (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and once to be written. For 16 bits a
+ * score is then computed again, not stored in between, which would round it before the maximum is subtracted.
  *
  * alpha, g and d are of one storage, rounded once, when they are stored; scores and sums are float32 (HalfGNN, Section
- * 4.4: what stays in the range of 16 bits is kept in them). alpha is off by 2^-11 of itself in float16, or by 2^-25 where
- * it is below 2^-14, and by 2^-8 of itself in bfloat16. The sum of d over a row is of what was not rounded.
+ * 4.4: what stays in the range of 16 bits is kept in them). alpha is off by 2^-11 of itself in float16, or by 2^-25
+ * below 2^-14, and by 2^-8 of itself in bfloat16. The sum of d over a row adds values that are not rounded yet.
  *
- * Threads: 8 lanes a short row, a warp a longer one, a block a long one. Lanes lie along the heads first, then along
- * the entries; heads that are more than the lanes take turns.
+ * Threads: 8 lanes for a short row, a warp for a longer row, a block for a long row. Lanes lie along the heads first,
+ * then along the entries; if there are more heads than lanes, heads take turns.
  *
  * Determinism: a thread takes every so-many-th entry in ascending order; lanes are joined by halves, warps in their
  * order. All arithmetic is in float32. */

@@ -1,10 +1,10 @@
 /* Products of a row of 8 x 128-bit tiles with lines of codes, in the forms of bit_products.cuh.
  *
  * Maths: sum[m, n] = sum over planes j of 2^j popcount(tiles[m] AND right_j[n]); hpcgnn/ops/tiles.py has the layout of
- * tiles. Lane l of a warp loads word l % 4 of row l / 4 of a tile, 128 neighboring bytes of a warp. These words are the
- * fragment of the product already, so the vote that tells whether a tile is zero takes no load of its own.
- * m16n8k256 needs 16 rows and 256 bits: here the right side's columns are its 16 rows, the rows of tiles its 8 columns,
- * and any two tiles of a row its 256 bits, so a list of tiles fills it; where rows have fewer than two, m8n8k128 does. */
+ * tiles. Lane l of a warp loads word l % 4 of row l / 4 of a tile, so a warp loads 128 neighboring bytes. These words
+ * are the product's fragment already, so the vote whether a tile is zero needs no load of its own. m16n8k256 needs 16
+ * rows and 256 bits: here 16 columns of the right side are its rows, the 8 rows of a tile its columns, and any two
+ * tiles of a row its bits, so a list of tiles fills it; if rows have fewer than two tiles, m8n8k128 is used. */
 #ifndef HPCGNN_TILE_PRODUCTS_CUH
 #define HPCGNN_TILE_PRODUCTS_CUH
 #include "product_end.cuh"
@@ -27,8 +27,8 @@ template <int32_t N> struct Tiles {
     int32_t count;
 };
 
-/* All lanes of a warp: the next tiles of the row from tile `at` on, which moves past them; words of zeros for tiles
- * that there are no more. */
+/* All lanes of a warp: the next tiles of the row from tile `at` on, which moves past them; words of zeros if there are
+ * fewer than N. */
 template <int32_t N> DEVICE Tiles<N> next_tiles(const TileRow &row, int64_t &at) {
     Tiles<N> tiles = {};
     for (int32_t n = 0; n < N; n++)
@@ -123,7 +123,7 @@ struct Mma16Form {
     }
 };
 
-/* All planes a tile: every tile is loaded once. Returns the number of tiles multiplied. */
+/* All planes per tile: every tile is loaded once. Returns the number of tiles multiplied. */
 template <typename Form>
 DEVICE int32_t add_with_reuse(const TileRow &row, const Lines &right, int64_t first_column, Form &form) {
     int32_t num_multiplied = 0;

@@ -1,8 +1,8 @@
-/* Products of a 0/1 matrix of 8 x 128 tiles with lines of codes, and entries of its rows; tile_products.cuh has their
- * forms, product_end.cuh what becomes of the sums. Tiles of zeros are jumped, and a tile that was loaded meets all planes
- * before the next one (QGTC, Sections 4.3 and 4.4), each where asked for.
+/* Products of a 0/1 matrix of 8 x 128 tiles with lines of codes, and counts of its rows' entries; tile_products.cuh has
+ * the forms, product_end.cuh finishes the sums. If asked for, tiles of zeros are jumped, and a loaded tile is
+ * multiplied by all planes before the next tile (QGTC, Sections 4.3 and 4.4).
  * Threads: a warp has a row of tiles times 32 columns.
- * Determinism: integers, one thread an element; a row of tiles is counted by one warp. */
+ * Determinism: integers, one thread per element; a row of tiles is counted by one warp. */
 #include "tile_products.cuh"
 
 template <typename Form>
@@ -43,7 +43,7 @@ PRODUCT(multiply_popcount, PopcountForm)
 PRODUCT(multiply_mma8, Mma8Form)
 PRODUCT(multiply_mma16, Mma16Form)
 
-/* A thread a row. */
+/* One thread per row. */
 extern "C" __global__ void count_entries(const int64_t *begin, const uint32_t *words, int64_t num_rows,
                                          int64_t *counts) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
