@@ -22,6 +22,8 @@ ROW_CODES = Tests("ops/test_row_codes.py")
 HELD = Tests("nn/test_kept_rows.py -m parallel[1] -k 'held or kept or lay or gone'")
 HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
+RESUMED_SUMS = Tests("training/test_resume_bits.py -k 'gradients'", 2)
+FREED_SUMS = Tests("library/test_what_is_given.py -k 'codes'", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
 READS_ONLY = Tests("steps/test_steps.py -m parallel[1] -k 'constants and True-auto'")
@@ -570,8 +572,18 @@ MUTATIONS = [
     Mutation("training/trainer.py", "a step's loss is not weighted",
              "/ (objective.mean_rows[\"train\"] / moment.num_steps)",
              "/ objective.mean_rows[\"train\"]", STEPS),
-    Mutation("exchange/quantized_sums.py", "a share is not summed", "layout, shares[rank], True,",
-             "layout, shares[rank], False,", SUMS),
+    Mutation("exchange/quantized_sums.py", "an owner leaves its own values out", "table.sum(0) + rows[self._own_rows]",
+             "table.sum(0)", SUMS),
+    Mutation("exchange/quantized_sums.py", "what codes lacked is lost", "if self._unsent is not None:", "if False:",
+             SUMS),
+    Mutation("exchange/quantized_sums.py", "what the codes of sums lacked is lost",
+             "unsent[own] = arrived - found[own]", "unsent[own] = 0", SUMS),
+    Mutation("exchange/quantized_sums.py", "all ranks round alike", "shares.ids(rank, owners)",
+             "shares.ids(0, owners)", SUMS),
+    Mutation("exchange/halo.py", "a resumed run forgets what codes of sums lacked",
+             "self._sums.restore(state[OF_SUMS])", "pass", RESUMED_SUMS),
+    Mutation("training/trainer.py", "codes of other weights are added to the sums", "if learner.begin_step():",
+             "if learner.begin_step() and False:", FREED_SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self.exchange.reads_history",
              "return False", STEPS),
     Mutation("graph/batch.py", "a gradient goes one hop", "for near in range(num_hops):", "for near in range(1):",

@@ -49,7 +49,7 @@ class Coding:
     """How values are coded, apart from the plan of widths."""
 
     full_bits: int = 32                    # 32 or 16, bits of values in their storage type
-    sum_bits: int = 32                     # 8, 16 or 32, bits of a value in sums of gradients
+    sum_bits: int = 32                     # 1 to 32, bits of a value in sums of gradients
     rotated: frozenset[int] = frozenset()  # purposes with rotated codes; the others are affine
     least_rotated: int = 1                 # least number of columns for rotated codes
 

@@ -44,7 +44,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
 FLOAT_BITS = 32
-IN_STEPS = "in_steps"    # in `state`, beside the names of exchanges
+IN_STEPS, OF_SUMS = "in_steps", "sums of gradients"    # in `state`, beside the names of exchanges
 PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 
 
@@ -82,7 +82,7 @@ class HaloExchange:
         self._kind_of_steps: ExchangeKind | None = None
         self._is_in_steps = False
         self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
-        self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS else None
+        self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS and comm.size > 1 else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
         self.is_alone, self.num_halo, self.overlaps = plan.is_alone, plan.num_halo, not plan.is_alone
         self.training, self.evaluation, self.setup = self._sender.training, self._sender.evaluation, self._sender.setup
@@ -93,7 +93,8 @@ class HaloExchange:
 
     @property
     def state_bytes(self) -> int:
-        return sum(kind.num_bytes for kind in self._all_kinds)
+        of_sums = 0 if self._sums is None else self._sums.num_bytes
+        return of_sums + sum(kind.num_bytes for kind in self._all_kinds)
 
     @property
     def _all_kinds(self) -> tuple[ExchangeKind, ...]:
@@ -113,7 +114,7 @@ class HaloExchange:
 
     @property
     def keeps_state(self) -> bool:
-        return any(kind.keeps_state for kind in self._all_kinds)
+        return self._sums is not None or any(kind.keeps_state for kind in self._all_kinds)
 
     def settle(self) -> None:
         """Collective: wait for messages on their way, without reading them."""
@@ -128,13 +129,16 @@ class HaloExchange:
         """Collective: return the data of earlier epochs that the next epoch reads, valid until then."""
         self.settle()
         whole, *of_steps = (kind.state() for kind in self._all_kinds)
-        return {**whole, **({IN_STEPS: of_steps[0]} if of_steps else {})}
+        sums = {} if self._sums is None else {OF_SUMS: self._sums.state()}
+        return {**whole, **({IN_STEPS: of_steps[0]} if of_steps else {}), **sums}
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned on this rank, before the first epoch."""
-        whole = {name: kept for name, kept in state.items() if name != IN_STEPS}
+        whole = {name: kept for name, kept in state.items() if name not in (IN_STEPS, OF_SUMS)}
         for kind, kept in zip(self._all_kinds, (whole, state.get(IN_STEPS, {})), strict=False):
             kind.restore(self._sender, kept)
+        if self._sums is not None:
+            self._sums.restore(state[OF_SUMS])
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
@@ -168,7 +172,13 @@ class HaloExchange:
         """Collective: finish messages on their way, and discard all data of earlier epochs."""
         for kind in self._all_kinds:
             kind.forget()
+        self.forget_sums()
         self._sender.close_carrier()
+
+    def forget_sums(self) -> None:
+        """Discard what the codes of the last sum of gradients lacked: the next gradients are of other weights."""
+        if self._sums is not None:
+            self._sums.forget()
 
     def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
         """Collective: pause asynchronous messages in a block; see `Carrier.giving_way`."""
@@ -251,13 +261,13 @@ class HaloExchange:
     def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
         """Collective: replace gradients (n,) float32 by their sums over all ranks, in `sum_bits` bits.
 
-        `key` has the purpose SUM and rounds stochastically.
+        `key` has the purpose SUM and rounds stochastically. What codes lack is added before the next sum.
         """
-        if self._sums is None or self._comm.size == 1:
+        if self._sums is None:
             self.sum_over_ranks(values)
             return
         started = time.perf_counter()
-        with self.training.waiting(), self.giving_way(), self._sender.pacing(self._sums.num_bytes(len(values))):
+        with self.training.waiting(), self.giving_way(), self._sender.pacing(self._sums.sent_bytes(len(values))):
             self.training.sum_bytes += self._sums.sum(values, key)
         self.training.exchange_seconds += time.perf_counter() - started
 

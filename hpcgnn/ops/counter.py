@@ -21,8 +21,9 @@ MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
 (DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE,
- INITIAL, LABELS, EDGES) = range(13)
-ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # rounding purpose -> rotation purpose
+ INITIAL, LABELS, EDGES, ROTATE_SUM) = range(14)
+# rounding purpose -> rotation purpose
+ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD, SUM: ROTATE_SUM}
 
 
 class CounterKey(NamedTuple):
@@ -30,7 +31,7 @@ class CounterKey(NamedTuple):
 
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL,
-        LABELS, EDGES}
+        LABELS, EDGES, ROTATE_SUM}
     layer : int in [0, 4096)     for SUM, the step of the epoch
     part : int in [0, 65536)     rank that sends a gradient, so that ranks round a row's gradients independently; else 0
 
@@ -52,9 +53,9 @@ class CounterKey(NamedTuple):
         return self.purpose << 28 | self.layer << 16 | self.part
 
     def rotation(self) -> CounterKey:
-        """Key for the rotation of the rows that this key rounds. Raises KernelError unless FORWARD or BACKWARD."""
+        """Key for the rotation of the rows that this key rounds. Raises KernelError unless FORWARD, BACKWARD or SUM."""
         if self.purpose not in ROTATION_OF:
-            raise KernelError(f"rows are rotated for purposes {FORWARD} and {BACKWARD}, found {self.purpose}")
+            raise KernelError(f"rows are rotated for purposes {', '.join(map(str, ROTATION_OF))}, found {self.purpose}")
         return self._replace(purpose=ROTATION_OF[self.purpose])
 
 

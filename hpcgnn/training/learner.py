@@ -105,10 +105,12 @@ class Learner:
                 learner.schedule.load_state(checkpoint.schedule)
         return learner
 
-    def begin_step(self) -> None:
-        """Clear the gradients, and notice weights that the user's program has frozen or unfrozen."""
-        if self.gradients.zero():
+    def begin_step(self) -> bool:
+        """Clear the gradients; return whether the user's program has frozen or unfrozen weights since the last step."""
+        is_new = self.gradients.zero()
+        if is_new:
             self.optimizer.lay_out()
+        return is_new
 
     def refuse_untrained(self) -> None:
         """Raise TrainingError if the first step gave a gradient to a weight that no optimizer updates."""

@@ -121,7 +121,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None),
                         loss_scale=learner.loss_scale.value)
-    learner.begin_step()
+    if learner.begin_step():
+        session.exchange.forget_sums()
     with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)

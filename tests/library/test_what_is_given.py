@@ -14,6 +14,7 @@ from training_setup import easy_graph, losses, on_rank_zero, without_seconds, wr
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.training.checkpoint import read_checkpoint
 
 COMM = MPI.COMM_WORLD
@@ -185,6 +186,27 @@ def test_unused_tied_and_frozen_weights_are_those_of_a_plain_loop(graph, data, s
     np.testing.assert_allclose(losses(run.metrics), expected, rtol=1e-5)
     for (name, found), wanted in zip(model.named_parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parallel([2])
+def test_what_codes_of_gradients_lack_is_forgotten_where_other_weights_are_trained(graph, shared_path, monkeypatch):
+    model, kept, add_up = gcn(graph), [], QuantizedSums.sum
+    first, second = model.convs[0].lin, model.convs[1].bias
+    first.weight.requires_grad_(False)
+
+    def noted(self, values, key):
+        kept.append(bool(self.state()))
+        return add_up(self, values, key)
+
+    class Turn(hpcgnn.Callback):
+        def on_epoch_end(self, run, record):
+            if record["epoch"] == 3:
+                first.weight.requires_grad_(True)
+                second.requires_grad_(False)
+
+    monkeypatch.setattr(QuantizedSums, "sum", noted)
+    hpcgnn.fit(model, graph, out=shared_path / "run", callbacks=[Turn()], sum_bits=4, **RUN)
+    assert kept == [number not in (0, 3) for number in range(EPOCHS)]
 
 
 @pytest.mark.parallel([1, 2])

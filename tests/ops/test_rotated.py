@@ -300,7 +300,7 @@ def test_the_contract_is_checked():
     wide = MessageLayout.build([16, 32], 8, "rotated")
     plain = np.zeros(wide.num_bytes, np.uint8)
     dequantize_rows(plain, index, node_id, wide, rows)
-    with pytest.raises(KernelError, match=r"^rows are rotated for purposes 1 and 2, found 0$"):
+    with pytest.raises(KernelError, match=r"^rows are rotated for purposes 1, 2, 8, found 0$"):
         send(torch.ones(2, 8), 4, key=CounterKey(0, 0, DROPOUT, 0))
     with pytest.raises(KernelError, match=r"^code must be one of \('affine', 'rotated'\), found 'turned'$"):
         MessageLayout.build([4], 8, "turned")

@@ -51,6 +51,7 @@ VARIANTS = {
     "rotated": ({"code": "rotated"}, ["sylvie", "adaqp"]),
     "shared rows": ({"nodes_aware": "on", "ranks_per_node": 2}, ["adaqp"]),
     "sums of rows": ({"pre_aggregation": "on"}, ["adaqp"]),
+    "gradients in codes": ({"sum_bits": 2}, ["uniform"]),
     "rotated differences": ({"code": "rotated", "predict": "previous"}, ["sylvie"]),
 }
 WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
