@@ -1,9 +1,9 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
 `@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
-every value, spread over the numbers of ranks. An unmarked test for several numbers of ranks runs each case on one rank,
-if it is for one, and on one other number, in turn; on all of them where its file is named. `--exhaustive` runs all
-cases on all numbers of ranks. Tests that define a format stay unmarked.
+every value, spread over the numbers of ranks. An unmarked test for several numbers of ranks runs each case on one of
+them, in turn, one rank last; on all of them where its file is named. `--exhaustive` runs all cases on all numbers of
+ranks. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
 with `--all`, and where their file is named. No fixture belongs here.
 """
@@ -105,14 +105,16 @@ def _on_other_ranks(items) -> set[int]:
     left_out, places = set(), {}
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        counts = sorted(_counts(item) - {1})
-        if params.get(RANKS, 1) == 1 or params[RANKS] not in counts or item.get_closest_marker(MARK) is not None:
+        counts = _counts(item)
+        if len(counts) < 2 or params.get(RANKS) not in counts or item.get_closest_marker(MARK) is not None:
             continue
         cases = places.setdefault((item.path, item.cls, item.originalname), {})
         case = tuple((name, id(value)) for name, value in sorted(params.items()) if name != RANKS)
-        # Tests of few cases begin with different numbers.
-        turn = cases.setdefault(case, len(cases)) + crc32(f"{item.path.name} {item.originalname}".encode())
-        if counts[turn % len(counts)] != params[RANKS]:
+        # Tests of few cases begin with different numbers; one rank, on which nothing travels, comes last.
+        several = sorted(counts - {1})
+        first = crc32(f"{item.path.name} {item.originalname}".encode()) % len(several)
+        in_turn = [*several[first:], *several[:first], *sorted(counts & {1})]
+        if in_turn[cases.setdefault(case, len(cases)) % len(in_turn)] != params[RANKS]:
             left_out.add(id(item))
     return left_out
 
