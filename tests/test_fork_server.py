@@ -38,6 +38,7 @@ def test_torch_is_loaded_before_the_fork_and_hpcgnn_and_mpi_are_not():
     assert run(served(["-c", HAS_TORCH])).stdout == "True False False\n"
 
 
+@pytest.mark.long
 def test_what_tests_import_is_loaded_before_the_fork_of_pytest_and_of_nothing_else(tmp_path):
     pytest.importorskip("torch_geometric", reason="torch-geometric is not installed")
     (tmp_path / "test_one.py").write_text("import sys\ndef test_one():\n    assert 'torch_geometric' in sys.modules\n"
@@ -47,6 +48,7 @@ def test_what_tests_import_is_loaded_before_the_fork_of_pytest_and_of_nothing_el
     assert run(served(["-c", "import sys; print('torch_geometric' in sys.modules)"])).stdout == "False\n"
 
 
+@pytest.mark.long
 def test_an_environment_that_libraries_read_while_they_load_has_its_own_server():
     program = "import torch; print(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())"
     held = {**clean_environment(), "OMP_NUM_THREADS": "2", "ATEN_CPU_CAPABILITY": "default"}
@@ -94,6 +96,7 @@ def test_a_forked_process_that_is_killed_is_told_as_it_is():
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_servers_end_with_the_tests(tmp_path):
     (tmp_path / "test_one.py").write_text(
         "import subprocess\nfrom fork_server import served\ndef test_one(tmp_path):\n"

@@ -27,6 +27,7 @@ CODES = ("affine", "rotated")
 PARAMETER_BYTES: dict[str, int] = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or only step
 MOST_ROTATED_COLUMNS = 1 << 15                     # most columns for which a rotation draws signs
 LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
+IS_WIDTH = np.isin(np.arange(256), BIT_WIDTHS)     # by width
 NO_BAD_ROW = 2**31 - 1        # a device's note if all rows of a message can be quantized
 
 # Bytes of a message: an array on the host, else a tensor on the rows' device.
@@ -63,21 +64,22 @@ class MessageLayout:
         if code not in CODES:
             raise KernelError(f"code must be one of {CODES}, found {code!r}")
         bit_width = np.ascontiguousarray(bit_width, dtype=np.uint8)
-        if not np.isin(bit_width, BIT_WIDTHS).all():
+        if not IS_WIDTH[bit_width].all():
             raise KernelError(f"bit-widths must be among {BIT_WIDTHS}, found {sorted(set(bit_width.tolist()))}")
         has_parameters = bit_width <= LARGEST_PARAMETER_WIDTH
         if code == "rotated" and has_parameters.any() and dim > MOST_ROTATED_COLUMNS:
             raise KernelError(f"rows of at most {MOST_ROTATED_COLUMNS} columns can be rotated, found {dim}; "
                               "use affine codes")
         row_bytes = (bit_width.astype(np.int64) * dim + 7) // 8
-        before: np.ndarray = np.cumsum(has_parameters) - has_parameters
-        parameter_bytes = PARAMETER_BYTES[code] * int(has_parameters.sum())
+        parameters_end = PARAMETER_BYTES[code] * np.cumsum(has_parameters, dtype=np.int64)
+        parameter_bytes = int(parameters_end[-1]) if len(parameters_end) else 0
+        row_end = parameter_bytes + np.cumsum(row_bytes)
         return cls(
             dim=dim,
             bit_width=bit_width,
-            payload_offset=parameter_bytes + np.cumsum(row_bytes) - row_bytes,
-            parameter_offset=PARAMETER_BYTES[code] * before.astype(np.int64),
-            payload_bytes=int(row_bytes.sum()),
+            payload_offset=row_end - row_bytes,
+            parameter_offset=parameters_end - PARAMETER_BYTES[code] * has_parameters,
+            payload_bytes=int(row_end[-1]) - parameter_bytes if len(row_end) else 0,
             parameter_bytes=parameter_bytes,
             code=code,
         )

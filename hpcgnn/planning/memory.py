@@ -40,7 +40,8 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     - `gradients`: the rest of the arena: rows of the backward pass, rows that are recomputed for it, unused ends of
       chunks.
     - `shared_rows`: a rank's pages of the table that the ranks of its node share.
-    - `method_state`: what is kept between epochs, the history of steps too, and its copy for a checkpoint.
+    - `method_state`: what is kept between epochs, the history of steps and what codes of sums lack too,
+      and their copy for a checkpoint.
 
     In an epoch of several steps, activations, gradients, halo rows and messages are of one step.
 
@@ -61,6 +62,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     sent_bytes = np.max([ahead + back for ahead, back in by_exchange.values()], axis=0) if exchanges else none
     sums = none if loads.inputs is None else _sums_of_ends(sent, sent.rows, loads.num_parts)[0]
     state = sum((both[1] for both in by_exchange.values()), none) if messages.keeps else none
+    of_sums = FLOAT * size.num_weights * (size.sum_bits < 8 * FLOAT and loads.num_parts > 1)     # what codes lack
     halo_rows, of_norms, around_norms = step.num_halo * widest * size.item_bytes, none, none
     if size.is_by_hand:
         layers, kept = size.layers(step), _activations(size, step)
@@ -86,7 +88,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "messages": sent_bytes + sums * widest * size.item_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
         "method_state": COPIES_OF_STATE * (state + _tables(size, messages, sent, loads.num_parts)
-                                           + history_bytes(size, loads))}
+                                           + history_bytes(size, loads) + of_sums)}
 
 
 def _tables(size: ModelSize, messages: Messages, sent: Pairs, num_parts: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from hpcgnn.ops.cuda.module import KERNELS, signatures_of
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
-SHORT = "quantization.cu"      # stands for the others where long tests are left out
+SHORT, SHORTEST = "quantization.cu", "cross_entropy.cu"      # stand for the others where long tests are left out
 ARCHITECTURES = (75, 80, 90)
 # Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
 # multiprocessor. Wide sums spill on sm_100 alone; a block less would spill nothing, and took 10 % longer on an H200.
@@ -27,13 +27,13 @@ def test_there_are_kernels_to_compile():
     assert {"quantization.cu"} <= {source.name for source in SOURCES}
 
 
-def long_but_one(sources):
-    """The sources as parameters; those but SHORT are long."""
-    return [pytest.param(source, id=source.name, marks=() if source.name == SHORT else pytest.mark.long)
+def long_but_one(sources, short=SHORT):
+    """The sources as parameters; all but one are long."""
+    return [pytest.param(source, id=source.name, marks=() if source.name == short else pytest.mark.long)
             for source in sources]
 
 
-@pytest.mark.parametrize("source", long_but_one([*SOURCES, *TEST_SOURCES]))
+@pytest.mark.parametrize("source", long_but_one([*SOURCES, *TEST_SOURCES], SHORTEST))
 def test_nvcc_compiles_for_every_architecture(source):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")

@@ -141,8 +141,8 @@ def assert_begins(shards, folder, whole):
     assert_same_bits(folder / "run/checkpoint.h5", whole / "checkpoint.h5")
 
 
-@pytest.mark.parametrize("number", [STOP_SIGNALS[0], *(pytest.param(number, marks=pytest.mark.long)
-                                                       for number in STOP_SIGNALS[1:])])
+@pytest.mark.long      # a signal that was held back comes as early
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_before_any_library_is_loaded_ends_the_run_in_order(shards, whole, tmp_path, number):
     def is_ready(pid):
         # In this order: a process goes on between two looks at it.
@@ -157,10 +157,11 @@ def test_a_signal_before_any_library_is_loaded_ends_the_run_in_order(shards, who
         assert_begins(shards, tmp_path, whole)
 
 
-def test_a_signal_that_the_launcher_held_back_is_answered(shards, tmp_path):
+def test_a_signal_that_the_launcher_held_back_is_answered_and_the_run_begins(shards, whole, tmp_path):
     """It waits from the start of Python to the first handler, where it would kill the rank otherwise."""
     ended = send_early(signal.SIGUSR1, is_python, shards, tmp_path, ["env", "--block-signal=USR1"])
     assert_ended_before_it_began(ended, tmp_path)
+    assert_begins(shards, tmp_path, whole)
 
 
 @pytest.mark.long

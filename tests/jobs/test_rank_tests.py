@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fork_server import served
@@ -14,7 +15,7 @@ from fork_server import served
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
 
-from rank_tests import LONGEST, RANK_COUNTS, may_have_tests_for  # noqa: E402
+from rank_tests import LONGEST, RANK_COUNTS, may_have_tests_for, pytest_collection_modifyitems  # noqa: E402
 
 
 @pytest.mark.parametrize("name", LONGEST)
@@ -22,13 +23,11 @@ def test_a_file_that_is_begun_early_is_there(name):
     assert (ROOT / "tests" / name).is_file()
 
 
-def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
-    names = [LONGEST[4], LONGEST[2], "test_config.py"]
-    done = subprocess.run(served(["-m", "pytest", "-q", "-p", "rank_tests", "-p", "no:cacheprovider", "--collect-only",
-                                  *(ROOT / "tests" / name for name in reversed(names))]), cwd=ROOT,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}, capture_output=True, text=True)
-    files = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
-    assert list(dict.fromkeys(files)) == [f"tests/{name}" for name in (LONGEST[2], LONGEST[4], "test_config.py")]
+def test_files_that_take_long_come_first_in_the_order_of_the_list():
+    names = ["test_config.py", LONGEST[4], "test_docs.py", LONGEST[2], LONGEST[4]]
+    items = [SimpleNamespace(path=ROOT / "tests" / name, number=number) for number, name in enumerate(names)]
+    pytest_collection_modifyitems(items)
+    assert [item.number for item in items] == [2, 3, 1, 4, 0]
 
 
 def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tmp_path):

@@ -66,7 +66,7 @@ def interrupted_write(folder, num_parts, call, how):
     return done.returncode != 0
 
 
-@pytest.mark.parametrize("how, num_parts", [("SIGKILL", 2), ("SIGINT", 1)])
+@pytest.mark.parametrize("how, num_parts", [("SIGKILL", 1), pytest.param("SIGINT", 2, marks=pytest.mark.long)])
 def test_a_run_that_is_interrupted_at_any_change_leaves_old_or_new_shards_whole(tmp_path, how, num_parts):
     write(tmp_path / "start", 2)
     (tmp_path / "start" / "notes.txt").write_text("mine")

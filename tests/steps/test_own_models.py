@@ -124,7 +124,7 @@ def test_ranks_have_the_losses_of_one(shared_path, monkeypatch, name, has_norm, 
 
     def trained(comm, folder, out):
         return losses(hpcgnn.fit(made(name, dropout=0.4, **more), hpcgnn.open(folder, comm), out=out,
-                                 epochs=6, eval_every=3, lr=0.003, steps=steps, timeout=120.0).metrics)
+                                 epochs=4, eval_every=4, lr=0.003, steps=steps, timeout=120.0).metrics)
 
     found = trained(COMM, shards, shared_path / "run")
     expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))

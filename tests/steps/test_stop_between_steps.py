@@ -27,7 +27,7 @@ from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
 
 COMM = MPI.COMM_WORLD
-SETTINGS = {"model": "sage", "layers": 3, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,
+SETTINGS = {"model": "sage", "layers": 2, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,
             "eval_every": 1}
 
 

@@ -33,7 +33,7 @@ def weighted(tmp_path_factory):
 
 def train_both(shards, path, **settings):
     """Collective: summary and metrics of a training that sends sums, and of one that sends every row."""
-    return [train(COMM, shards, path / name, **settings, **choice)[:2]
+    return [train(COMM, shards, path / name, epochs=6, **settings, **choice)[:2]
             for name, choice in (("sums", SUMS), ("rows", ROWS))]
 
 
