@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, find_method, name_of, users_of
-from hpcgnn.methods.method import Method
+from hpcgnn.methods.method import NARROW_SUMS, Method
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
@@ -64,9 +64,6 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --set exchange=ring"),
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
-    **{("sum_bits", bits): (
-        Clash("precision", "fp16", "scaled gradients may overflow, which codes can't tell; use bf16"),
-        Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (1, 2, 4, 8, 16)},
     **{("store_activations", bits): tuple(
         Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED)
        for bits in (2, 4, 8)},
@@ -199,9 +196,10 @@ class TrainConfig:
                                    "instead, so that the fewest rows are sent (on). Exact except for rounding; only "
                                    "for models with layers that are linear in their neighbors' rows.", ("off", "on"),
                                    group=MESSAGES, flag="none")
-    sum_bits: int = setting(32, "Bits per value in messages that sum gradients over the ranks: 32 sends float32, "
-                            "fewer send codes that are rounded at random, and what a code lacks is added to the next "
-                            "sum.", (1, 2, 4, 8, 16, 32), group=MESSAGES, flag="none")
+    sum_bits: int = setting(0, "Bits per value in messages that sum gradients over the ranks: 32 sends float32, fewer "
+                            "send codes that are rounded at random, and what a code lacks is added to the next sum. 0 "
+                            f"takes the method's own: {NARROW_SUMS} with uniform of up to 8 bits, sylvie and joint, "
+                            "else 32.", (0, 1, 2, 4, 8, 16, 32), group=MESSAGES, flag="none")
     link_mbps: float = setting(0.0, "Slow messages and sums down to a link of this many MB/s per rank, at least "
                                f"{SLOWEST_LINK}; 0 sends them at full speed.", low=0.0, high=1e9, group=MESSAGES,
                                flag="none")
@@ -386,6 +384,11 @@ class TrainConfig:
         except ConfigError:
             return False
         return True
+
+    @property
+    def bits_of_sums(self) -> int:
+        """Bits per value in sums of gradients."""
+        return self.sum_bits or self.method.own_sum_bits()
 
     @property
     def stored_bits(self) -> int | None:

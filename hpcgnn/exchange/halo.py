@@ -82,7 +82,8 @@ class HaloExchange:
         self._kind_of_steps: ExchangeKind | None = None
         self._is_in_steps = False
         self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
-        self._sums = QuantizedSums(comm, coding.sum_bits) if coding.sum_bits < FLOAT_BITS and comm.size > 1 else None
+        has_codes = coding.sum_bits < FLOAT_BITS and comm.size > 1
+        self._sums = QuantizedSums(comm, coding.sum_bits, wire.transport) if has_codes else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
         self.is_alone, self.num_halo, self.overlaps = plan.is_alone, plan.num_halo, not plan.is_alone
         self.training, self.evaluation, self.setup = self._sender.training, self._sender.evaluation, self._sender.setup
@@ -258,17 +259,18 @@ class HaloExchange:
         self.training.exchange_seconds += time.perf_counter() - started
         self.training.sum_bytes += values.nbytes
 
-    def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
+    def sum_gradients(self, values: torch.Tensor, key: CounterKey, scale: float = 1.0) -> None:
         """Collective: replace gradients (n,) float32 by their sums over all ranks, in `sum_bits` bits.
 
-        `key` has the purpose SUM and rounds stochastically. What codes lack is added before the next sum.
+        `key` has the purpose SUM and rounds stochastically. What codes lack is added before the next sum. `scale` is
+        the loss scale of the gradients.
         """
         if self._sums is None:
             self.sum_over_ranks(values)
             return
         started = time.perf_counter()
         with self.training.waiting(), self.giving_way(), self._sender.pacing(self._sums.sent_bytes(len(values))):
-            self.training.sum_bytes += self._sums.sum(values, key)
+            self.training.sum_bytes += self._sums.sum(values, key, scale)
         self.training.exchange_seconds += time.perf_counter() - started
 
     def _passed_on(self, num_bytes: int) -> int:

@@ -11,6 +11,7 @@ keeps -0.7, and next time sends its new value minus 0.7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,17 +21,44 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.state import State
+from hpcgnn.exchange.codec import NAN_BYTE
+from hpcgnn.exchange.state import State, fill, on_host, table_of
+from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
 COLUMNS = 256     # values that share parameters of a code
+LARGEST = 1e38     # a code takes values up to 1.6e38
 MOST_ROTATED = 4     # bits; the range of more bits hardly matters, and a rotation takes time
 
 
 @dataclass(frozen=True)
+class Codes:
+    """Rows of a table, the ids by which they are rounded, and the layout of their codes."""
+
+    index: np.ndarray
+    ids: np.ndarray
+    layout: MessageLayout
+
+    def encode(self, rows: torch.Tensor, key: CounterKey, transport: Transport) -> np.ndarray:
+        """The bytes of the rows, on the host; bytes of NaN if any row of the table has no code."""
+        if not bool((rows.abs() <= LARGEST).all()):
+            return np.full(self.layout.num_bytes, NAN_BYTE, np.uint8)
+        message = transport.empty(self.layout.num_bytes)
+        if len(self.index):
+            quantize_rows(rows, self.index, self.ids, self.layout, key, message)
+        return on_host(message)
+
+    def decode(self, sent: np.ndarray, rows: torch.Tensor, key: CounterKey, transport: Transport) -> None:
+        if len(self.index):
+            message = transport.empty(self.layout.num_bytes)
+            fill(message, sent)
+            dequantize_rows(message, self.index, self.ids, self.layout, rows, False, key)
+
+
+@dataclass(frozen=True)
 class Shares:
-    """How a vector of num_values is cut into shares of `num_rows` rows of COLUMNS values, the last ones padded."""
+    """How a vector of num_values is cut into shares of `num_rows` rows of COLUMNS values; the last values are 0."""
 
     num_values: int
     bits: int
@@ -46,37 +74,69 @@ class Shares:
         """The first ranks own a share each."""
         return -(-self.num_values // (COLUMNS * self.num_rows))
 
+    @property
+    def is_owner(self) -> bool:
+        return self.rank < self.num_owners
+
+    @property
+    def own(self) -> slice:
+        """This rank's share, among the rows of all."""
+        return slice(self.rank * self.num_rows, (self.rank + 1) * self.num_rows)
+
+    @cached_property
+    def others(self) -> np.ndarray:
+        return np.delete(np.arange(self.num_ranks), self.rank)
+
+    @cached_property
+    def to_owners(self) -> Codes:
+        owners = self.others[self.others < self.num_owners]
+        return self._codes(owners, self.rank, owners)
+
+    @cached_property
+    def from_others(self) -> Codes:
+        """Of a table of this rank's share as all other ranks send it."""
+        return self._codes(np.arange(self.num_ranks - 1), self.others, self.rank)
+
+    @cached_property
+    def of_own_sums(self) -> Codes:
+        """Of a table of this rank's share."""
+        return self._codes(np.zeros(1, np.int64), self.num_ranks, self.rank)
+
+    @cached_property
+    def of_all_sums(self) -> Codes:
+        owners = np.arange(self.num_owners)
+        return self._codes(owners, self.num_ranks, owners)
+
     @cached_property
     def layout(self) -> MessageLayout:
         """Layout of the codes of one share."""
         return MessageLayout.build(np.full(self.num_rows, self.bits, np.uint8), COLUMNS,
                                    "rotated" if self.bits <= MOST_ROTATED else "affine")
 
-    def layout_of(self, number: int) -> MessageLayout:
-        """Layout of the codes of `number` shares, one after the other."""
-        one, first = self.layout, np.arange(number)[:, None] * self.layout.num_bytes
-        return replace(one, bit_width=np.tile(one.bit_width, number),
-                       payload_offset=(first + one.payload_offset).ravel(),
-                       parameter_offset=(first + one.parameter_offset).ravel(),
-                       payload_bytes=number * one.payload_bytes, parameter_bytes=number * one.parameter_bytes)
+    def _codes(self, places: np.ndarray, senders: np.ndarray | int, shares: np.ndarray | int) -> Codes:
+        """Codes of the shares at these places of a table. Their ids differ between senders, num_ranks for sums, and
+        shares; the codes of one share follow those of another.
+        """
+        rows, one = np.arange(self.num_rows), self.layout
+        place = np.broadcast_to(np.asarray(senders, np.int64) * self.num_owners + shares, len(places))
+        first = np.arange(len(places))[:, None] * one.num_bytes
+        layout = replace(one, bit_width=np.tile(one.bit_width, len(places)),
+                         payload_offset=(first + one.payload_offset).ravel(),
+                         parameter_offset=(first + one.parameter_offset).ravel(),
+                         payload_bytes=len(places) * one.payload_bytes,
+                         parameter_bytes=len(places) * one.parameter_bytes)
+        return Codes((places[:, None] * self.num_rows + rows).ravel().astype(np.int32),
+                     (place[:, None] * self.num_rows + rows).ravel(), layout)
+
+    def counts(self, are_there: Callable[[int], bool]) -> tuple[list[int], list[int]]:
+        """For MPI: the bytes of a share for each rank that has one, and where they begin."""
+        found = [self.layout.num_bytes * are_there(peer) for peer in range(self.num_ranks)]
+        return found, [end - count for end, count in zip(accumulate(found), found, strict=True)]
 
     @property
-    def is_owner(self) -> bool:
-        return self.rank < self.num_owners
-
-    @cached_property
-    def num_sent(self) -> int:
-        """Shares that this rank sends in a sum: in round 1 one to each owner, in round 2 its own to each rank."""
-        return self.num_owners - self.is_owner + (self.num_ranks - 1) * self.is_owner
-
-    def rows_of(self, shares: np.ndarray) -> np.ndarray:
-        """Rows of some shares in a table of shares, int32."""
-        return (shares[:, None] * self.num_rows + np.arange(self.num_rows)).ravel().astype(np.int32)
-
-    def ids(self, senders: np.ndarray | int, shares: np.ndarray | int) -> np.ndarray:
-        """Ids by which rows are rounded: they differ between senders and shares. In round 2 the sender is num_ranks."""
-        place = np.asarray(senders, np.int64) * self.num_owners + np.asarray(shares, np.int64)
-        return (np.atleast_1d(place)[:, None] * self.num_rows + np.arange(self.num_rows)).ravel()
+    def sent_bytes(self) -> int:
+        """In round 1 a rank sends one share to each owner, in round 2 an owner its share to each rank."""
+        return (self.num_owners - self.is_owner + (self.num_ranks - 1) * self.is_owner) * self.layout.num_bytes
 
 
 class QuantizedSums:
@@ -84,84 +144,70 @@ class QuantizedSums:
 
     comm : MPI communicator
     bits : int, one of 1, 2, 4, 8, 16
+    transport : Transport      of the device that holds the vectors; their codes pass through the host
 
     Reference: two rounds of codes with error feedback in both: Tang et al., "DoubleSqueeze", ICML 2019. Rows of COLUMNS
     values have affine codes, and rotated codes at 4 bits and fewer, see `quantize_rows`. Deviation: codes are rounded
     stochastically and are not biased.
     """
 
-    def __init__(self, comm: MPI.Comm, bits: int):
-        self._comm, self._bits = comm, bits
+    def __init__(self, comm: MPI.Comm, bits: int, transport: Transport = HOST):
+        self._comm, self._bits, self._transport = comm, bits, transport
         self._shares: Shares | None = None
-        # (num_owners * num_rows, COLUMNS): what the last codes lacked. In this rank's own share, those of its sums.
+        # (num_owners * num_rows, COLUMNS): what the last codes lacked; in this rank's own share, the codes of its sums.
         self._unsent: torch.Tensor | None = None
 
-    def sum(self, values: torch.Tensor, key: CounterKey) -> int:
-        """Collective: replace (n,) float32 host values by approximate sums over all ranks; return the bytes sent.
+    def sum(self, values: torch.Tensor, key: CounterKey, scale: float = 1.0) -> int:
+        """Collective: replace (n,) float32 values by approximate sums over all ranks; return the bytes sent.
 
-        `key` is the same on all ranks. Raises KernelError if a value is NaN, infinite or above 1.6e38.
+        `key` is the same on all ranks. `scale`, a power of two, is what the values have been multiplied by: it may be
+        another one in the next sum. Values that are NaN, infinite or above LARGEST on any rank make sums NaN on all
+        ranks, and what earlier codes lacked is kept for the next sum.
         """
         if not len(values):
             return 0
         shares = self._cut(len(values))
-        rows = torch.zeros(shares.num_owners * shares.num_rows, COLUMNS)
-        rows.view(-1)[:len(values)] = values
+        rows = values.new_zeros(shares.num_owners * shares.num_rows, COLUMNS)
+        torch.mul(values, 1 / scale, out=rows.view(-1)[:len(values)])
         if self._unsent is not None:
-            rows += self._unsent
-        arrived, unsent = self._send_to_owners(rows, key)
-        found = self._send_sums(arrived, key)
-        if shares.is_owner:
-            own = self._own_rows
-            unsent[own] = arrived - found[own]
-        self._unsent = unsent
-        values.copy_(found.view(-1)[:len(values)])
-        return self.sent_bytes(len(values))
+            rows += self._unsent.to(rows.device)      # a checkpoint's is on the host
+        decoded, sums = self._to_owners(shares, rows, key)
+        found = self._to_all(shares, sums, rows, key)
+        if torch.isfinite(found).all():     # on all ranks alike: they decode the same bytes
+            unsent = rows - decoded
+            if sums is not None:
+                unsent[shares.own] = sums - found[shares.own]
+            self._unsent = unsent
+        torch.mul(found.view(-1)[:len(values)], scale, out=values)
+        return shares.sent_bytes
 
-    def _send_to_owners(self, rows: torch.Tensor, key: CounterKey) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Collective, round 1: return the sums of this rank's share, if it owns one, and what the sent codes lacked."""
-        shares, size, rank = self._cut(), self._comm.size, self._comm.rank
-        owners = np.arange(shares.num_owners)
-        owners = owners[owners != rank]
-        index, ids = shares.rows_of(owners), shares.ids(rank, owners)
-        layout, one = shares.layout_of(len(owners)), shares.layout.num_bytes
-        sent, received = np.zeros(layout.num_bytes, np.uint8), np.zeros((size - 1) * shares.is_owner * one, np.uint8)
-        if len(owners):
-            quantize_rows(rows, index, ids, layout, key, sent)
-        to_send = [one * (peer < shares.num_owners and peer != rank) for peer in range(size)]
-        to_receive = [one * (shares.is_owner and peer != rank) for peer in range(size)]
-        self._comm.Alltoallv((sent, (to_send, _starts(to_send)), MPI.BYTE),
-                             (received, (to_receive, _starts(to_receive)), MPI.BYTE))
-        decoded = rows.clone()      # in this rank's own share there is nothing that a code lacks
-        if len(owners):
-            dequantize_rows(sent, index, ids, layout, decoded, False, key)
+    def _to_owners(self, shares: Shares, rows: torch.Tensor,
+                   key: CounterKey) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Collective, round 1: return the rows as others decode them, and the sums of this rank's share, if it has one.
+        """
+        sent = shares.to_owners.encode(rows, key, self._transport)
+        received = np.empty((shares.num_ranks - 1) * shares.is_owner * shares.layout.num_bytes, np.uint8)
+        peers = shares.counts(lambda peer: peer != shares.rank and peer < shares.num_owners)
+        others = shares.counts(lambda peer: peer != shares.rank and shares.is_owner)
+        self._comm.Alltoallv((sent, peers, MPI.BYTE), (received, others, MPI.BYTE))
+        decoded = rows.clone()      # the rank's own share is not coded
+        shares.to_owners.decode(sent, decoded, key, self._transport)
         if not shares.is_owner:
-            return None, rows - decoded
-        # The codes of all other ranks are decoded at once, then summed in rank order.
-        others = np.delete(np.arange(size), rank)
-        table = torch.empty(size - 1, shares.num_rows, COLUMNS)
-        dequantize_rows(received, np.arange((size - 1) * shares.num_rows, dtype=np.int32), shares.ids(others, rank),
-                        shares.layout_of(size - 1), table.view(-1, COLUMNS), False, key)
-        return table.sum(0) + rows[self._own_rows], rows - decoded
+            return decoded, None
+        # All ranks' codes are decoded at once, then summed in rank order.
+        table = rows.new_empty(shares.num_ranks - 1, shares.num_rows, COLUMNS)
+        shares.from_others.decode(received, table.view(-1, COLUMNS), key, self._transport)
+        return decoded, table.sum(0) + rows[shares.own]
 
-    def _send_sums(self, arrived: torch.Tensor | None, key: CounterKey) -> torch.Tensor:
-        """Collective, round 2: send this rank's sums to all; return all sums, as all ranks decode them."""
-        shares, size, rank = self._cut(), self._comm.size, self._comm.rank
-        one, owners = shares.layout.num_bytes, np.arange(shares.num_owners)
-        sent, received = np.zeros(one * shares.is_owner, np.uint8), np.zeros(shares.num_owners * one, np.uint8)
-        if arrived is not None:
-            quantize_rows(arrived, np.arange(shares.num_rows, dtype=np.int32), shares.ids(size, rank), shares.layout,
-                          key, sent)
-        to_receive = [one * (peer < shares.num_owners) for peer in range(size)]
-        self._comm.Allgatherv((sent, MPI.BYTE), (received, (to_receive, _starts(to_receive)), MPI.BYTE))
-        found = torch.empty(shares.num_owners * shares.num_rows, COLUMNS)
-        dequantize_rows(received, np.arange(len(found), dtype=np.int32), shares.ids(size, owners),
-                        shares.layout_of(shares.num_owners), found, False, key)
+    def _to_all(self, shares: Shares, sums: torch.Tensor | None, rows: torch.Tensor, key: CounterKey) -> torch.Tensor:
+        """Collective, round 2: send the sums of this rank's share to all; return all sums, as all ranks decode them."""
+        sent = np.empty(0, np.uint8) if sums is None else shares.of_own_sums.encode(sums, key, self._transport)
+        received = np.empty(shares.num_owners * shares.layout.num_bytes, np.uint8)
+        owners = shares.counts(lambda peer: peer < shares.num_owners)
+        self._comm.Allgatherv((sent, MPI.BYTE), (received, owners, MPI.BYTE))
+        found = torch.empty_like(rows)
+        shares.of_all_sums.decode(received, found, key, self._transport)
         return found
-
-    @property
-    def _own_rows(self) -> slice:
-        rows = self._cut().num_rows
-        return slice(self._comm.rank * rows, (self._comm.rank + 1) * rows)
 
     @property
     def num_bytes(self) -> int:
@@ -170,14 +216,11 @@ class QuantizedSums:
 
     def sent_bytes(self, num_values: int) -> int:
         """Bytes that this rank sends for a sum of `num_values`."""
-        if num_values == 0:
-            return 0
-        shares = Shares(num_values, self._bits, self._comm.rank, self._comm.size)
-        return shares.num_sent * shares.layout.num_bytes
+        return Shares(num_values, self._bits, self._comm.rank, self._comm.size).sent_bytes if num_values else 0
 
-    def _cut(self, num_values: int | None = None) -> Shares:
-        """The shares of a vector; of the last one by default. Another length begins without errors."""
-        if self._shares is None or num_values not in (None, self._shares.num_values):
+    def _cut(self, num_values: int) -> Shares:
+        """The shares of a vector; one of another length than the last begins without anything unsent."""
+        if self._shares is None or num_values != self._shares.num_values:
             self._shares, self._unsent = Shares(num_values, self._bits, self._comm.rank, self._comm.size), None
         return self._shares
 
@@ -186,7 +229,10 @@ class QuantizedSums:
         self._unsent = None
 
     def state(self) -> State:
-        return {} if self._unsent is None else {"unsent": self._unsent.numpy(), "num_values": self._shares.num_values}
+        """What the last codes lacked, if there was a sum."""
+        if self._unsent is None:
+            return {}
+        return {"unsent": self._unsent.cpu().numpy(), "num_values": self._shares.num_values}
 
     def restore(self, state: State) -> None:
         """Continue from `state`; KernelError if it does not fit."""
@@ -197,8 +243,4 @@ class QuantizedSums:
         expected = shares.num_owners * shares.num_rows, COLUMNS
         if state["unsent"].shape != expected or state["unsent"].dtype != np.float32:
             raise KernelError(f"what codes of sums lacked is {state['unsent'].shape}, expected {expected}")
-        self._unsent = torch.from_numpy(state["unsent"].copy())
-
-
-def _starts(counts: list[int]) -> list[int]:
-    return [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+        self._unsent = table_of(state["unsent"], torch.device("cpu"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths
-from hpcgnn.methods.method import MethodContext
+from hpcgnn.methods.method import MethodContext, narrow_sums
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Joint(FollowsLoss, SolvesWidths):
         super().__post_init__()
         if self.solver == "highs":
             raise ConfigError("method joint spends a budget of bits, which solver highs can't; use bisection or greedy")
+
+    def own_sum_bits(self) -> int:
+        return narrow_sums(self.choices())
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         from hpcgnn.methods.node_bits import parse_percentiles

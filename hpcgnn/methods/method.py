@@ -6,7 +6,7 @@ Each method is a small class in its own file; its dataclass fields are its setti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     from hpcgnn.methods.step_count import StepRule
 
 SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
+NARROW_SUMS = 4     # bits per value in sums of gradients beside messages of few bits
 KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
 NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "
                            "to predict from; use another method")
+
+
+def narrow_sums(widths: Sequence[int]) -> int:
+    """Bits per value in sums of gradients beside messages of these widths, ascending."""
+    return NARROW_SUMS if widths[0] <= 8 else 32
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,10 @@ class Method(ABC):
     def own_code(self) -> str:
         """Return the code of rows of 1 to 8 bits if the user does not choose one; see the setting `code`."""
         return "affine"
+
+    def own_sum_bits(self) -> int:
+        """Return the bits per value in sums of gradients if the user does not choose them: the setting `sum_bits`."""
+        return 32
 
     def starts_wide(self, context: MethodContext) -> bool:
         """Whether training begins at the largest base width."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, Reproducible
-from hpcgnn.methods.method import MethodContext
+from hpcgnn.methods.method import MethodContext, narrow_sums
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class Sylvie(FollowsLoss, Reproducible):
         num_widths = len(self.choices())
         return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)
 
+    def own_sum_bits(self) -> int:
+        return narrow_sums(self.choices())
+
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         from hpcgnn.methods.policies import LeveledWidths
 
@@ -56,6 +59,9 @@ class SylviePaper(Sylvie):
 
     def own_code(self) -> str:
         return "affine"
+
+    def own_sum_bits(self) -> int:
+        return 32
 
     def starts_wide(self, context: MethodContext) -> bool:
         return False

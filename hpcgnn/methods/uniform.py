@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcgnn.methods.choosing import ChoosesWidths
-from hpcgnn.methods.method import Method, MethodContext
+from hpcgnn.methods.method import Method, MethodContext, narrow_sums
 from hpcgnn.settings import setting
 from hpcgnn.widths import BIT_WIDTHS
 
@@ -28,6 +28,9 @@ class Uniform(Method):
 
     def own_code(self) -> str:
         return "rotated" if self.bits < 8 else "affine"
+
+    def own_sum_bits(self) -> int:
+        return narrow_sums((self.bits,))
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         from hpcgnn.methods.policies import FixedWidths

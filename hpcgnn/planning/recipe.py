@@ -60,4 +60,4 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
         is_quantized=config.quantize != "none", num_steps=steps, precision=config.precision,
         has_average=has_average, has_clusters=config.in_clusters,
         history_bits=HISTORY_BITS.get(config.history, stored), stored_bits=config.store_activations,
-        sum_bits=config.sum_bits, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize)
+        sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize)

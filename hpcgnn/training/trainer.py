@@ -135,7 +135,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     if learner.untrained:
         together(comm, learner.refuse_untrained)
     HERE.note("waits for the sum of the gradients")
-    session.exchange.sum_gradients(learner.gradients.shared, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
+    session.exchange.sum_gradients(learner.gradients.shared, CounterKey(moment.seed, moment.epoch, SUM, moment.number),
+                                   learner.loss_scale.value)
     HERE.note("computes")
     check = learner.step()
     hooks_of(model).end_step()

@@ -125,8 +125,24 @@ def test_a_state_of_other_gradients_is_refused():
         sums.restore({"num_values": 700, "unsent": np.zeros((3, COLUMNS), np.float32)})
 
 
-@pytest.mark.parallel(2)
-def test_gradients_that_are_not_finite_are_refused():
-    values = torch.full((600,), float("nan"))
-    with pytest.raises(KernelError):
-        QuantizedSums(COMM, 8).sum(values, CounterKey(0, 0, SUM, 0))
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2e38])
+@pytest.mark.parametrize("num_values", [100, 1500])
+@pytest.mark.parametrize("bits", [1, 8, 16])
+def test_a_value_without_a_code_makes_sums_nan_on_all_ranks_and_loses_nothing(bits, num_values, value):
+    """As it would in float32; what was left of the sums before comes with the next one, in another loss scale too."""
+    sums, found, exact = QuantizedSums(COMM, bits), 0, 0
+    for number in range(6):
+        values = values_of(COMM.rank, num_values, number)
+        if number == 3:
+            values[-1] = value if COMM.rank == COMM.size - 1 else 0.0
+            sums.sum(values, CounterKey(0, number, SUM, 0))
+            assert torch.isnan(values).any() and len({one.numpy().tobytes() for one in COMM.allgather(values)}) == 1
+            continue
+        scale = 2.0 ** (10 - number)
+        exact = exact + sum(values_of(rank, num_values, number).double() for rank in range(COMM.size))
+        values *= scale
+        sums.sum(values, CounterKey(0, number, SUM, 0), scale)
+        found = found + values.double() / scale
+    unsent = COMM.allreduce(sums.state()["unsent"].astype(np.float64)).ravel()[:num_values]
+    assert np.abs(found.numpy() + unsent - exact.numpy()).max() < 1e-4
