@@ -19,6 +19,9 @@ from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
+SUM_BYTES = 4      # of a float32 in a sum of gradients
+# Of sums in codes, as `hpcgnn.exchange.quantized_sums` has them, which planning can't import.
+VALUES_OF_A_SUM, MOST_ROTATED_OF_A_SUM = 256, 4      # gradients that share parameters of a code; bits
 SAMPLED_ROWS = 2048      # rows of an exchange in which motion is measured, over two epochs
 
 
@@ -113,3 +116,9 @@ def messages_of(name: str, config: TrainConfig, size: ModelSize) -> Messages:
         tables_received=predicts + (isinstance(method, PipeGCN) and method.smoothing > 0),
         measures_motion=method.rule() == "measured", overlaps=config.overlap,
         rotated=ROTATED[method.own_code() if is_own else config.code], least_rotated=LEAST_ROTATED if is_own else 1)
+
+
+def row_bytes_of_sums(size: ModelSize) -> int:
+    """Bytes of VALUES_OF_A_SUM gradients in a sum over ranks."""
+    parameters = PARAMETER_BYTES["rotated" if size.sum_bits <= MOST_ROTATED_OF_A_SUM else "affine"]
+    return VALUES_OF_A_SUM * size.sum_bits // 8 + parameters * (size.sum_bits in PACKED_WIDTHS)

@@ -10,13 +10,11 @@ import numpy as np
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import memory_of
-from hpcgnn.planning.messages import PARAMETER_BYTES, Messages
+from hpcgnn.planning.messages import SUM_BYTES, VALUES_OF_A_SUM, Messages, row_bytes_of_sums
 from hpcgnn.planning.model import ModelSize, exchanges_of
-from hpcgnn.planning.stages import SUM_BYTES, EpochSeconds, directed, epoch_seconds, total
-from hpcgnn.widths import PACKED_WIDTHS
+from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds, total
 
 BYTES_OF_A_CLUSTER = 8     # a halo row's cluster number crosses as two float32 columns
-VALUES_OF_A_SUM, MOST_ROTATED_OF_A_SUM = 256, 4      # gradients that share parameters of a code; bits
 LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
 
@@ -118,16 +116,12 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
 
 def sum_bytes(size: ModelSize, num_parts: int) -> float:
     """Bytes that a rank gives to one sum of gradients, the mean over ranks; codes go to the owners of shares and back.
-
-    The sizes of messages are those of `hpcgnn.exchange.quantized_sums`, which planning can't import.
     """
     if size.sum_bits == 8 * SUM_BYTES or num_parts == 1:
         return SUM_BYTES * size.num_weights * (num_parts > 1)
     num_rows = -(-size.num_weights // (VALUES_OF_A_SUM * num_parts))
     num_owners = -(-size.num_weights // (VALUES_OF_A_SUM * num_rows))
-    parameters = PARAMETER_BYTES["rotated" if size.sum_bits <= MOST_ROTATED_OF_A_SUM else "affine"]
-    row_bytes = VALUES_OF_A_SUM * size.sum_bits // 8 + parameters * (size.sum_bits in PACKED_WIDTHS)
-    return 2 * num_owners * num_rows * row_bytes * (num_parts - 1) / num_parts
+    return 2 * num_owners * num_rows * row_bytes_of_sums(size) * (num_parts - 1) / num_parts
 
 
 def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[str]]:

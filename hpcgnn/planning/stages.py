@@ -15,11 +15,10 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.exchange_time import exchange_seconds, simulate_exchange, sum_seconds
 from hpcgnn.planning.loads import Pairs, PartLoads
-from hpcgnn.planning.messages import Messages
+from hpcgnn.planning.messages import VALUES_OF_A_SUM, Messages, row_bytes_of_sums
 from hpcgnn.planning.model import Exchange, ModelSize, exchanges_of, work_of
 
 STAGES = ("products", "sums", "passes", "pack", "within", "between", "allreduce", "step")
-SUM_BYTES = 4      # per weight in the sum of gradients
 POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgnn.graph.hop.BLOCKS`
 
 
@@ -85,7 +84,8 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
             between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
             windows.get((exchange.layer, exchange.is_backward), none))
         near, far = near + within, far + between - hidden
-    summing = steps * sum_seconds(SUM_BYTES * size.num_weights, loads.num_parts, cluster.network)
+    num_bytes = size.num_weights * row_bytes_of_sums(size) // VALUES_OF_A_SUM
+    summing = steps * sum_seconds(num_bytes, loads.num_parts, cluster.network)
     by_stage = {**computing, "pack": packing, "within": near, "between": far, "allreduce": none + summing,
                 "step": none + steps * cluster.step_seconds}
     if messages.is_asynchronous:      # messages may take as long as the rest of the epoch; only the excess counts

@@ -194,9 +194,9 @@ def test_what_codes_of_gradients_lack_is_forgotten_where_other_weights_are_train
     first, second = model.convs[0].lin, model.convs[1].bias
     first.weight.requires_grad_(False)
 
-    def noted(self, values, key):
+    def noted(self, *arguments):
         kept.append(bool(self.state()))
-        return add_up(self, values, key)
+        return add_up(self, *arguments)
 
     class Turn(hpcgnn.Callback):
         def on_epoch_end(self, run, record):

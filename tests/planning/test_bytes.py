@@ -91,7 +91,7 @@ def test_a_plan_of_steps_has_the_bytes_of_the_training(shared_path, name, settin
     shards = write_once(comm, dataset, shared_path / "shards")
     method, _, bits = name.partition(":")
     of_method = {"method": method, **({"bits": int(bits)} if bits else {})}
-    given = {"model": "sage", "layers": 3, "hidden": 20, **settings}
+    given = {"model": "sage", "layers": 3, "hidden": 20, "sum_bits": 32, **settings}
     summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=2, eval_every=2, **given, **of_method)
     of_plan = ("model", "layers", "hidden", "precision", "norm")
     choices = Choices([comm.size], (name,), **{own: given.pop(own) for own in of_plan if own in given}, settings=given)

@@ -41,7 +41,7 @@ def planned_beside_trained(comm, shared_path, spec, method, settings, epochs=2):
     dataset = sparse_graph(spec)
     shards = write_once(comm, dataset, shared_path / "shards")
     name, _, bits = method.partition(":")
-    given = {"model": "sage", "layers": 3, "hidden": 20, **settings}
+    given = {"model": "sage", "layers": 3, "hidden": 20, "sum_bits": 32, **settings}
     summary, metrics, run = train(comm, shards, shared_path / "run", epochs=epochs, eval_every=epochs, **given,
                                   method=name, **({"bits": int(bits)} if bits else {}))
     evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)

@@ -67,7 +67,8 @@ def note_steps(monkeypatch, scales=None):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name, steps", CASES)
 def test_gradients_follow_those_of_float32_while_the_loss_scale_changes(shards, shared_path, monkeypatch, name, steps):
-    settings = {"model": "sage", "layers": 2, "epochs": 6, "lr": 0.003, "norm": "none", "steps": steps, **KEEPING[name]}
+    settings = {"model": "sage", "layers": 2, "epochs": 6, "lr": 0.003, "norm": "none", "steps": steps,
+                "sum_bits": 32, **KEEPING[name]}
     noted, found = note_steps(monkeypatch, SCALES), {}
     for precision in ("fp32", "fp16"):
         noted.clear()

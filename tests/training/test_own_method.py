@@ -44,7 +44,7 @@ def path(monkeypatch):
 @pytest.mark.parallel([1, 2])
 def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shared_path, path):
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
-    _, expected, _ = train(COMM, shards, shared_path / "uniform", method="uniform", bits=4)
+    _, expected, _ = train(COMM, shards, shared_path / "uniform", method="uniform", bits=4, sum_bits=32)
     summary, found, _ = train(COMM, shards, shared_path / "own", method=path, few_bits=4)
     assert without_seconds(found) == without_seconds(expected)
     assert summary["method"] == path

@@ -40,7 +40,8 @@ def test_losses_stay_near_those_of_rows_as_they_are(shared_path, shards, bits, n
     """Bounds are about twice the largest difference of either code on this graph."""
     expected = losses(train(COMM, shards, shared_path / "vanilla", **SETTINGS)[1])
     for code in ("affine", "rotated"):
-        found = losses(train(COMM, shards, shared_path / code, **SETTINGS, method="uniform", bits=bits, code=code)[1])
+        found = losses(train(COMM, shards, shared_path / code, **SETTINGS, method="uniform", bits=bits, code=code,
+                             sum_bits=32)[1])
         np.testing.assert_allclose(found, expected, rtol=near, err_msg=code)
 
 
