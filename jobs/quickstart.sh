@@ -3,12 +3,12 @@
 # messages, and ends with a table, an HTML report and the seconds of each step. It takes one to two minutes, most
 # of it for the installation.
 #   HPCGNN_QUICKSTART_BITS     width of the packed messages    default: 2
-#   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 150
+#   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 80
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 bits=${HPCGNN_QUICKSTART_BITS:-2}
-epochs=${HPCGNN_QUICKSTART_EPOCHS:-150}
+epochs=${HPCGNN_QUICKSTART_EPOCHS:-80}
 ranks=2
 shards=data/shards/quickstart-p$ranks
 HPCGNN_STEPS=$(mktemp)

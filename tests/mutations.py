@@ -581,7 +581,7 @@ MUTATIONS = [
     Mutation("exchange/quantized_sums.py", "all ranks round alike", "self._codes(owners, self.rank, owners)",
              "self._codes(owners, 0, owners)", SUMS),
     Mutation("exchange/halo.py", "a resumed run forgets what codes of sums lacked",
-             "self._sums.restore(state[OF_SUMS])", "pass", RESUMED_SUMS),
+             "self._sums.restore(state.get(OF_SUMS, {}))", "pass", RESUMED_SUMS),
     Mutation("training/trainer.py", "codes of other weights are added to the sums", "if learner.begin_step():",
              "if learner.begin_step() and False:", FREED_SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self.exchange.reads_history",

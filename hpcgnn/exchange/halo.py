@@ -139,7 +139,7 @@ class HaloExchange:
         for kind, kept in zip(self._all_kinds, (whole, state.get(IN_STEPS, {})), strict=False):
             kind.restore(self._sender, kept)
         if self._sums is not None:
-            self._sums.restore(state[OF_SUMS])
+            self._sums.restore(state.get(OF_SUMS, {}))      # none where `sum_bits` was 32 before
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 KIND, VERSION = "rank-state", 3
 # Settings that do not affect what ranks remember; if any other changes, ranks begin with empty memory.
 NOT_REMEMBERED = frozenset({
-    "epochs", "steps", "lr", "schedule", "warmup", "store_activations", "dropout", "input_dropout",
+    "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "store_activations", "dropout", "input_dropout",
     "edge_dropout", "weight_decay", "eval_every", "early_stop", "repeat", "average", "ema", "optimizer",
     "checkpoint_every", "score", "overlap", "link_mbps", "pipeline", "sums", "transport", "device", "exchange",
     "target_kb", "size_weight", "quantize_lr", "quantize_gradient", "protect"})

@@ -43,7 +43,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
     return {
         "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
         "model": config.model, "method": name_of(config.method),
-        "bits": config.method.fixed_bits(storage_bits(config.precision)),
+        "bits": config.method.fixed_bits(storage_bits(config.precision)), "sum_bits": config.bits_of_sums,
         "ranks": comm.size, "nodes": comm.allreduce(int(session.mates[0] == comm.rank)),
         "shares_rows": session.shares_rows, "seeds": [result["seed"] for result in results],
         "score_name": session.score.name, "score_is_share": session.score.is_share,
