@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpcgnn.methods.step_count import StepRule
 
 SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
-NARROW_SUMS = 4     # bits per value in sums of gradients beside messages of few bits
+NARROW_SUMS = 8     # bits per value in sums of gradients beside messages of few bits
 KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
 NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "
                            "to predict from; use another method")

@@ -43,7 +43,7 @@ def train_on_emulated_kernels(monkeypatch, comm, shards, out, **settings):
 def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bits, code):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
-    settings = {**SETTINGS, "model": model, "method": "uniform", "bits": bits, "code": code}      # 4 bits for sums
+    settings = {**SETTINGS, "model": model, "method": "uniform", "bits": bits, "code": code}
     _, expected, _ = train(comm, shards, shared_path / "host", **settings)
     found, backend = train_on_emulated_kernels(monkeypatch, comm, shards, shared_path / "device", **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
@@ -52,7 +52,7 @@ def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bit
     assert KERNELS.get(model, {"aggregate", "normalize", "mask"}) <= started
     assert comm.size == 1 or {"quantize", "dequantize"} <= started
     rotating = {"quantize_rotated_f32", "dequantize_rotated_f32"} & {name for name, _, _ in backend.launches}
-    assert len(rotating) == (2 if bits <= 8 and comm.size > 1 else 0)      # sums, too
+    assert len(rotating) == (2 if code == "rotated" and comm.size > 1 else 0)
 
 
 @pytest.mark.parallel([1, 2])
