@@ -577,7 +577,7 @@ MUTATIONS = [
     Mutation("exchange/quantized_sums.py", "what codes lacked is lost", "if self._unsent is not None:", "if False:",
              SUMS),
     Mutation("exchange/quantized_sums.py", "what the codes of sums lacked is lost",
-             "unsent[shares.own] = sums - found[shares.own]", "unsent[shares.own] = 0", SUMS),
+             "torch.sub(sums, found[shares.own], out=self._unsent[shares.own])", "pass", SUMS),
     Mutation("exchange/quantized_sums.py", "all ranks round alike", "self._codes(owners, self.rank, owners)",
              "self._codes(owners, 0, owners)", SUMS),
     Mutation("exchange/halo.py", "a resumed run forgets what codes of sums lacked",

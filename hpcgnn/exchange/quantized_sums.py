@@ -42,7 +42,7 @@ class Codes:
 
     def encode(self, rows: torch.Tensor, key: CounterKey, transport: Transport) -> np.ndarray:
         """The bytes of the rows, on the host; bytes of NaN if any row of the table has no code."""
-        if not bool((rows.abs() <= LARGEST).all()):
+        if not _have_codes(rows):
             return np.full(self.layout.num_bytes, NAN_BYTE, np.uint8)
         message = transport.empty(self.layout.num_bytes)
         if len(self.index):
@@ -173,11 +173,10 @@ class QuantizedSums:
             rows += self._unsent.to(rows.device)      # a checkpoint's is on the host
         decoded, sums = self._to_owners(shares, rows, key)
         found = self._to_all(shares, sums, rows, key)
-        if torch.isfinite(found).all():     # on all ranks alike: they decode the same bytes
-            unsent = rows - decoded
+        if _have_codes(found):     # on all ranks alike: they decode the same bytes
+            self._unsent = torch.sub(rows, decoded, out=decoded)
             if sums is not None:
-                unsent[shares.own] = sums - found[shares.own]
-            self._unsent = unsent
+                torch.sub(sums, found[shares.own], out=self._unsent[shares.own])
         torch.mul(found.view(-1)[:len(values)], scale, out=values)
         return shares.sent_bytes
 
@@ -244,3 +243,9 @@ class QuantizedSums:
         if state["unsent"].shape != expected or state["unsent"].dtype != np.float32:
             raise KernelError(f"what codes of sums lacked is {state['unsent'].shape}, expected {expected}")
         self._unsent = table_of(state["unsent"], torch.device("cpu"))
+
+
+def _have_codes(rows: torch.Tensor) -> bool:
+    """Whether no value is NaN, infinite or above LARGEST."""
+    low, high = torch.aminmax(rows)     # NaN if any value is
+    return bool((low >= -LARGEST) & (high <= LARGEST))
