@@ -198,10 +198,11 @@ class PipedComm:
     def Alltoallv(self, send: list, receive: list) -> None:
         (out, *places), (into, *holes) = send, receive
         parts = self._swap("Alltoallv", [np.array(part) for part in _cut(out, places[0])])
-        for hole, part in zip(_cut(into, holes[0]), [part[self.rank] for part in parts], strict=True):
-            if len(part) > len(hole):
-                raise RuntimeError(f"a message of {len(part)} is truncated to {len(hole)}")
-            hole[:len(part)] = part
+        _put(_cut(into, holes[0]), [part[self.rank] for part in parts])
+
+    def Allgatherv(self, send: list, receive: list) -> None:
+        into, *holes = receive
+        _put(_cut(into, holes[0]), self._swap("Allgatherv", np.array(send[0])))
 
     def Isend(self, message: list, destination: int, tag: int = 0) -> PipedRequest:
         self._send(tag, bytes(memoryview(message[0])))
@@ -247,6 +248,13 @@ def _cut(buffer: Any, counts: Any) -> list[np.ndarray]:
         return [array[first:first + count] for count, first in zip(*counts, strict=True)]
     ends = np.cumsum(counts)
     return [array[end - count:end] for count, end in zip(counts, ends, strict=True)]
+
+
+def _put(holes: list[np.ndarray], parts: list[np.ndarray]) -> None:
+    for hole, part in zip(holes, parts, strict=True):
+        if len(part) > len(hole):
+            raise RuntimeError(f"a message of {len(part)} is truncated to {len(hole)}")
+        hole[:len(part)] = part
 
 
 def _reduced(parts: list, op: Any) -> Any:
