@@ -51,7 +51,7 @@ def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shar
 
 
 class WideAtLast(FixedWidths):
-    """The policy of docs/methods.md: more bits in the last tenth of the epochs."""
+    """A policy of a user: more bits in the last tenth of the epochs."""
 
     def __init__(self, few, more, num_epochs):
         super().__init__(few)
