@@ -1,6 +1,8 @@
 """`ogb:NAME`: node-property datasets of the Open Graph Benchmark, from the raw folder that the `ogb` package leaves.
 
-`ogb` is imported only to download what is missing.
+`raw` holds edge.csv.gz, node-feat.csv.gz, node-label.csv.gz, num-node-list.csv.gz and num-edge-list.csv.gz, or data.npz
+and node-label.npz; `split/NAME` holds train.csv.gz, valid.csv.gz and test.csv.gz, one node per line. `ogb` is imported
+only to download what is missing.
 """
 
 from __future__ import annotations
