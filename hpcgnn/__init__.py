@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hpcgnn.training.callbacks import Callback as Callback
     from hpcgnn.training.trackers import MLflow as MLflow
     from hpcgnn.training.trackers import TensorBoard as TensorBoard
+    from hpcgnn.training.trackers import WandB as WandB
 
 __version__ = "0.3.0"
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "NodeEmbedding": "hpcgnn.nn.node_embedding",
     "Run": "hpcgnn.library.run",
     "TensorBoard": "hpcgnn.training.trackers",
+    "WandB": "hpcgnn.training.trackers",
     "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
     "load_model": "hpcgnn.results.plain",
@@ -57,6 +59,7 @@ __all__ = [
     "NodeEmbedding",
     "Run",
     "TensorBoard",
+    "WandB",
     "distribute",
     "fit",
     "load_model",

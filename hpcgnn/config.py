@@ -256,7 +256,7 @@ class TrainConfig:
                            "of the job if Slurm names one, else no limit.", low=0.0,
                            group=RUN, flag="common")
     track: str = setting("none", "Where else the run is recorded while it trains; TensorBoard's files are in the run "
-                         "folder.", ("none", "tensorboard", "mlflow"), group=RUN, flag="none")
+                         "folder.", ("none", "tensorboard", "mlflow", "wandb"), group=RUN, flag="none")
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and names the rank that "
                              "stopped; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI reads the GPU's memory (cuda-aware), or a copy in "

@@ -1,4 +1,4 @@
-"""Callbacks that write a run to TensorBoard or MLflow while it trains, on rank 0."""
+"""Callbacks that write a run to TensorBoard, MLflow or Weights & Biases while it trains, on rank 0."""
 
 from __future__ import annotations
 
@@ -153,4 +153,40 @@ class MLflow(Tracker):
         self._mlflow.end_run(status="KILLED")
 
 
-TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow}
+class WandB(Tracker):
+    """Writes the run to Weights & Biases, or into a folder that `wandb sync` sends later if WANDB_MODE is offline.
+
+    Parameters
+    ----------
+    project : str or None      by default the one that WANDB_PROJECT names
+    """
+
+    def __init__(self, project: str | None = None):
+        super().__init__()
+        self.project = project
+        self._run: Any = None
+
+    def open(self, run: RunUnderWay) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise TrainingError("the package of Weights & Biases is not installed; pip install 'hpcgnn[wandb]'") \
+                from error
+        try:
+            self._run = wandb.init(project=self.project, name=run.folder.path.name, config=settings_of(run.config))
+        except Exception as error:
+            raise TrainingError(f"Weights & Biases can't begin a run ({type(error).__name__}: {error}); log in by "
+                                "wandb login, or set WANDB_MODE=offline") from error
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self._run.log(values, step=step)
+
+    def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
+        self._run.summary.update({f"final_{name}": score for name, score in scores.items()})
+        self._run.finish()
+
+    def give_up(self) -> None:
+        self._run.finish(exit_code=1)
+
+
+TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}

@@ -153,7 +153,7 @@ def test_a_uv_that_fails_is_replaced_by_pip_and_a_forced_one_is_not(machine):
      "HPCGNN_INSTALLER=uv, but there is no uv and pip can't install it; put it on PATH or unset it"),
     ({"HPCGNN_EXTRAS": "report,graphs"},
      "HPCGNN_EXTRAS has 'graphs'; expected some of cuda12, cuda13, docs, export, mlflow, mpi, mpich, ogb, report, "
-     "tables, tensorboard, test, toolkit"),
+     "tables, tensorboard, test, toolkit, wandb"),
     ({"CC": "ccache gcc-99"}, "there is no C compiler (gcc-99); install one"),
 ])
 def test_a_choice_that_cannot_be_met_is_one_sentence(machine, settings, message):

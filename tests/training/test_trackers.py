@@ -1,4 +1,4 @@
-"""Runs are written to TensorBoard and MLflow while they train, and outlive them."""
+"""Runs are written to TensorBoard, MLflow and Weights & Biases while they train, and outlive them."""
 
 from __future__ import annotations
 
@@ -115,8 +115,71 @@ def test_a_server_that_is_not_there_is_refused_before_the_first_epoch(shards, sh
     assert not (shared_path / "run" / "metrics.jsonl").exists()
 
 
+class Board:
+    """Stands in for the wandb module, and for a run of it; it breaks down after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps, self.lines, self.summary, self.begun, self.ends = steps, {}, {}, [], []
+
+    def init(self, project, name, config):
+        if self.steps == 0:
+            raise ConnectionError("nobody is logged in")
+        self.begun.append((project, name, config["model"]))
+        return self
+
+    def log(self, values, step):
+        if step > self.steps:
+            raise ConnectionError("nobody answers")
+        self.lines.setdefault(step, {}).update(values)
+
+    def finish(self, exit_code=0):
+        self.ends.append(exit_code)
+
+
+def start_board(monkeypatch, steps: int) -> Board:
+    board = Board(steps)
+    monkeypatch.setitem(sys.modules, "wandb", board)
+    return board
+
+
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")])
+def test_wandb_gets_settings_and_numbers_from_rank_zero(shards, shared_path, monkeypatch):
+    board = start_board(monkeypatch, steps=100)
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", track="wandb")
+    if COMM.rank:
+        assert board.begun == board.ends == [] and board.lines == {}
+        return
+    assert board.begun == [(None, "run", "gcn")] and board.ends == [0]
+    assert {step: line["loss"] for step, line in board.lines.items()} == {
+        record["epoch"]: record["loss"] for record in metrics}
+    assert board.lines[12]["val_score"] == metrics[11]["val_score"]
+    assert board.summary == {"final_test_score": summary["test_score"], "final_val_score": summary["val_score"]}
+
+
+def test_wandb_that_goes_away_is_named_once_and_the_run_goes_on(shards, shared_path, monkeypatch, capfd):
+    board = start_board(monkeypatch, steps=4)
+    _, metrics, _ = train(COMM, shards, shared_path / "run", track="wandb")
+    assert len(metrics) == 12 and list(board.lines) == [1, 2, 3, 4]
+    assert capfd.readouterr().err.count("hpcgnn: WandB fails (ConnectionError: nobody answers); the run goes on") == 1
+
+
+def test_a_run_that_fails_is_a_failed_one_of_wandb(shards, shared_path, monkeypatch):
+    board = start_board(monkeypatch, steps=100)
+    with pytest.raises(CollectiveError, match="lower --lr"):
+        train(COMM, shards, shared_path / "run", track="wandb", lr=1e38)
+    assert board.ends == [1]
+
+
+def test_wandb_without_a_login_is_refused_before_the_first_epoch(shards, shared_path, monkeypatch):
+    start_board(monkeypatch, steps=0)
+    with pytest.raises(CollectiveError, match=r"Weights & Biases can't begin a run .* set WANDB_MODE=offline"):
+        train(COMM, shards, shared_path / "run", track="wandb")
+    assert not (shared_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"),
+                                          ("wandb", "wandb")])
 def test_a_missing_package_is_named_on_all_ranks(shards, shared_path, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)      # as if it were not installed
     with pytest.raises(CollectiveError, match=rf"pip install 'hpcgnn\[{name}\]'"):
