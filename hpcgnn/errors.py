@@ -18,6 +18,14 @@ class HpcgnnError(Exception):
     """Base of all errors that the user sees as one sentence, without a traceback."""
 
     exit_code = 1
+    _is_shown = False
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that IPython shows: the sentence alone, and the traceback when it is asked again, by %tb."""
+        if self._is_shown:
+            return [line.rstrip("\n") for line in traceback.format_exception(self)]
+        self._is_shown = True
+        return [f"{type(self).__name__}: {self}"]
 
 
 class ConfigError(HpcgnnError):

@@ -81,6 +81,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     with plain_torch():
         if not isinstance(graph, Graph):
             raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
+        graph.check_ranks()
         check_present(graph.comm, "hpcgnn.fit")
         recipe, named = together(graph.comm, lambda: _recipe(
             model, loss, score, prefers_low, optimizer, schedule, tuple(callbacks), settings))

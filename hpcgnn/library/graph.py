@@ -5,18 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from hpcgnn.run.launch import MPI, join
-from hpcgnn.shards.reader import read_inner_id
+from hpcgnn.errors import CollectiveError, ConfigError
+from hpcgnn.run.launch import MPI, join, told_by_rank_zero
+from hpcgnn.run.notebook import html_table
+from hpcgnn.shards.reader import read_graph_info, read_inner_id, read_partition
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.objective import UNKNOWN_LABEL
 from hpcgnn.training.session import read_shared_info
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 @dataclass(frozen=True)
 class Graph:
     """A graph in shards and the ranks that hold it, one part each. A part is read only when it is needed.
+
+    In one process, the whole graph can be read as tensors, whatever its number of parts. Their rows are in the order of
+    the source, their edges ascend by source, then target, and training does not read them.
 
     Attributes
     ----------
@@ -59,11 +70,120 @@ class Graph:
         """Source numbers of this rank's nodes, (n,) int64, ascending; read at first use. ShardError as in
         `hpcgnn.shards.reader.read_inner_id`.
         """
-        return np.sort(read_inner_id(self.shards, self.comm.rank, self.comm.size, self.info))
+        num_parts = self.info.num_parts
+        parts = range(num_parts) if self.comm.size == 1 else [self.comm.rank]
+        return np.sort(np.concatenate([read_inner_id(self.shards, part, num_parts, self.info) for part in parts]))
+
+    @property
+    def x(self) -> torch.Tensor:
+        """Features of all nodes as the shards hold them, (num_nodes, num_features) float32.
+
+        This and the tensors below raise ConfigError on several ranks, and ShardError for a damaged part.
+        """
+        return self._whole["x"]
+
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """Sources and targets of all edges, (2, num_edges) int64."""
+        return self._whole["edge_index"]
+
+    @property
+    def edge_weight(self) -> torch.Tensor | None:
+        """Weights of the edges, (num_edges,) float32; None if they have none."""
+        return self._whole.get("edge_weight")
+
+    @property
+    def y(self) -> torch.Tensor:
+        """Class ids of all nodes, (num_nodes,) int64, -1 if unknown; several labels or targets per node are
+        (num_nodes, num_classes) float32, NaN if unknown.
+        """
+        return self._whole["y"]
+
+    @property
+    def train_mask(self) -> torch.Tensor:
+        """Whether each node is for training, (num_nodes,) bool."""
+        return self._whole["train_mask"]
+
+    @property
+    def val_mask(self) -> torch.Tensor:
+        """Whether each node is for validation, (num_nodes,) bool."""
+        return self._whole["val_mask"]
+
+    @property
+    def test_mask(self) -> torch.Tensor:
+        """Whether each node is for the test, (num_nodes,) bool."""
+        return self._whole["test_mask"]
+
+    def to_pyg(self) -> Data:
+        """The whole graph as a `torch_geometric.data.Data` of the tensors above.
+
+        If the source names its nodes, `node_ids` has the names: (num_nodes,) int64, or a list of str.
+
+        Raises
+        ------
+        ConfigError      several ranks hold the graph, or PyTorch Geometric is not installed
+        ShardError       a part is missing or damaged
+        """
+        try:
+            from torch_geometric.data import Data
+        except ImportError as missing:
+            raise ConfigError("to_pyg() needs PyTorch Geometric, which is not installed; "
+                              "run pip install torch_geometric") from missing
+        return Data(**self._whole)
+
+    @cached_property
+    def _whole(self) -> dict[str, Any]:
+        if self.comm.size > 1:
+            raise ConfigError(f"{self.name} is spread over {self.comm.size} ranks; to get the whole graph as tensors, "
+                              "open its shards in one process, without mpirun")
+        parts = [read_partition(self.shards, part, self.info.num_parts, self.info)
+                 for part in range(self.info.num_parts)]
+        row = np.argsort(np.concatenate([part.inner_id for part in parts]))      # per node, its row among all parts'
+
+        def of_nodes(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in parts])[row]
+
+        source = np.concatenate([part.node_id[part.indices] for part in parts])
+        target = np.concatenate([np.repeat(part.inner_id, np.diff(part.indptr)) for part in parts])
+        order = np.lexsort((target, source))
+        labels = of_nodes("labels")
+        labels = labels.astype(np.int64 if self.info.task == "classes" else np.float32)
+        if self.info.task == "multi-label":
+            labels[labels == UNKNOWN_LABEL] = np.nan
+        found = {"x": of_nodes("features").astype(np.float32, copy=False),
+                 "edge_index": np.stack([source, target])[:, order], "y": labels,
+                 **{f"{split}_mask": of_nodes(f"{split}_mask") for split in ("train", "val", "test")}}
+        if self.info.has_edge_weights:
+            found["edge_weight"] = np.concatenate([part.edge_weight for part in parts])[order]
+        if self.info.node_names == "integers":
+            found["node_ids"] = of_nodes("inner_name")
+        names = {"node_ids": of_nodes("inner_name").tolist()} if self.info.node_names == "texts" else {}
+        return {**{name: torch.from_numpy(values) for name, values in found.items()}, **names}
+
+    def check_ranks(self) -> None:
+        """Raise CollectiveError unless each rank has one part, as a training needs it."""
+        if self.comm.size != self.info.num_parts:      # `open` lets only one process have several
+            raise CollectiveError(
+                f"{self.name} was partitioned into {self.info.num_parts} parts but 1 rank was started; use mpirun -n "
+                f"{self.info.num_parts}, from a notebook hpcgnn.launch(.., ranks={self.info.num_parts}), or preprocess "
+                "it with parts=1")
+
+    @property
+    def _held(self) -> str:
+        parts = self.info.num_parts
+        return f"part {self.comm.rank} of {parts}" if self.comm.size == parts else f"all {parts} parts"
 
     def __repr__(self) -> str:
         return (f"Graph({self.name}: {self.num_nodes} nodes, {self.num_edges} edges, {self.num_features} features, "
-                f"{self.num_classes} classes; part {self.comm.rank} of {self.comm.size})")
+                f"{self.num_classes} classes; {self._held})")
+
+    def _repr_html_(self) -> str:
+        info = self.info
+        return html_table(f"Graph {self.name}", {
+            "nodes": f"{info.num_nodes:,}", "edges": f"{info.num_edges:,}", "features": f"{info.num_features:,}",
+            "targets" if info.task == "regression" else "classes": f"{info.num_classes:,}",
+            "training, validation, test": f"{info.num_train:,}, {info.num_val:,}, {info.num_test:,} nodes",
+            "held here": f"{self._held}, {self.shards}"})
 
 
 def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
@@ -74,7 +194,8 @@ def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
     Parameters
     ----------
     shards : path
-    comm : MPI communicator      one rank per part; by default all ranks
+    comm : MPI communicator      one rank per part; by default all ranks. One process may also open several parts, to
+                                 look at the graph; it can't train them
 
     Raises
     ------
@@ -87,5 +208,6 @@ def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
     1433
     """
     comm = join(comm)
-    info = read_shared_info(comm, Path(shards))
+    info = read_shared_info(comm, Path(shards)) if comm.size > 1 else \
+        told_by_rank_zero(comm, lambda: read_graph_info(Path(shards)))
     return Graph(comm, Path(shards), info)

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.options import Progress, silent
+from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.library.options import Options, PreprocessOptions, preprocess_graph
 from hpcgnn.run.launch import MPI, join, together
+from hpcgnn.run.notebook import CellLine, is_notebook
 from hpcgnn.run.output import tell
 from hpcgnn.shards.folder import ALONE, Crew
 from hpcgnn.shards.schema import GraphInfo
@@ -65,6 +67,20 @@ class Ranks(Crew):
 
     def gather(self, value: Any) -> list:
         return self.comm.allgather(value)
+
+
+class CellTask(ProgressTask):
+    """A step that is shown below a notebook's cell."""
+
+    def __init__(self, line: CellLine, description: str, total: float | None) -> None:
+        self._line, self._description, self._total, self._done = line, description, total, 0.0
+        line.show(description, 0.0, is_urgent=True)
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        if self._total:
+            share = min(1.0, self._done / self._total)
+            self._line.show(self._description, share, is_urgent=share == 1)
 
 
 def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm: MPI.Comm | None = None,
@@ -117,7 +133,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     root : path                  folder of OGB datasets
     overwrite : bool             replace the shards that the folder holds
     comm : MPI communicator      by default all ranks
-    progress : callable(description, total) -> object with advance(amount)
+    progress : callable(description, total) -> object with advance(amount); by default nothing is shown, and in a
+        notebook the running step
 
     Returns
     -------
@@ -143,6 +160,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
                         + (f"; did you mean {near[0]!r}?" if near else ""))
     comm = join(comm)
     crew = ALONE if comm.size == 1 else Ranks(comm)
+    if progress is silent and is_notebook():
+        progress = partial(CellTask, CellLine())
     chosen = crew.together(lambda: PreprocessOptions(parts=parts, progress=progress, **options).with_measured_run())
     return preprocess_graph(data, out, chosen, crew, _tell, "partitioner=\"ldg\"")
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.graph import open as open_graph
+from hpcgnn.library.run_files import FinishedRun, RunFiles
 from hpcgnn.results.answers import Answers, answer
 from hpcgnn.results.float_run import FloatRun, read_names
 from hpcgnn.run.launch import check_present, together
@@ -24,8 +25,16 @@ if TYPE_CHECKING:
     from hpcgnn.training.job import Finished
 
 
+class OpenedRun(RunFiles, FloatRun):
+    """The best model of a run folder, as `open_run` returns it, and the run's files."""
+
+    @property
+    def _writes(self) -> bool:
+        return self.session.comm.rank == 0
+
+
 def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Callable[[], nn.Module] | None = None,
-             other_graph: bool = False) -> FloatRun:
+             other_graph: bool = False) -> OpenedRun:
     """Collective: open the best model of a run folder, on the ranks that hold a graph.
 
     Parameters
@@ -46,12 +55,13 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
     >>> answers.prediction, answers.probability, answers.name
     """
     graph = graph if isinstance(graph, Graph) else open_graph(graph)
+    graph.check_ranks()
     check_present(graph.comm, "hpcgnn.open_run")
-    return FloatRun.open(graph.comm, Path(path), graph.shards, graph.info, other_graph, model)
+    return OpenedRun.open(graph.comm, Path(path), graph.shards, graph.info, other_graph, model)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(FinishedRun):
     """A finished run: its scores on all ranks, its model with the best weights, and its files.
 
     Attributes
@@ -75,6 +85,10 @@ class Run:
         trained = finished.run
         summary = graph.comm.bcast(finished.summary if graph.comm.rank == 0 else None)
         return cls(graph, trained.learner.take_best(), summary, trained.folder.path, trained.session)
+
+    @property
+    def _writes(self) -> bool:
+        return self.graph.comm.rank == 0
 
     @property
     def test_score(self) -> float:

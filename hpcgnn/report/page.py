@@ -56,8 +56,7 @@ def write_epochs(runs: list[Run], path: Path) -> Path:
     ------
     ConfigError      the file can't be written
     """
-    rows = [{"run": run.name, **{name: value for name, value in record.items() if not isinstance(value, (dict, list))}}
-            for run in runs for record in run.records]
+    rows = epoch_rows(runs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "w", encoding="utf-8", newline="") as file:
@@ -68,6 +67,12 @@ def write_epochs(runs: list[Run], path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"table {path} can't be written: {error.strerror}; choose another with --out") from error
     return path
+
+
+def epoch_rows(runs: list[Run]) -> list[dict[str, Any]]:
+    """The rows of `write_epochs`, each with the name of its run."""
+    return [{"run": run.name, **{name: value for name, value in record.items() if not isinstance(value, (dict, list))}}
+            for run in runs for record in run.records]
 
 
 def render(runs: list[Run], charts: list[Chart]) -> str:

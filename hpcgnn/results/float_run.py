@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,10 +27,13 @@ from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
 from hpcgnn.training.trained_run import KEPT, BestModel, TrainedRun, answering_config
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 SCORE_TOLERANCE = 0.01     # by which the score of a run in 16 bits may differ in 32 bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FloatRun:
     """A run folder's best model, and the graph that it predicts for in float32 rows.
 
@@ -41,16 +44,21 @@ class FloatRun:
     model : nn.Module            `forward(graph, x)` on a LocalGraph, with the best weights
     part : Partition             this rank's part, without features
     remarks : list of str        sentences for the user
+    path : Path                  the run folder
     """
 
     session: Session
     model: nn.Module
     part: Partition
     remarks: list[str]
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path}: {self.session.config.model}, opened for {self.session.info.name})"
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
-             model: nn.Module | Callable[[], nn.Module] | None = None) -> FloatRun:
+             model: nn.Module | Callable[[], nn.Module] | None = None) -> Self:
         """Collective: read the best weights of a run folder and this rank's shard.
 
         Parameters
@@ -73,7 +81,8 @@ class FloatRun:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
                                       "hpcgnn.open_run(.., model=..)") from error
             raise
-        run = cls(trained.session, trained.model, trained.session.part, remarks_of(trained, folder, settings))
+        run = cls(trained.session, trained.model, trained.session.part, remarks_of(trained, folder, settings),
+                  folder)
         if model is None and ":" in settings["model"] and trained.remark is None:
             run._check_scores(best)
         return run

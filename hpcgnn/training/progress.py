@@ -1,4 +1,4 @@
-"""EpochDisplay: rank 0 shows epochs as a bar in a terminal, or as one line per minute in a log."""
+"""EpochDisplay: rank 0 shows epochs as a bar in a terminal or a notebook, or as one line per minute in a log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import rich.progress
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
+from hpcgnn.run.notebook import CellLine, is_notebook
 from hpcgnn.run.output import PatientStream, discard, size_text, tell, time_text
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
@@ -40,8 +41,10 @@ class EpochDisplay:
 
     def __init__(self, config: TrainConfig, is_shown: bool, score: Score = SCORES["accuracy"]):
         self._score = score
-        self._stream = watched_stream() if is_shown else None
-        is_quiet = not is_shown or self._stream is not None or os.environ.get("HPCGNN_PROGRESS") == "0"
+        is_off = not is_shown or os.environ.get("HPCGNN_PROGRESS") == "0"
+        self._cell = CellLine() if not is_off and is_notebook() else None
+        self._stream = watched_stream() if is_shown and self._cell is None else None
+        is_quiet = is_off or self._cell is not None or self._stream is not None
         self._line_seconds = 0.0 if is_quiet else seconds_between_lines()
         self._next_line = 0.0        # the first epoch has a line
         self._num_epochs = config.epochs
@@ -60,6 +63,8 @@ class EpochDisplay:
 
     def __exit__(self, *exception) -> None:
         self._bar.stop()
+        if self._cell is not None:
+            self._cell.end()
         if self._stream not in (None, sys.stderr):
             discard(self._stream)
             self._stream.close()
@@ -71,10 +76,13 @@ class EpochDisplay:
         val = "" if math.isnan(self._val_score) else f"val {self._score.show(self._val_score)}  "
         state = f"loss {trace.loss:.4f}  {val}{sent}  {time_text(trace.epoch_seconds)}"
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
+        line = f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}"
+        if self._cell is not None:
+            self._cell.show(line, progress.epoch / self._num_epochs)
         now = time.monotonic()
         if self._line_seconds and now >= self._next_line:
             self._next_line = now + self._line_seconds
-            tell(f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}")
+            tell(line)
 
 
 def _console(stream) -> rich.console.Console:
