@@ -79,6 +79,30 @@ def test_readme_shows_the_lines_that_the_example_runs():
         assert line in example.splitlines()
 
 
+def cells_of_the_notebook() -> list[dict]:
+    notebook = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_holds_cells_that_are_python_and_no_outputs():
+    cells = cells_of_the_notebook()
+    assert len(cells) > 5 and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    for cell in cells:
+        compile("".join(cell["source"]), "cell", "exec")
+
+
+@pytest.mark.long      # tests/library/test_notebook.py tests what its cells show
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    pytest.importorskip("torch_geometric", reason="the notebook trains a model of PyTorch Geometric")
+    pytest.importorskip("matplotlib", reason="the notebook draws a figure")
+    program = "\n\n".join("".join(cell["source"]) for cell in cells_of_the_notebook())
+    (tmp_path / "cells.py").write_text(program + "\nassert run.test_score > 0.6, run.test_score\n")      # chance: 0.25
+    ended = subprocess.run(served(["cells.py"]), capture_output=True, text=True, cwd=tmp_path,
+                           env=clean_environment(), timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert "chart-loss" in (tmp_path / "runs" / "notebook" / "report.html").read_text()
+
+
 # What each script prints last; numbers are of fixed seeds, or checked by the script itself.
 SCRIPTS = {
     "bit_tensor": r"153600 bytes of features became 14592, and their product 19456 instead of 153600",
