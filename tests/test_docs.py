@@ -21,6 +21,7 @@ import click
 import pytest
 from fork_server import served
 from parallel_run import clean_environment, is_open_mpi, launcher
+from test_examples import made_list
 
 from hpcgnn.cli.predict import CORRECTIONS
 from hpcgnn.command_line import cli
@@ -226,3 +227,20 @@ def test_the_examples_of_a_page_run(path, tmp_path, environment):
         ended = subprocess.run(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                                text=True, timeout=300)
         assert ended.returncode == 0, f"{example['body']}\n{ended.stdout}{ended.stderr}"
+
+
+@pytest.mark.long
+def test_the_page_of_the_real_graph_runs_on_a_small_list_of_packages(tmp_path, environment):
+    """All of its commands but apt-get, with a list that is named and fewer epochs."""
+    text = (ROOT / "docs/real-graph.md").read_text()
+    page = "".join(match["body"] for match in FENCE.finditer(text) if match["language"] == "sh")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "Packages").write_text(made_list(400))
+    script = re.sub("^sudo apt-get update$", "", page, flags=re.MULTILINE)
+    script = re.sub(r"--epochs \d+", "--epochs 2", script.replace("debian_packages.py", "debian_packages.py Packages"))
+    ended = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment,
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "400 packages of 4 sections" in ended.stdout
+    answers = (tmp_path / "sections.csv").read_text().splitlines()
+    assert answers[0].startswith("node,") and len(answers) == 401 and answers[1].startswith("p0,")

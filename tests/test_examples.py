@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
 import re
 import shlex
@@ -10,7 +12,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from fork_server import served
 from parallel_run import clean_environment, hpcgnn, launcher, run_parallel_command
@@ -152,3 +157,162 @@ def test_a_degree_aware_run_becomes_integers_that_answer_on_two_ranks(tmp_path):
     assert "chart-degrees" in (tmp_path / "out/run/report.html").read_text()
     assert (tmp_path / "out/predictions.h5").exists()
     assert "degree-aware" in printed and "peak memory" in printed
+
+
+# The graph of Debian's packages
+
+LIST = """\
+Package: web-app
+Version: 1.0-1
+Section: contrib/web
+Tag: role::program, web::blog,
+ works-with::text
+Pre-Depends: dpkg (>= 1.15.6~)
+Depends: libc6:any (>= 2.36), libc6 (<< 3), apache2 | httpd, nowhere (= 1) | nothing
+Recommends: web-doc
+Conflicts: web-app
+Provides: web-doc, blog-engine (= 1.0)
+Description: blog server in perl
+
+Package: web-doc
+Version: 1.0-1
+Section: doc
+Enhances: blog-engine
+Description: manual of the blog server
+
+Package: libc6
+Version: 2.36-9
+Section: libs
+Description: old library
+
+Package: apache2
+Version: 2.4
+Section: httpd
+Depends: libc6
+Provides: httpd
+Description: server in perl
+
+Package: nginx
+Version: 1.22
+Section: httpd
+Provides: httpd, httpd-wsgi
+Description: server of the web
+"""
+SECOND_LIST = """\
+Package: libc6
+Version: 2.36-10
+Section: libs
+Breaks: apache2 (<< 2)
+Replaces: dpkg
+Description: new library
+
+Package: dpkg
+Version: 1.21
+Section: admin
+Description: manual of nothing
+
+Package: web-doc
+Version: 1.0~rc1-1
+Section: oldlibs
+Suggests: nginx
+Description: early manual
+"""
+
+
+PAGE = ROOT / "examples" / "debian_packages.py"
+
+
+@pytest.fixture
+def tables_of(tmp_path, monkeypatch, capsys):
+    """Callable: for the texts of lists, what the example prints, nodes as {name: (section, text)}, and edges."""
+    def make(*lists):
+        for number, text in enumerate(lists):
+            (tmp_path / f"list-{number}").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(PAGE), *(f"list-{number}" for number in range(len(lists)))])
+        run_path(PAGE, run_name="__main__")
+        nodes, edges = (pq.read_table(f"{name}.parquet").to_pylist() for name in ("packages", "dependencies"))
+        return capsys.readouterr().out, {row["name"]: (row["section"], row["text"]) for row in nodes}, [
+            (row["source"], row["target"], row["kind"]) for row in edges]
+
+    return make
+
+
+def test_lists_of_packages_become_nodes_labels_and_edges_by_kind(tables_of):
+    printed, nodes, edges = tables_of(LIST, SECOND_LIST)
+    assert {name: section for name, (section, _) in nodes.items()} == {
+        "web-app": "web", "web-doc": "doc", "libc6": "libs", "apache2": "httpd", "nginx": "httpd", "dpkg": "admin"}
+    assert sorted(edges) == sorted([
+        ("web-app", "dpkg", "Pre-Depends"), ("web-app", "libc6", "Depends"),
+        ("web-app", "apache2", "Depends"), ("web-app", "nginx", "Depends"),     # nginx provides the alternative httpd
+        ("web-app", "web-doc", "Recommends"), ("web-app", "web-doc", "Provides"),
+        ("web-doc", "web-app", "Enhances"),     # blog-engine is virtual
+        ("apache2", "libc6", "Depends"), ("libc6", "apache2", "Breaks"), ("libc6", "dpkg", "Replaces")])
+    assert "6 packages of 5 sections, 10 dependencies: 4 Depends" in printed
+    assert "2 names in these fields are of no package" in printed
+
+
+def test_features_come_from_descriptions_alone(tables_of):
+    _, nodes, _ = tables_of(LIST)
+    renamed = LIST.replace("Section: doc", "Section: net").replace("role::program", "role::data").replace("nginx", "ng")
+    _, others, _ = tables_of(renamed)
+    assert list(others) == ["web-app", "web-doc", "libc6", "apache2", "ng"] and others["web-doc"][0] == "net"
+    assert [text for _, text in nodes.values()] == [text for _, text in others.values()]
+    _, others, _ = tables_of(LIST.replace("server of the web", "server of the blog"))
+    assert [text for _, text in nodes.values()] != [text for _, text in others.values()]
+
+
+def test_versions_are_ordered_as_dpkg_orders_them():
+    order = run_path(PAGE)["version_order"]
+    ascending = ["0~~", "0~", "0", "1.0~rc1-1", "1.0-1~bpo1", "1.0-1", "1.0-1+b1", "1.0-10", "1.0a-1", "1.0+b-1", "1.2",
+                 "1.10", "1:0.1", "2:0~1"]
+    assert sorted(reversed(ascending), key=order) == ascending
+    assert order("1.0") == order("1.0-0") == order("0:1.00")
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("nosuch", "nosuch can't be read: .*No such file"), ("nosuch.xz", "nosuch.xz can't be read: .*No such file"),
+    ("empty", "there are no lists of packages; run apt-get update as root, or name a Packages file of an archive")])
+def test_a_list_that_cannot_be_read_ends_in_a_sentence(name, sentence, tmp_path, monkeypatch):
+    (tmp_path / "empty").write_text("\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(PAGE), name])
+    with pytest.raises(SystemExit) as ended:
+        run_path(PAGE, run_name="__main__")
+    assert re.match(sentence, ended.value.code)
+
+
+def test_a_compressed_list_is_read_as_the_plain_one(tmp_path):
+    if not Path("/usr/lib/apt/apt-helper").exists():
+        pytest.skip("apt-helper, which decompresses lists, is part of Debian and Ubuntu")
+    read = run_path(PAGE)["records_of"]
+    (tmp_path / "Packages").write_text(LIST)
+    (tmp_path / "Packages.gz").write_bytes(gzip.compress(LIST.encode()))
+    (tmp_path / "Packages.xz").write_bytes(lzma.compress(LIST.encode()))
+    plain, *compressed = (read([tmp_path / f"Packages{end}"]) for end in ("", ".gz", ".xz"))
+    assert len(plain) == 5 and compressed == [plain, plain]
+
+
+def made_list(num_packages):
+    """A list whose packages depend mostly on others of their section, and whose descriptions say little of it."""
+    rng, sections = np.random.default_rng(0), ["games", "libs", "net", "science"]
+    records = []
+    for number in range(num_packages):
+        same = rng.integers(0, num_packages // 4, 3) * 4 + number % 4
+        near = [f"p{one}" for one in np.where(rng.random(3) < 0.9, same, rng.integers(0, num_packages, 3))]
+        words = [f"word{letter}" for letter in rng.choice(list("abcdefgh"), 3)]
+        words += [sections[number % 4]] * bool(rng.random() < 0.3)
+        records.append(f"Package: p{number}\nVersion: 1\nSection: {sections[number % 4]}\nDepends: {near[0]}, {near[1]}"
+                       f"\nSuggests: {near[2]} | {near[0]}\nDescription: {' '.join(words)}\n")
+    return "\n".join(records)
+
+
+def test_training_on_a_list_of_packages_is_better_than_chance(tables_of, tmp_path):
+    tables_of(made_list(400))
+    source = "parquet:dependencies.parquet,nodes=packages.parquet,label=section"
+    for command in (hpcgnn("preprocess", source, "--symmetrize", "--out", "shards", "--parts", 1),
+                    hpcgnn("train", "shards", "--layers", 2, "--hidden", 32, "--epochs", 20, "--out", "run")):
+        ended = run_parallel_command(1, command, tmp_path)
+        assert ended.status == 0, ended.stderr
+    summary, _ = read_json((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_score"] > 0.5      # four sections of equal size: chance is 0.25
