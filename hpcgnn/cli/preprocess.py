@@ -71,7 +71,8 @@ class PartitionerChoice(click.Choice):
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Seed of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
-@click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
+@click.option("--root", type=click.Path(path_type=Path),
+              help="Folder of the datasets of OGB and PyTorch Geometric. [default: dataset]")
 @click.option("--feature-format", "--feature-dtype", "feature_format", type=click.Choice(FEATURE_FORMATS),
               default="float32", show_default=True,
               help="How features are stored: as they are, as float16, or as packages of --feature-bits, which rounds "
@@ -100,9 +101,9 @@ def command(source: str, out: Path, **flags: Any) -> None:
     """Convert the graph SOURCE into HDF5 shards, one for each rank of the training. Under mpirun, ranks share the work.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
-    graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet or
-    pyg:data.pt; docs/own-data.md describes all of them. MODULE:FUNCTION and FILE.py:FUNCTION name a function of your
-    own that returns a graph. Objects in Python are taken by hpcgnn.preprocess.
+    graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet,
+    pyg:data.pt or pyg:Planetoid/Cora; docs/own-data.md describes all of them. MODULE:FUNCTION and FILE.py:FUNCTION name
+    a function of your own that returns a graph. Objects in Python are taken by hpcgnn.preprocess.
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info

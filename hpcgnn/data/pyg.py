@@ -1,4 +1,6 @@
-"""Graphs of PyTorch Geometric and DGL, without importing them: one, several joined as one, or `pyg:FILE`.
+"""Graphs of PyTorch Geometric and DGL: one, several joined as one, `pyg:FILE`, or a public dataset, `pyg:CLASS/NAME`.
+
+Only a public dataset imports PyTorch Geometric, whose class downloads it.
 
 PyG's datasets concatenate the tensors of their graphs, and `slices` say where each begins; edges number the nodes
 within their own graph. Two graphs with 3 and 2 nodes become one with 5: edge 0 -> 1 of the second becomes 3 -> 4.
@@ -7,6 +9,8 @@ within their own graph. Two graphs with 3 and 2 nodes become one with 5: edge 0 
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -298,6 +302,8 @@ def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: st
 
 
 SETTINGS = ("label", "features", "weight", "id", "split", "ignore")
+DEFAULT_ROOT = Path("dataset")
+PUBLIC_NAME = re.compile(r"(?P<kind>[A-Z]\w+)(?:/(?P<name>[\w-]+))?")
 FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
            "hpcgnn.preprocess(data, ...)")
 
@@ -305,9 +311,17 @@ FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE)
 def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
     Data.to_dict(); the dataset is named after the file.
+
+    If there is no such file, "CLASS/NAME" or "CLASS" is a dataset of torch_geometric.datasets, which its class
+    downloads to options.root if it is missing.
     """
     file, settings = split_path(rest, SETTINGS, "a pyg: source")
     path = Path(file)
+    choices = Choices.of(settings, features=False if options.feature_kind == "structural" else choice_of(
+        settings.get("features")))
+    if (public := PUBLIC_NAME.fullmatch(file)) and not path.exists():
+        dataset = _public_dataset(public["kind"], public["name"], Path(options.root or DEFAULT_ROOT))
+        return finish_dataset(graph_of_data(dataset, choices, (public["name"] or public["kind"]).lower()), options)
     with reading(path, "a file of torch.save",
                  "can't be read as a file of torch.save ({}); it is damaged or of another format"):
         import torch
@@ -321,9 +335,30 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     # PyG's datasets save the tensors and the begin of each graph.
     if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {FILE_WAY_OUT}")
-    choices = Choices.of(settings, features=False if options.feature_kind == "structural" else choice_of(
-        settings.get("features")))
     return finish_dataset(graph_of_data(held, choices, path.stem), options)
+
+
+def _public_dataset(kind: str, name: str | None, root: Path) -> Any:
+    # Classes take the folder of their files and, if they have several datasets, the name of one.
+    source = f"pyg:{kind}/{name}" if name else f"pyg:{kind}"
+    try:
+        from torch_geometric import datasets
+    except ImportError:
+        raise DatasetError(f"{source} names no file, and datasets of PyTorch Geometric need its package; "
+                           "pip install torch-geometric, or name a file of torch.save") from None
+    if not isinstance(found := getattr(datasets, kind, None), type):
+        raise DatasetError(f"{source} names neither a file nor a class of torch_geometric.datasets; expected "
+                           "pyg:FILE, or pyg:CLASS/NAME such as pyg:Planetoid/Cora")
+    taken = inspect.signature(found).parameters
+    if ("name" in taken) != (name is not None):
+        expected = f"{kind}/NAME, the name of one of its datasets" if "name" in taken else kind
+        raise DatasetError(f"{source} is not how torch_geometric.datasets.{kind} is named; expected pyg:{expected}")
+    try:
+        return found(**{key: value for key, value in (("root", str(root / kind)), ("name", name)) if key in taken})
+    except Exception as error:      # any error of the network, the disk or the class's own checks
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{source} can't be made by torch_geometric.datasets.{kind} ({reason}); without a network, "
+                           f"copy {root / kind} from a machine where this command has run") from None
 
 
 class _Class:

@@ -12,7 +12,7 @@ from hpcgnn.data.edges import load_edges
 from hpcgnn.data.function import load_function
 from hpcgnn.data.graphsaint import load_graphsaint
 from hpcgnn.data.npz import load_npz
-from hpcgnn.data.ogb import load_ogb
+from hpcgnn.data.ogb import ENTRIES, load_ogb
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.planetoid import load_planetoid
 from hpcgnn.data.pyg import load_pyg
@@ -36,6 +36,10 @@ LOADERS = {
 OWN = ("npz", "edges", "csv", "parquet", "pyg")
 # Public sources, identified by their name. A user's own file may have any name.
 PUBLIC = ("planetoid", "ogb", "graphsaint")
+# Public datasets that may be meant by a name without a kind.
+FULL_NAMES = {**{name.lower(): f"pyg:Planetoid/{name}" for name in ("Cora", "CiteSeer", "PubMed")},
+              **{f"planetoid/{name.lower()}": f"pyg:Planetoid/{name}" for name in ("Cora", "CiteSeer", "PubMed")},
+              **{name.lower(): f"ogb:{name}" for name in ENTRIES}}
 
 
 def load_source(spec: str, options: SourceOptions) -> GraphDataset:
@@ -56,6 +60,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     is_function = kind not in LOADERS and bool(kind) and rest.isidentifier()
     if not is_function and (not colon or kind not in LOADERS):
         meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
+        meant = f"; write {FULL_NAMES[spec.lower()]}" if spec.lower() in FULL_NAMES else meant
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}, or MODULE:FUNCTION{meant}")
     options = replace(options, is_public=kind in PUBLIC)

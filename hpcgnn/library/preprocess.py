@@ -130,7 +130,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     split : (float, float)       shares of the labeled nodes for training and validation if the source has no split;
         the rest is test
     make_labels : int            classes made from in-degrees, for a graph without labels
-    root : path                  folder of OGB datasets
+    root : path                  folder of the datasets of OGB and PyTorch Geometric
     overwrite : bool             replace the shards that the folder holds
     comm : MPI communicator      by default all ranks
     progress : callable(description, total) -> object with advance(amount); by default nothing is shown, and in a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import sys
 
 import numpy as np
 import pytest
@@ -293,6 +294,56 @@ def test_pyg_tensors_come_back_and_pickles_are_not_loaded(shards, plain, tmp_pat
     torch.save(torch.ones(3), tmp_path / "tensor.pt")
     with pytest.raises(DatasetError, match=r"tensor\.pt holds a Tensor without edge_index"):
         load_source(f"pyg:{tmp_path}/tensor.pt", SourceOptions())
+
+
+def test_a_public_dataset_of_pyg_is_read_by_its_class(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("torch_geometric.datasets")
+    import torch
+    from torch_geometric.data import Data
+
+    karate = load_source("pyg:KarateClub", SourceOptions())     # the class holds the graph itself
+    assert (karate.name, karate.num_nodes, int(karate.train_mask.sum())) == ("karateclub", 34, 4)
+    asked = []
+
+    class Planetoid(list):
+        def __init__(self, root, name):
+            asked.append((root, name))
+            super().__init__([Data(x=torch.eye(5), edge_index=torch.tensor([[0, 1], [1, 4]]), y=torch.arange(5) % 2)])
+
+    monkeypatch.setattr(datasets, "Planetoid", Planetoid)
+    found = load_source("pyg:Planetoid/Cora", SourceOptions(root=tmp_path))
+    assert (found.name, found.num_nodes, asked) == ("cora", 5, [(f"{tmp_path}/Planetoid", "Cora")])
+    monkeypatch.chdir(tmp_path)
+    torch.save({"x": torch.eye(7), "edge_index": torch.tensor([[0], [6]]), "y": torch.arange(7) % 2}, "Planetoid")
+    assert load_source("pyg:Planetoid", SourceOptions()).num_nodes == 7      # a file comes first
+
+
+def test_a_public_dataset_that_cannot_be_had_is_one_sentence(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("torch_geometric.datasets")
+
+    class Planetoid:
+        def __init__(self, root, name):
+            raise ConnectionError("Cannot connect to host\nand more")
+
+    monkeypatch.setattr(datasets, "Planetoid", Planetoid)
+    for source, sentence in {
+            "Planetoid/Cora": r"^pyg:Planetoid/Cora can't be made by torch_geometric\.datasets\.Planetoid "
+                              r"\(Cannot connect to host\); without a network, "
+                              rf"copy {tmp_path}/Planetoid from a machine where this command has run$",
+            "Planetoid": "expected pyg:Planetoid/NAME, the name of one of its datasets$",
+            "KarateClub/Cora": "expected pyg:KarateClub$", "Cora": "names neither a file nor a class of"}.items():
+        with pytest.raises(DatasetError, match=sentence):
+            load_source(f"pyg:{source}", SourceOptions(root=tmp_path))
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    with pytest.raises(DatasetError, match=r"names no file, .*; pip install torch-geometric, or name a file"):
+        load_source("pyg:Planetoid/Cora", SourceOptions(root=tmp_path))
+
+
+@pytest.mark.parametrize("name, source", [("cora", "pyg:Planetoid/Cora"), ("Planetoid/PubMed", "pyg:Planetoid/PubMed"),
+                                          ("ogbn-arxiv", "ogb:ogbn-arxiv")])
+def test_the_name_of_a_public_dataset_without_a_kind_is_told_its_kind(name, source):
+    with pytest.raises(DatasetError, match=f"has no known kind; .*; write {source}$"):
+        load_source(name, SourceOptions())
 
 
 def test_a_task_is_not_asked_of_a_source_that_says_it_itself():
