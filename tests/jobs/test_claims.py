@@ -107,8 +107,8 @@ def test_words_that_left_a_page_are_named(copy):
     change(copy / "README.md", FEWER, "send far fewer bytes of messages")
     faults = faults_of(copy)
     assert any("README.md has the words" in fault and "0 times" in fault for fault in faults)
-    change(copy / "docs/index.md", "Python 3.10 or later", "Python")
-    assert any("docs/index.md no longer has the harmless number 'Python 3.10'" in fault for fault in faults_of(copy))
+    change(copy / "README.md", "exit status is 0", "exit status is zero")
+    assert any("README.md no longer has the harmless number 'exit status is 0'" in fault for fault in faults_of(copy))
 
 
 @pytest.mark.parametrize("before, after, complaint", [
