@@ -5,13 +5,15 @@ sentence stands there as on the page, with an expression in braces in place of e
 
     send {min(fewer)} to {max(fewer)} times fewer bytes        on the page: send 8.7 to 22 times fewer bytes
 
-A number agrees if the expression's value, rounded to the decimals that the page shows, is the number. The command ends
-with status 1 and a sentence for each number that does not agree, or that has no table.
+Expressions have `min` and `max` of a list of cells, and `ratio` and `difference` of two lists, pair by pair. A number
+agrees if the expression's value, rounded to the decimals that the page shows, is the number. The command ends with
+status 1 and a sentence for each number that does not agree, or that has no table.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -89,17 +91,17 @@ def listed(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def cells_of(rows: list[dict[str, str]], where: dict[str, Any] | None = None, column: Any = (), part: int = 0,
+def cells_of(rows: list[dict[str, str]], where: dict[str, Any] | None = None, column: Any = None, part: int = 0,
              distinct: str = "") -> Any:
     """Return the chosen cells' numbers, row by row, None where a cell has none; one number if a single cell is chosen.
 
     `where` has the texts that a column may have, `part` is the place of the number in its cell. `distinct` names a
     column of which the number of different texts is returned instead.
     """
-    names = {*(where or {}), *listed(distinct or list(column) if not isinstance(column, str) else column)} - {""}
-    if missing := names - rows[0].keys():
+    where = where or {}
+    if missing := {*where, *listed(distinct or column)} - rows[0].keys():
         raise ClaimError(f"its table has no column {sorted(missing)}")
-    chosen = [row for row in rows if all(row[name] in listed(texts) for name, texts in (where or {}).items())]
+    chosen = [row for row in rows if all(row[name] in listed(texts) for name, texts in where.items())]
     if not chosen:
         raise ClaimError(f"its table has no row where {where}")
     if distinct:
@@ -112,30 +114,25 @@ def cells_of(rows: list[dict[str, str]], where: dict[str, Any] | None = None, co
 
 
 def of_numbers(function: Callable) -> Callable:
-    """Return a function of lists that passes over missing numbers."""
+    """Return a function of a list that passes over missing numbers."""
     return lambda values: function(value for value in values if value is not None)
 
 
-def ratio(ones: list, others: list) -> list:
-    """Return quotients, pair by pair."""
-    return [one / other if one is not None and other is not None else None
-            for one, other in zip(ones, others, strict=True)]
+def of_pairs(function: Callable) -> Callable:
+    """Return a function of two lists, pair by pair; a pair that lacks a number gives None."""
+    return lambda ones, others: [None if None in pair else function(*pair) for pair in zip(ones, others, strict=True)]
 
 
-def difference(ones: list, others: list) -> list:
-    """Return differences, pair by pair."""
-    return [one - other if one is not None and other is not None else None
-            for one, other in zip(ones, others, strict=True)]
+FUNCTIONS = {"min": of_numbers(min), "max": of_numbers(max), "ratio": of_pairs(operator.truediv),
+             "difference": of_pairs(operator.sub)}
 
 
 def evaluate(expression: str, cells: dict[str, Any]) -> float:
-    """Return the value of an expression of named cells with min, max, ratio, difference and abs."""
+    """Return the value of an expression of named cells with FUNCTIONS."""
     if not set(re.findall(r"\w+", expression)) & cells.keys():
         raise ClaimError(f"its {{{expression}}} names none of its cells {sorted(cells)}")
-    functions = {"min": of_numbers(min), "max": of_numbers(max), "ratio": ratio,
-                 "difference": difference, "abs": abs}
     try:
-        return eval(expression, {"__builtins__": {}}, {**functions, **cells})
+        return eval(expression, {"__builtins__": {}}, {**FUNCTIONS, **cells})
     except (NameError, SyntaxError, TypeError, ValueError) as error:
         raise ClaimError(f"its {{{expression}}} has no value: {error}") from error
 
