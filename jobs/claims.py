@@ -40,13 +40,14 @@ class ClaimError(Exception):
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a page that agrees with its table."""
+    """A number of a page, or a claim that finds none; `fault` is the sentence that says what is wrong."""
 
     page: str
-    place: range            # of its characters in the page
-    shown: str
-    expression: str
-    tables: list[str]       # their names in claims.toml
+    place: range = range(0)        # of its characters in the page
+    shown: str = ""
+    expression: str = ""
+    tables: tuple[str, ...] = ()   # their names in claims.toml
+    fault: str = ""
 
 
 def value_of(text: str) -> float:
@@ -167,30 +168,29 @@ class Claims:
                 raise ClaimError(f"{self.content['tables'][choice['table']]['file']} can't back it: {error}") from error
         return cells
 
-    def figures_of(self, claim: dict[str, Any]) -> Iterator[Figure | str]:
-        """Yield each number of a claim's sentence, or the sentence that says what is wrong."""
+    def figures_of(self, claim: dict[str, Any]) -> Iterator[Figure]:
+        """Yield each number of a claim's sentence."""
         page, text = claim["page"], (self.root / claim["page"]).read_text()
         words, expressions = re.split(r"\{[^}]*\}", claim["text"]), re.findall(r"\{([^}]*)\}", claim["text"])
         found = list(re.finditer(SHOWN.join(pattern_of(piece) if piece else "" for piece in words), text))
         if len(found) != 1:
-            yield (f"{page} has the words {claim['text']!r} {len(found)} times, not once; "
-                   "change the text in data/benchmarks/claims.toml as the page was changed")
+            yield Figure(page, fault=f"{page} has the words {claim['text']!r} {len(found)} times, not once; "
+                                     "change the text in data/benchmarks/claims.toml as the page was changed")
             return
         try:
             cells = self.cells_of_claim(claim)
             for number, expression in enumerate(expressions, 1):
                 value = evaluate(expression, cells)
-                used = [claim["cells"][name]["table"] for name in cells if re.search(rf"\b{name}\b", expression)]
-                first, end = found[0].span(number)
-                if agrees(found[0][number], value):
-                    first -= 2 * text.endswith("1/", 0, first)        # as in 1/29 of the bytes
-                    yield Figure(page, range(first, end), text[first:end], expression, used)
-                else:
-                    yield (f"{page} says {found[0][number]} in {' '.join(found[0][0].split())!r}, where "
-                           f"{self.content['tables'][used[0]]['file']} has {value:.6g} ({expression}); "
-                           "correct the page, or measure anew")
+                used = tuple(claim["cells"][name]["table"] for name in cells if re.search(rf"\b{name}\b", expression))
+                (first, end), shown, fault = found[0].span(number), found[0][number], ""
+                if not agrees(shown, value):
+                    fault = (f"{page} says {shown} in {' '.join(found[0][0].split())!r}, where "
+                             f"{self.content['tables'][used[0]]['file']} has {value:.6g} ({expression}); "
+                             "correct the page, or measure anew")
+                first -= 2 * text.endswith("1/", 0, first)        # as in 1/29 of the bytes
+                yield Figure(page, range(first, end), text[first:end], expression, used, fault)
         except ClaimError as error:
-            yield f"{page}, {claim['text']!r}: {error}"
+            yield Figure(page, fault=f"{page}, {claim['text']!r}: {error}")
 
     def without_a_table(self, page: str, figures: list[Figure]) -> Iterator[str]:
         """Yield a sentence for each number of a page that no claim has and that is not listed as harmless."""
@@ -212,12 +212,11 @@ class Claims:
 
     def check(self) -> tuple[list[Figure], list[str]]:
         """Return the figures that agree with their tables, and a sentence for each fault."""
-        found = [figure for claim in self.content["claims"] for figure in self.figures_of(claim)]
-        figures = [figure for figure in found if isinstance(figure, Figure)]
-        faults = [fault for fault in found if isinstance(fault, str)]
+        figures = [figure for claim in self.content["claims"] for figure in self.figures_of(claim)]
+        faults = [figure.fault for figure in figures if figure.fault]
         for page in self.content["complete"]:
             faults += self.without_a_table(page, figures)
-        return figures, faults
+        return [figure for figure in figures if not figure.fault], faults
 
     def line_of(self, figure: Figure) -> str:
         """Return a figure as a line of a Markdown table: where it stands, what it follows from and how."""
