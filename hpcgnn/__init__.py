@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
+    from hpcgnn.library.launch import launch as launch
     from hpcgnn.library.preprocess import preprocess as preprocess
     from hpcgnn.library.run import Run as Run
     from hpcgnn.library.run import open_run as open_run
@@ -44,6 +45,7 @@ _HOMES = {
     "WandB": "hpcgnn.training.trackers",
     "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
+    "launch": "hpcgnn.library.launch",
     "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
     "open_run": "hpcgnn.library.run",
@@ -62,6 +64,7 @@ __all__ = [
     "WandB",
     "distribute",
     "fit",
+    "launch",
     "load_model",
     "open",
     "open_run",
@@ -86,7 +89,7 @@ sys.excepthook = _end_all_ranks
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
-    if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.nn", "hpcgnn.pyg", "hpcgnn.training")):
+    if name != "launch" and _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.nn", "hpcgnn.pyg", "hpcgnn.training")):
         import_module("hpcgnn.run.launch")      # launch prepares MPI, so this import comes before any other of MPI
     return getattr(import_module(_HOMES[name]), name)
 

@@ -10,9 +10,9 @@ from hpcgnn.run.signals import STOP_REQUEST
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 75 interrupted with everything written."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] != ["train"]:
+    if words[:1] not in (["train"], ["launch"]):
         sys.exit(_run(words))
-    # Training answers these signals; every other command is ended by them, as usual.
+    # Training answers these signals, and launch hands them on; every other command is ended by them, as usual.
     with STOP_REQUEST:
         status = _run(words)
         if arguments is None:

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from hpcgnn.bench.machine import HUGE_PAGES, processor_name
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
 from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, simd_level
+from hpcgnn.run.launcher import LAUNCHERS, OPEN_MPI, SRUN_TYPES, UNKNOWN, family_of, said_by
 
 
 @dataclass(frozen=True)
@@ -133,29 +133,6 @@ def span_text(cores: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-OPEN_MPI, MPICH, UNKNOWN = "Open MPI", "MPICH", "unknown"
-FAMILIES = {OPEN_MPI: ("open mpi", "openrte", "prrte", "prterun"),
-            MPICH: ("mpich", "hydra", "intel(r) mpi", "mvapich")}
-LAUNCHERS = ("mpirun", "mpiexec")
-SECONDS = 10.0           # time for a program to print its version
-TYPES = {OPEN_MPI: "pmix", MPICH: "pmi2"}
-
-
-def family_of(text: str) -> str:
-    """The family of MPI that a version text names; Intel MPI and MVAPICH have MPICH's interface."""
-    text = text.lower()
-    return next((name for name, words in FAMILIES.items() if any(word in text for word in words)), UNKNOWN)
-
-
-def said_by(*words: str) -> str:
-    """What a program prints on both streams; "" if it can't be run or takes too long."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr
-
-
 def loaded_library() -> str:
     """Path of the MPI library in this process; "" if there is none."""
     maps = Path("/proc/self/maps")
@@ -235,7 +212,7 @@ def slurm_findings(family: str, variables: Mapping[str, str]) -> Iterator[Findin
 
 def slurm_remedy(family: str, offered: list[str], default: str) -> str:
     """Which type of PMI to start ranks with; "" if the default is right or the library is unknown."""
-    wanted = TYPES.get(family)
+    wanted = SRUN_TYPES.get(family, (None,))[0]
     if wanted is None or (default.startswith(wanted) and any(one.startswith(wanted) for one in offered)):
         return ""
     if any(one.startswith(wanted) for one in offered):

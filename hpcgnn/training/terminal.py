@@ -12,7 +12,7 @@ from typing import TextIO
 
 # The launcher and its helpers between a rank and the shell, as the kernel shortens their names.
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "prte", "prted", "orterun", "orted", "hydra_pmi_proxy",
-             "srun", "slurmstepd", "timeout")
+             "srun", "slurmstepd", "timeout", "hpcgnn-launch")
 LOCAL_FLAGS = 3      # index of the local modes in the result of termios.tcgetattr
 
 

