@@ -29,6 +29,7 @@ def test_public_names_bring_what_they_need_when_they_are_used():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["train", "--help-all"],
+                                   ["launch", "--help"],
                                    ["preprocess", "--help"], ["inspect", "--help"], ["predict", "--help"],
                                    ["export", "--help"], ["quantize", "--help"], ["infer", "--help"],
                                    ["watch", "--help"], ["report", "--help"], ["doctor", "--help"],

@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -45,6 +45,7 @@ HANDED_ON = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHONPATH|MPI4PY_MPIABI|OMP_\w+|H
 # A rank that starts ignores these until it can answer them; `run_held` repeats its signal.
 QUIET_START = ("sh", "-c", 'trap "" USR1 USR2 TERM XCPU; exec "$@"', "rank")
 PROCESS_NAME = "hpcgnn-launch"      # `training/terminal.py` looks for it
+SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 PARENT_DEATH = 1                    # PR_SET_PDEATHSIG
 
 
@@ -65,20 +66,12 @@ def said_by(*words: str) -> str:
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that starts ranks, and the MPI that it belongs to.
+    """mpirun, or srun if `srun_type` names its --mpi, and the MPI that its ranks load."""
 
-    `srun_type` is srun's --mpi; "" for mpirun, whose `path` it is then.
-    """
-
-    path: str
-    family: str
-    version: str          # "5.0.11"; "" if it names none
-    name: str             # "Open MPI", "MPICH", "Intel MPI"
+    path: str             # of the mpirun of this MPI; "" if there is only srun
+    family: str           # "Open MPI" or "MPICH"
+    title: str            # "Open MPI 5.0.11", "Intel MPI 2021.14"
     srun_type: str = ""
-
-    @property
-    def is_since_5(self) -> bool:
-        return self.family == OPEN_MPI and int(self.version.partition(".")[0] or 0) >= 5
 
 
 def find_launcher(choice: str) -> Launcher:
@@ -93,18 +86,15 @@ def find_launcher(choice: str) -> Launcher:
     TrainingError      there is none, or it belongs to another MPI
     """
     families, reason = loadable_families()
-    others = []
+    others, found = [], None
     for path in _launchers():
         text = said_by(path, "--version")
         family = family_of(text)
         if family in families:
-            found = Launcher(path, family, *_version_in(text, family))
+            found = Launcher(path, family, _title(text, family))
             break
         others.append((path, family, " ".join(text.split())[:80]))
-    else:
-        found = None
-    is_in_job = "SLURM_JOB_ID" in os.environ and shutil.which("srun") is not None
-    if choice == "srun" or (choice == "auto" and is_in_job):
+    if choice == "srun" or (choice == "auto" and "SLURM_JOB_ID" in os.environ):
         by_srun = _srun(found, families)
         if isinstance(by_srun, Launcher):
             return by_srun
@@ -150,10 +140,10 @@ def _launchers() -> Iterator[str]:
         yield from filter(None, (shutil.which(name, path=folder) for name in LAUNCHERS))
 
 
-def _version_in(text: str, family: str) -> tuple[str, str]:
-    number = re.search(r"(?:Open MPI\) |Version:? *|OpenRTE\) )v?(\d+[\w.]*)", text)
-    name = next((name for name in ("Intel", "MVAPICH") if name.lower() in text.lower()), family)
-    return number[1] if number else "", name.replace("Intel", "Intel MPI")
+def _title(text: str, family: str) -> str:
+    number = re.search(r"(?:\(Open ?\w+\)|Version:?) +v?(\d[\w.]*)", text)
+    name = "Intel MPI" if "Intel" in text else family
+    return f"{name} {number[1]}" if number else name
 
 
 def _srun(found: Launcher | None, families: set[str]) -> Launcher | str:
@@ -166,11 +156,9 @@ def _srun(found: Launcher | None, families: set[str]) -> Launcher | str:
     family = found.family if found else next(iter(families))
     kind = next((kind for kind in SRUN_TYPES[family] if kind in offered), "")
     if not kind:
-        return (f"srun can't start ranks of {family}, every rank would be alone: it wants --mpi={SRUN_TYPES[family][0]}"
-                f", and this Slurm offers only {', '.join(dict.fromkeys(offered))}; leave --launcher out, or use "
-                "--launcher mpirun")
-    return Launcher(found.path if found else "", family, found.version if found else "",
-                    found.name if found else family, kind)
+        return (f"{family} wants srun --mpi={SRUN_TYPES[family][0]}, but this Slurm offers only "
+                f"{', '.join(dict.fromkeys(offered))}, so every rank would be alone; use --launcher mpirun")
+    return replace(found or Launcher("", family, family), srun_type=kind)
 
 
 def share_among(hosts: str, num_ranks: int | None) -> dict[str, int]:
@@ -228,7 +216,7 @@ def compose(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], thread
     """
     num_nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) if "SLURM_JOB_ID" in os.environ else 1
     most = max(hosts.values(), default=-(-num_ranks // num_nodes))      # ranks on one machine
-    cores = len(usable := os.sched_getaffinity(0))
+    cores = len(usable_cores())
     if launcher.srun_type or num_nodes > 1:
         cores = int(os.environ.get("SLURM_CPUS_ON_NODE", cores))
     given = str(threads or os.environ.get("OMP_NUM_THREADS") or "")
@@ -237,10 +225,11 @@ def compose(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], thread
     environment = _environment(launcher, share, is_crowded=most > cores)
     count, is_bound = int(share) if share.isdecimal() else 0, False
     if launcher.srun_type:
-        words = _srun_words(launcher, num_ranks, hosts, count, is_crowded=most * max(1, count) > cores)
+        words = _srun_words(launcher, num_ranks, hosts, count)
     else:
-        is_alone = not hosts and num_nodes == 1
-        is_bound = is_alone and num_ranks > 1 and count > 0 and _fills(num_ranks, count, usable)
+        # Ranks that leave cores free are not bound, since a second job would be bound to the same cores.
+        is_full = physical_cores() - num_ranks < num_ranks * count <= physical_cores()
+        is_bound = is_full and num_ranks > 1 and num_nodes == 1 and not hosts
         words = _mpirun_words(launcher, num_ranks, hosts, count if is_bound else 0, environment)
     ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
     each = f" of {count} thread{'s' * (count > 1)}" if count else ""
@@ -248,21 +237,20 @@ def compose(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], thread
     where = (f"on {', '.join(f'{name}:{number}' for name, number in hosts.items())}" if hosts
              else f"in Slurm job {os.environ['SLURM_JOB_ID']}" if launcher.srun_type or num_nodes > 1
              else f"on this machine{', each bound to its cores' if is_bound else ''}")
-    return Launch(words, environment, f"{ranks}{each} by {by} ({f'{launcher.name} {launcher.version}'.strip()}), "
-                  f"{where}", launcher)
+    return Launch(words, environment, f"{ranks}{each} by {by} ({launcher.title}), {where}", launcher)
 
 
-def _fills(num_ranks: int, threads: int, usable: set[int]) -> bool:
-    """Whether ranks fit the physical cores and leave no room for another thread each.
+def usable_cores() -> set[int]:
+    """Numbers of the processors that this process may use; two of them may share a core."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
-    Ranks that leave cores free are not bound, since a second job would be bound to the same cores.
-    """
+
+def physical_cores() -> int:
+    """Number of cores that this process may use; 0 if it is unknown."""
     try:
-        cores = len({Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text()
-                     for number in usable})
+        return len({Path(SIBLINGS.format(number)).read_text() for number in usable_cores()})
     except OSError:
-        return False
-    return cores - num_ranks < num_ranks * threads <= cores
+        return 0
 
 
 def _environment(launcher: Launcher, threads: str, is_crowded: bool) -> dict[str, str]:
@@ -309,23 +297,25 @@ def _mpirun_words(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], 
         # Left alone, Open MPI ties each of one or two ranks to a single core, where all its threads would then sit.
         bound = ["--map-by", f"slot:PE={bound_threads}", "--bind-to", "core"]
         place = bound if bound_threads else ["--bind-to", "none"]
-        named = [word for name in sorted(environment) if HANDED_ON.fullmatch(name) for word in ("-x", name)]
+        # Rank 0 would wait for ever for the end of an empty standard input.
+        named = ["--stdin", "none"]
+        named += [word for name in sorted(environment) if HANDED_ON.fullmatch(name) for word in ("-x", name)]
         on = ["--host"]
     else:
-        place = ["-bind-to", f"core:{bound_threads}"] if bound_threads and launcher.name == MPICH else []
+        place = ["-bind-to", f"core:{bound_threads}"] if bound_threads and launcher.title.startswith(MPICH) else []
         named, on = [], ["-hosts"]
     place = os.environ.get("HPCGNN_MPIRUN_FLAGS", "").split() or place
     # Open MPI 5 holds back what is no whole line yet, such as a progress bar, which a terminal is to show at once.
-    at_once = ["--stream-buffering", "0"] if launcher.is_since_5 and sys.stderr.isatty() else []
+    is_since_5 = re.match(r"Open MPI (?:[5-9]|\d\d)", launcher.title)
+    at_once = ["--stream-buffering", "0"] if is_since_5 and sys.stderr.isatty() else []
     on = [*on, ",".join(f"{name}:{count}" for name, count in hosts.items())] if hosts else []
     return [launcher.path, *place, *at_once, *named, *on, "-n", str(num_ranks)]
 
 
-def _srun_words(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], threads: int,
-                is_crowded: bool) -> list[str]:
+def _srun_words(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], threads: int) -> list[str]:
     words = ["srun", "--export=ALL", "--cpu-bind=cores", "--distribution=block:block", "--kill-on-bad-exit=1",
              f"--mpi={launcher.srun_type}", f"--ntasks={num_ranks}"]
-    words += ["--overcommit"] if is_crowded else [f"--cpus-per-task={threads}"] if threads else []
+    words += [f"--cpus-per-task={threads}"] if threads else []
     if hosts:
         if len(set(hosts.values())) > 1:
             raise TrainingError("srun starts the same number of ranks on each host; give --hosts equal numbers, or use "

@@ -8,6 +8,7 @@ import pytest
 
 from hpcgnn.bench import checkup
 from hpcgnn.bench.checkup import Finding, Place, binding_findings, core_findings, lines_of, quota_of, span_text
+from hpcgnn.run.launcher import MPICH, OPEN_MPI, UNKNOWN, family_of
 
 
 def write_program(folder, name, text):
