@@ -36,7 +36,8 @@ LAUNCHERS = ("mpirun", "mpiexec")
 # Types of srun's --mpi that start ranks of a family, the best first.
 SRUN_TYPES = {OPEN_MPI: ("pmix",), MPICH: ("pmi2", "cray_shasta")}
 SECONDS = 10.0           # time for a program to print its version
-SECONDS_BETWEEN_STOPS = 1.0
+# Open MPI leaves its ranks alone at a second TERM within five seconds.
+SECONDS_BETWEEN = {signal.SIGUSR1: 1.0, signal.SIGTERM: 6.0}
 RUNS_AS_ROOT = {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
 OVERSUBSCRIBES = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
@@ -123,11 +124,12 @@ def loadable_families() -> tuple[set[str], str]:
     builds = sorted(Path(spec.origin).parent.glob("MPI*.so")) if spec is not None and spec.origin else []
     found = set()
     for path in builds:
-        named = next((family for family, abi in ABI.items() if f".{abi}." in path.name), None)
+        found |= {family for family, abi in ABI.items() if f".{abi}." in path.name}
         # A build from source names only the library that it was linked with.
-        linked = None if named else re.search(rb"libmpi\w*\.so\.(12|40)\b", path.read_bytes())
-        found.add(named or (linked and {b"12": MPICH, b"40": OPEN_MPI}[linked[1]]))
-    return found - {None} or set(ABI), f"{builds[0]} is its only build" if len(builds) == 1 else "its builds"
+        linked = None if found else re.search(rb"libmpi\w*\.so\.(12|40)\b", path.read_bytes())
+        if linked:
+            found.add(OPEN_MPI if linked[1] == b"40" else MPICH)
+    return found or set(ABI), f"{builds[0]} is its only build" if len(builds) == 1 else "its builds"
 
 
 def _launchers() -> Iterator[str]:
@@ -345,19 +347,22 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
 
     def note(given: int, frame) -> None:
         if given == signal.SIGALRM:
-            process.send_signal(number)     # again and again, since a launcher that starts may lose one
-        elif given == signal.SIGINT and given in came:
-            # Hydra hands TERM on to ranks, which would end in order; without it they end at once.
+            process.send_signal(number)
+            return
+        came.append(given)
+        if answers_stops and given == signal.SIGINT and came.count(given) == 1:
+            print("\nhpcgnn: ending after this epoch with a checkpoint; Ctrl-C again ends at once, without one",
+                  file=sys.stderr, flush=True)
+        if answers_stops and given == signal.SIGINT and came.count(given) == 2:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if launch.launcher.family == MPICH and not launch.launcher.srun_type:
+            # Hydra hands TERM on to its ranks, which would end in order; without it, they end at once.
+            is_hydra = launch.launcher.family == MPICH and not launch.launcher.srun_type
+            if is_hydra:
                 os.killpg(process.pid, signal.SIGKILL)
             process.terminate()
-        else:
-            came.append(given)
-            if given == signal.SIGINT and answers_stops:
-                print("\nhpcgnn: ending after this epoch with a checkpoint; Ctrl-C again ends at once, without one",
-                      file=sys.stderr, flush=True)
-            signal.setitimer(signal.ITIMER_REAL, 1e-3, SECONDS_BETWEEN_STOPS)
+        elif len(came) == 1:
+            # Again and again, since a launcher that starts may lose one.
+            signal.setitimer(signal.ITIMER_REAL, 1e-3, SECONDS_BETWEEN[number])
 
     numbers = [one for one in STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -374,7 +379,7 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
         # From here on, and in this thread, whose wait they end.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
         status = process.wait()
-        copier.join(SECONDS_BETWEEN_STOPS)      # a daemon of the launcher may still hold the stream
+        copier.join(1.0)      # a daemon of the launcher may still hold the stream
     except OSError as error:
         raise TrainingError(f"{launch.words[0]} can't be started: {error.strerror}") from error
     finally:
@@ -388,13 +393,14 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
 
 
 def _prepare_launcher() -> None:
-    """In the launcher's process: a group of its own, no signal before it can answer, and an end with its parent."""
+    """In the launcher's process: a group of its own, no signal before it can answer, USR1 when its parent is killed."""
     os.setpgrp()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    with suppress(AttributeError):      # of Linux alone
-        ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)
+    # Linux sends it once for each thread of the parent, and Open MPI would leave its ranks alone at a second TERM.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGUSR1)
 
 
 RULE = b"-" * 74
@@ -403,7 +409,8 @@ BANNERS = (b"exited with non-zero status", b"MPI_ABORT was invoked")    # the ra
 
 def copy_without_banners(source: IO[bytes], descriptor: int) -> None:
     """Copy what the launcher prints as soon as it comes, except Open MPI's texts about ranks that failed."""
-    held, rest = [], b""
+    held: list[bytes] = []
+    rest = b""
     for piece in iter(lambda: os.read(source.fileno(), 1 << 16), b""):
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:

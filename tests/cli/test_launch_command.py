@@ -335,21 +335,43 @@ def test_a_stop_lets_ranks_end_in_order(tmp_path, name):
 
 
 @needs_mpirun
-@pytest.mark.parametrize("how", ["a second Ctrl-C", "the end of the command"])
-def test_ranks_that_do_not_end_are_ended(tmp_path, how):
+def test_a_second_ctrl_c_ends_ranks_at_once(tmp_path):
     process = start(tmp_path, "-n", "2", "rank.py", "endless")
     ranks = [int(path.name.partition("-")[2]) for path in tmp_path.glob("ready-*")]
-    if how == "a second Ctrl-C":
-        process.send_signal(signal.SIGINT)
-        while "Ctrl-C again" not in process.stderr.readline():
-            pass
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) not in (0, 75)
-    elif "openmpi" not in os.environ["MPI4PY_MPIABI"]:
-        pytest.skip("Hydra hands TERM on to ranks, which answer it")
-    else:
-        process.kill()
+    process.send_signal(signal.SIGINT)
+    while "Ctrl-C again" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)      # a third one changes nothing
+    assert process.wait(timeout=60) not in (0, 75)
     wait_for(lambda: not any(map(is_running, ranks)))
+    process.communicate()
+
+
+@needs_mpirun
+def test_commands_that_answer_no_stop_are_ended_with_all_ranks(tmp_path):
+    """By TERM, sent once: Open MPI would leave its ranks alone after a second one."""
+    (tmp_path / "rank.py").write_text(RANK)
+    program = ("import sys; from hpcgnn.run.launcher import compose, find_launcher, run_held\n"
+               "launch = compose(find_launcher('auto'), 2, {}, 1)\n"
+               "sys.exit(run_held(launch, [sys.executable, 'rank.py', 'endless'], answers_stops=False))")
+    process = start(tmp_path, program=[sys.executable, "-c", program])
+    ranks = [int(path.name.partition("-")[2]) for path in tmp_path.glob("ready-*")]
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    if "openmpi" not in os.environ["MPI4PY_MPIABI"]:      # Hydra waits for ranks that catch TERM
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+    assert process.wait(timeout=60) == 130
+    wait_for(lambda: not any(map(is_running, ranks)))
+    process.communicate()
+
+
+@needs_mpirun
+def test_ranks_end_in_order_when_the_command_is_killed(tmp_path):
+    process = start(tmp_path, "-n", "2", "rank.py")
+    process.kill()
+    wait_for(lambda: len(list(tmp_path.glob("done-*"))) == 2)
     process.communicate()
 
 
