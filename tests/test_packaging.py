@@ -14,12 +14,19 @@ from pathlib import Path
 
 import pytest
 
+import hpcgnn
+
 pytest.importorskip("Cython", reason="setup.py needs Cython: pip install 'hpcgnn[test]'")
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("ext", "hpcgnn", "jobs", "examples", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md",
          "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/registry.toml", "docs", "mkdocs.yml")
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
+
+
+def test_the_citation_names_this_version():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {hpcgnn.__version__}\n" in cited and "\ncff-version: 1.2.0\n" in f"\n{cited}"
 
 
 def python(*arguments, folder):
