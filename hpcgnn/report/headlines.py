@@ -12,6 +12,8 @@ from hpcgnn.report.run_folder import Run
 from hpcgnn.report.series import ScoreKind, mean_over_seeds, score_kind, total_bytes
 from hpcgnn.report.tables import training_seconds
 
+DISTURBING_CORES = 0.25      # of other programs, from which a remark says so
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -38,7 +40,7 @@ def _of_one(run: Run) -> list[Headline]:
     if summary["median_epoch_seconds"] is not None:
         found.append(Headline("an epoch", format_seconds(summary["median_epoch_seconds"]), None,
                               f"median of {len(run.records):,}; {format_seconds(training_seconds(run))} of training"
-                              + (" a seed" if len(run.seeds) > 1 else "")))
+                              + (" a seed" if len(run.seeds) > 1 else "") + _disturbed([run])))
     if summary["sent_bytes_per_epoch"]:
         total = float(np.nansum(mean_over_seeds(total_bytes(run))[0]))
         bits = f"; {format_number(summary['mean_bits'])} bits per value of messages" if summary["mean_bits"] else ""
@@ -64,8 +66,16 @@ def _of_several(runs: list[Run]) -> list[Headline]:
         known = [(run.summary[field], number) for number, run in enumerate(runs) if run.summary[field]]
         if known:
             value, number = min(known)
-            found.append(Headline(title, write(value), number, _against(runs, number, key)))
+            remark = _against(runs, number, key) + (_disturbed([runs[number], runs[0]]) if key == "time" else "")
+            found.append(Headline(title, write(value), number, remark))
     return found
+
+
+def _disturbed(runs: list[Run]) -> str:
+    """A clause for each of the runs in which other programs took so many cores that its seconds say little."""
+    known = {run.name: run.summary.get("other_cores") or 0.0 for run in runs}
+    return "".join(f"; other programs used {format_number(cores)} cores during {name}"
+                   for name, cores in known.items() if cores >= DISTURBING_CORES)
 
 
 def _against(runs: list[Run], number: int, key: str) -> str:

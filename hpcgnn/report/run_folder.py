@@ -44,6 +44,9 @@ def read_run(path: Path, name: str) -> Run:
     """Read one run folder; errors as in `read_runs`."""
     metrics = path / "metrics.jsonl"
     if not metrics.is_file():
+        if (path / "graph.h5").is_file():
+            raise ConfigError(f"{path} is a folder of shards and holds no run; give a folder that hpcgnn train --out "
+                              "has made")
         raise ConfigError(f"{path} holds no metrics.jsonl, so it is no run folder; "
                           "give a folder that hpcgnn train --out has made")
     summary = path / "summary.json"

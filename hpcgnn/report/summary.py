@@ -34,6 +34,7 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
         "synchronous_share": _synchronous_share(records),
         "width_histogram": _width_histogram(records),
         "peak_rss_bytes": None,
+        "other_cores": None,
     }
 
 

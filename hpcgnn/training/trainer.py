@@ -29,7 +29,7 @@ from hpcgnn.run.output import tell, time_text
 from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.training.alike import check_same
-from hpcgnn.training.balance import costs_by_rank, costs_of
+from hpcgnn.training.balance import OtherPrograms, costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, evaluate
@@ -188,6 +188,7 @@ class TrainingRun:
         Raises Interrupted if a signal asked to stop: the checkpoint holds everything. Raises CollectiveError if loss,
         gradients, weights or outputs are not finite, ranks' weights differ, or a file can't be written.
         """
+        others = OtherPrograms()
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
             self._limit(stop)
             self._call("on_start")
@@ -200,11 +201,11 @@ class TrainingRun:
                 self.learner.end()
                 raise
         self._save()
-        state_bytes = self.session.state_bytes
+        state_bytes, other_cores = self.session.state_bytes, others.num_cores(self.comm)
         self.session.forget()
         results = [*self.progress.finished, self.progress.result(self.seed)]
         metrics = self.folder.read_metrics() if self._is_main else None
-        summary = summarize(self.session, self.learner, results, metrics, state_bytes)
+        summary = {**summarize(self.session, self.learner, results, metrics, state_bytes), "other_cores": other_cores}
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
         for sentence in self._remarks(metrics or []):
             tell(f"hpcgnn: {sentence}")

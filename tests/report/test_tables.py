@@ -93,6 +93,14 @@ def test_headlines_name_the_best_run_by_each_measure(runs):
         ("fewest bytes per epoch", "4.40 MB", 1, "14.6× fewer than fp32")]
 
 
+def test_headlines_say_what_other_programs_took(runs, tmp_path):
+    """Not only that a run was slower: the reader can't know why."""
+    (busy,) = read_runs([with_summary(write_run(tmp_path / "busy"), other_cores=1.6)])
+    assert headlines([busy])[1].remark.endswith("; other programs used 1.60 cores during busy")
+    assert headlines([busy, runs[1]])[1].remark.endswith(" than busy; other programs used 1.60 cores during busy")
+    assert not any("other programs" in one.remark for one in headlines(runs))
+
+
 def test_headlines_of_one_run_are_its_figures(tmp_path):
     (run,) = read_runs([write_run(tmp_path / "run", seeds=(0, 1))])
     assert [one.text for one in headlines([run])] == ["78.12 ± 0.41 %", "600 ms", "64.4 MB", "1.23 GB"]
