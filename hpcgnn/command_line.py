@@ -38,6 +38,12 @@ COMMANDS = {
 }
 
 
+# What other programs call a command.
+OTHER_NAMES = {"partition": "preprocess", "convert": "preprocess", "fit": "train", "evaluate": "predict",
+               "eval": "predict", "test": "predict", "info": "inspect", "show": "inspect", "plot": "report",
+               "compare": "report", "check": "doctor", "estimate": "plan"}
+
+
 class LazyGroup(click.Group):
     """A group that imports `hpcgnn.cli.NAME` only when NAME is called, so that help needs neither torch nor MPI."""
 
@@ -54,8 +60,8 @@ class LazyGroup(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        near = get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+        near = OTHER_NAMES.get(name) or next(iter(get_close_matches(name, COMMANDS, 1)), None)
+        hint = f"did you mean {near}?" if near else f"commands are {', '.join(COMMANDS)}"
         raise click.UsageError(f"No such command {name!r}; {hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,6 +91,11 @@ def run(words: list[str]) -> int | str | None:
         return stop.code
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.NoSuchOption as error:
+        from hpcgnn.cli.grouped import explain_option
+
+        complain(explain_option(error))
+        return USAGE_ERROR
     except click.ClickException as error:
         complain(error.format_message())
         return USAGE_ERROR

@@ -17,7 +17,7 @@ from hpcgnn.methods.method import NARROW_SUMS, Method
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
-from hpcgnn.settings import Clash, check_values, setting, type_name
+from hpcgnn.settings import Clash, check_values, hint_of, setting, type_name
 
 MODELS = tuple(MODEL_PATHS)
 # Schemes of quantization-aware training: in LEARNED ones steps are parameters, in SIZED ones widths too.
@@ -269,7 +269,8 @@ class TrainConfig:
     def __post_init__(self):
         check_values(self)
         if self.model not in MODELS and ":" not in self.model:
-            raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
+            raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}"
+                              + hint_of(self.model, MODELS))
         parse_arguments(self.model_args)
         others = {own.name: getattr(self, own.name) for own in fields(self)}
         self._check_steps(others)
@@ -454,6 +455,8 @@ def parse_protection(text: str) -> tuple[float, float]:
 OTHER_NAMES = {
     "learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay", "optim": "optimizer", "drop": "dropout",
     **dict.fromkeys(["num_layers", "n_layers"], "layers"), "num_heads": "heads", "num_bits": "bits",
+    "weight_decay_rate": "weight_decay", **dict.fromkeys(["gpu", "gpus", "cuda"], "device"),
+    **dict.fromkeys(["ranks", "num_ranks", "nparts"], "parts"), "symmetric": "symmetrize", "undirected": "symmetrize",
     **dict.fromkeys(["hidden_dim", "hidden_size", "hidden_channels", "num_hidden"], "hidden"),
     **dict.fromkeys(["num_epochs", "n_epochs", "max_epochs"], "epochs"),
 }
@@ -496,6 +499,9 @@ def preset_settings(dataset: str, model: str | None, preset: str, registry: dict
     ConfigError      `preset` is unknown or has nothing for the dataset
     """
     offers = presets_of(dataset, registry)
+    if preset not in registry["presets"]:
+        raise ConfigError(f"preset must be one of {', '.join(registry['presets'])}, found {preset!r}"
+                          + hint_of(preset, registry["presets"]))
     if preset not in offers:
         raise ConfigError(f"preset {preset!r} has no settings for dataset {dataset!r}; "
                           + (f"it has {', '.join(offers)}" if offers else "no preset does"))

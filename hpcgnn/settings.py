@@ -6,8 +6,9 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +57,8 @@ def _check_value(declared: Field, value: Any) -> None:
     if isinstance(value, bool) != (kind == "bool") or not isinstance(value, PYTHON_TYPES[kind]):
         raise ConfigError(f"{name} must be of type {kind}, found {value!r}")
     if limits["choices"] is not None and value not in limits["choices"]:
-        raise ConfigError(f"{name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}")
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}"
+                          + hint_of(value, limits["choices"]))
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, found {value!r}")
     if limits["low"] is not None and not value >= limits["low"]:
@@ -64,6 +66,25 @@ def _check_value(declared: Field, value: Any) -> None:
     high: Any = HIGHEST.get(kind) if limits["high"] is None else limits["high"]
     if high is not None and not value <= high:
         raise ConfigError(f"{name} must be at most {high}, found {value!r}")
+
+
+# What other libraries call a value.
+OTHER_VALUES = {
+    "gpu": "cuda", "graphsage": "sage", "sage-mean": "sage", "gcn2": "gcnii", "jk": "jknet",
+    **dict.fromkeys(["float", "float32", "32"], "fp32"), **dict.fromkeys(["float16", "half", "16"], "fp16"),
+    "bfloat16": "bf16", "layernorm": "layer", "batchnorm": "batch",
+}
+
+
+def hint_of(found: Any, known: Collection[Any]) -> str:
+    """A clause that names the choice which a wrong text probably means, as "; did you mean sage?", or ""."""
+    if not isinstance(found, str):
+        return ""
+    text = found.lower().replace("_", "-").removesuffix("conv")
+    near = text if text in known else OTHER_VALUES.get(text)
+    if near not in known:
+        near = next(iter(get_close_matches(text, map(str, known), 1)), None)
+    return f"; did you mean {near}?" if near else ""
 
 
 def import_named(path: str, kind: str, load: Callable[[str], ModuleType] = importlib.import_module) -> Any:

@@ -52,7 +52,7 @@ CORE = {
 WINGS = {
     "lowbit": set(CORE) - {"library"},
     "accelerators": {"errors", "partition", "lowbit"},
-    "planning": FOUNDATION | {"data", "partition", "shards", "ops", "methods", "nn", "config"},
+    "planning": FOUNDATION | {"settings", "data", "partition", "shards", "ops", "methods", "nn", "config"},
     "bench": set(CORE) | {"lowbit", "accelerators"},
 }
 # A command may import what it runs.

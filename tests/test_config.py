@@ -93,6 +93,14 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"lr": "fast"}, "lr must be of type float, found 'fast'"),
     ({"epochs": 1.5}, "epochs must be of type int, found 1.5"),
     ({"epochs": True}, "epochs must be of type int, found True"),
+    ({"model": "GraphSAGE"}, f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found 'GraphSAGE'; "
+                             "did you mean sage?"),
+    ({"model": "GCNConv"}, f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found 'GCNConv'; "
+                           "did you mean gcn?"),
+    ({"device": "gpu"}, "device must be one of cpu, cuda, found 'gpu'; did you mean cuda?"),
+    ({"precision": "float32"}, "precision must be one of fp32, bf16, fp16, auto, found 'float32'; did you mean fp32?"),
+    ({"norm": "BatchNorm"}, "norm must be one of none, layer, batch, found 'BatchNorm'; did you mean batch?"),
+    ({"norm": "group"}, "norm must be one of none, layer, batch, found 'group'"),
     ({"model": "mlp"}, f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found 'mlp'"),
     ({"model": "gat", "hidden": 30}, "hidden must be a multiple of the 4 attention heads, found 30; "
                                      "change hidden or heads"),

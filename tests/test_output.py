@@ -8,8 +8,49 @@ import subprocess
 import sys
 
 import pytest
+from rich import box
+from rich.table import Table
 
 from hpcgnn.run.output import PLAIN, PatientStream, prepare_streams, tell
+from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
+
+
+def wide_table():
+    table = Table(box=box.SIMPLE_HEAD, title="what twelve parts hold", caption="in rows")
+    table.add_column("part")
+    for number in range(12):
+        table.add_column(f"rows of kind {number}", justify="right", no_wrap=True)
+    for part in ("first", "second"):
+        table.add_row(part, *(f"{part[0]}{1_000_000 + number:,}" for number in range(12)))
+    return table
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 400])
+def test_a_table_fits_the_terminal_and_loses_nothing(width):
+    out = io.StringIO()
+    print_fitted(wide_table(), out, width)
+    lines, words = out.getvalue().splitlines(), out.getvalue().split()
+    assert max(map(len, lines)) <= width
+    for number in range(12):
+        assert words.count(f"f{1_000_000 + number:,}") == words.count(f"s{1_000_000 + number:,}") == 1
+    # Each block says what its rows are.
+    assert words.count("first") == words.count("second") == words.count("part") >= (1 if width == 400 else 2)
+    assert " ".join(words).startswith("what twelve parts hold") and " ".join(words).endswith("in rows")
+
+
+def test_a_table_is_never_cut_on_a_terminal_that_is_too_narrow():
+    out = io.StringIO()
+    print_fitted(wide_table(), out, 5)
+    assert "…" not in out.getvalue() and "s1,000,011" in out.getvalue()
+
+
+def test_a_sentence_is_folded_between_words(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert terminal_width() == 30
+    path = "/a/path/that-is-longer-than-a-line-of-the-terminal"
+    lines = wrapped(f"the file {path} is missing, so name another one").splitlines()
+    assert path in (line.strip() for line in lines) and all(len(line) <= 30 for line in lines if path not in line)
+    assert all(line.startswith("  ") for line in lines[1:])
 
 
 def full_stream():

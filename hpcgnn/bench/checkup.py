@@ -26,6 +26,7 @@ from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
 from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, simd_level
 from hpcgnn.run.launcher import LAUNCHERS, OPEN_MPI, SRUN_TYPES, UNKNOWN, family_of, said_by
+from hpcgnn.run.tables import wrapped
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ def lines_of(findings: Iterable[Finding]) -> Iterator[str]:
     findings = list(findings)
     width = max((len(one.subject) for one in findings), default=0)
     for one in findings:
-        yield f"{one.subject:{width}}  {one.seen}"
+        yield wrapped(f"{one.subject:{width}}  {one.seen}", indent=width + 2)
         if one.remedy:
-            yield f"{'':{width}}  {'MUST CHANGE' if one.is_broken else 'to change'}: {one.remedy}"
+            yield wrapped(f"{'':{width}}  {'MUST CHANGE' if one.is_broken else 'to change'}: {one.remedy}",
+                          indent=width + 4)
 
 
 SIBLINGS = Path("/sys/devices/system/cpu/smt/active")

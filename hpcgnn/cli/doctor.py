@@ -72,9 +72,10 @@ def show_rates(threads: int) -> None:
     from hpcgnn.bench.kernels import measure_dense
     from hpcgnn.bench.result import table_text
     from hpcgnn.bench.timing import Effort
+    from hpcgnn.run.tables import wrapped
 
     for line in machine_lines(threads):
-        click.echo(line)
+        click.echo(wrapped(line))
     place = HostPlace(Effort(5, SECONDS_A_PRODUCT))
     measured = list(measure_dense(place, NUM_ROWS, WIDTH, ("fp32", "bf16", "fp16")))
     click.echo(table_text(measured, complaints(measured)), nl=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from hpcgnn.run.tables import wrapped
+
 if TYPE_CHECKING:
     from hpcgnn.training.forecast import Forecast
 
@@ -12,6 +14,7 @@ NAMES = {"features": "input rows, halo rows too", "structure": "ids, edges and m
          "weights": "weights, gradients and optimizer", "activations": "kept for the backward pass",
          "halo_rows": "halo rows of one layer", "messages": "messages of one exchange",
          "method_state": "kept by the method between epochs", "process": "in all, measured at its peak"}
+VALUES_AT = 19      # column at which the values of bytes and time begin
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
@@ -22,15 +25,16 @@ def forecast_lines(found: Forecast) -> list[str]:
     for own in fields(found.memory[0]):
         sizes = [getattr(memory, own.name) for memory in found.memory]
         lines.append(f"  {NAMES[own.name]:34} {in_bytes(max(sizes)):>9} {in_bytes(sum(sizes) / ranks):>9}")
-    return [*lines, "bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
-            f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
-            "first",
-            f"  an evaluation    {in_time(found.evaluation_seconds)}",
-            *([f"  a choice of widths {in_time(found.assign_seconds)}, {found.num_assignments} of them"]
-              if found.num_assignments else []),
-            f"  in all           {in_time(found.total_seconds)} for {found.num_epochs} epochs and "
-            f"{found.num_evaluations} evaluations, without start-up and checkpoints",
-            "nothing was written"]
+    lines += ["bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
+              f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
+              "first",
+              f"  an evaluation    {in_time(found.evaluation_seconds)}",
+              *([f"  a choice of widths {in_time(found.assign_seconds)}, {found.num_assignments} of them"]
+                if found.num_assignments else []),
+              f"  in all           {in_time(found.total_seconds)} for {found.num_epochs} epochs and "
+              f"{found.num_evaluations} evaluations, without start-up and checkpoints",
+              "nothing was written"]
+    return [wrapped(line, indent=VALUES_AT) for line in lines]
 
 
 def _sent(found: Forecast) -> list[str]:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from hpcgnn.data.dataset import CleaningReport
@@ -20,12 +20,12 @@ from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.report.measured import read_measured
 from hpcgnn.run.output import size_text
+from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
 # Heading of the table, and the count of PartitionStatistics under it.
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
            "edges": "num_edges", "cut edges": "num_cut_edges", "volume": "num_sent"}
-MAX_WIDTH = 1000
 SHOWN_CLASSES = 12
 
 
@@ -37,14 +37,15 @@ def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
     if shows_reading:
         print_reading(info.provenance.source, info.cleaning)
     labels = {"classes": "classes", "multi-label": "labels", "regression": "targets of a regression"}[info.task]
-    click.echo(f"{info.name}: {info.num_nodes:,} nodes, {info.num_edges:,} edges, {info.num_features:,} "
-               f"{info.feature_dtype} features, {info.num_classes:,} {labels}; "
-               f"{info.num_train:,} train, {info.num_val:,} val, {info.num_test:,} test")
-    for line in fact_lines(info):
-        click.echo(line)
-    click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
+    lines = [f"{info.name}: {info.num_nodes:,} nodes, {info.num_edges:,} edges, {info.num_features:,} "
+             f"{info.feature_dtype} features, {info.num_classes:,} {labels}; "
+             f"{info.num_train:,} train, {info.num_val:,} val, {info.num_test:,} test",
+             *fact_lines(info),
+             f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}"]
     if "volume_before" in info.provenance.settings:
-        click.echo(refinement_line(info.provenance.settings))
+        lines.append(refinement_line(info.provenance.settings))
+    for line in lines:
+        click.echo(wrapped(line))
     print_table(parts_table(info))
 
 
@@ -84,25 +85,24 @@ def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> No
     if not any(row.num_sent for row in info.statistics):
         click.echo("no row crosses between parts")
         return
-    click.echo(degree_line(info))
+    click.echo(wrapped(degree_line(info)))
     print_table(importance_table(info, level_bins))
-    click.echo(bits_line(info, level_bins))
+    click.echo(wrapped(bits_line(info, level_bins)))
     for line in histogram_lines(info):
         click.echo(line)
     print_table(pairs_table(info, dim))
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as its digits need; a narrow terminal folds its lines."""
-    console = Console()
-    needed = console.measure(table, options=console.options.update(width=MAX_WIDTH)).maximum
-    Console(width=max(console.width, needed)).print(table)
+    """Print a table in the terminal's width, if need be as several tables; digits are never cut."""
+    print_fitted(table, sys.stdout, terminal_width())
 
 
 def print_reading(source: str, cleaning: CleaningReport) -> None:
     """Print the report of what was read; for shards without one, what cleaning did."""
     click.echo(f"what was read from {source}")
-    click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(f"  {line}" for line in _lines_of(cleaning)))
+    click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(
+        wrapped(f"  {line}", indent=4) for line in _lines_of(cleaning)))
 
 
 def _lines_of(cleaning: CleaningReport) -> list[str]:
@@ -316,8 +316,8 @@ def print_work(shards: Path, model: str) -> None:
                           "give a run on these shards")
     hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, num_layers)
     work = work_of_parts(np.diff(graph.indptr), hops, num_layers, graph.owner, graph.own_parts)
-    click.echo(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, counted once for "
-               "each layer, and their edges")
+    click.echo(wrapped(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, counted "
+                       "once for each layer, and their edges"))
     print_table(work_table(work, None if measured is None else np.array(measured.seconds)))
 
 

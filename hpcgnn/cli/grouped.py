@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -127,10 +127,18 @@ class GroupedCommand(click.Command):
             rare = {setting.name for setting in self._rare_settings()}
             if name in rare:
                 raise click.UsageError(f"{error.option_name} is no flag; write --set {name}=VALUE", ctx) from error
-            flags = {flag.lstrip("-").replace("-", "_"): flag for option in self.params for flag in option.opts}
-            near = nearest(name, [*flags, *rare])
-            hint = f"; did you mean {flags.get(near, f'--set {near}=VALUE')}?" if near else ""
-            raise click.UsageError(f"No such option {error.option_name!r}{hint}", ctx) from error
+            raise click.UsageError(explain_option(error, rare), ctx) from error
+
+
+def explain_option(error: click.NoSuchOption, rare: Collection[str] = ()) -> str:
+    """One clause about an unknown flag, with the command's flag or the `rare` setting that was probably meant."""
+    name = error.option_name.lstrip("-").replace("-", "_")
+    options = error.ctx.command.params if error.ctx else []
+    flags = {flag.lstrip("-").replace("-", "_"): flag for option in options for flag in option.opts
+             if isinstance(option, click.Option)}
+    near = nearest(name, [*flags, *rare])
+    hint = f"; did you mean {flags.get(near, f'--set {near}=VALUE')}?" if near else ""
+    return f"No such option {error.option_name!r}{hint}"
 
 
 def _show_all(ctx: click.Context, option: click.Option, is_asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,19 +143,18 @@ def infer_in_parallel(comm, request: Request) -> None:
 
 def store_packages(run, folder: Path) -> None:
     """Collective: write the codes that layers read as packages; rank 0 prints their size in each format."""
-    from rich.console import Console
-
     from hpcgnn.cli.packages import sizes_table
     from hpcgnn.lowbit.inference.run import format_sizes
     from hpcgnn.lowbit.package_shards import write_activations
     from hpcgnn.run.launch import together
+    from hpcgnn.run.tables import print_fitted, terminal_width
 
     packed = run.packed_layers()
     layers = list(zip(packed, run.row_steps(), strict=True))
     together(run.comm, lambda: write_activations(folder, run.comm.rank, run.part.inner_id, layers))
     formats = format_sizes(run.comm, packed)
     if run.comm.rank == 0:
-        Console(width=100).print(sizes_table(formats, "codes of all layers by format"))
+        print_fitted(sizes_table(formats, "codes of all layers by format"), sys.stdout, terminal_width())
         click.echo(f"packages: {folder}")
 
 

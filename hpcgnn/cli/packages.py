@@ -12,6 +12,7 @@ from rich.table import Table
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
 from hpcgnn.lowbit.package_shards import read_packages
 from hpcgnn.run.output import size_text
+from hpcgnn.run.tables import wrapped
 from hpcgnn.shards.schema import GraphInfo
 
 SCALE_BITS = 32
@@ -76,5 +77,5 @@ def print_packages(folder: Path, info: GraphInfo, print_table) -> None:
     """Count and print; `print_table` takes a rich Table. Errors as in `count_packages`."""
     count = count_packages(folder, info)
     for line in package_lines(count, info):
-        click.echo(line)
+        click.echo(wrapped(line))
     print_table(sizes_table(count.formats))

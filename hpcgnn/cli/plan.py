@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
 from hpcgnn.run.launched import launched_size
 
+if TYPE_CHECKING:
+    from hpcgnn.planning.cluster import Cluster
+
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 DEFAULT_METHODS = ("vanilla", "uniform:8", "uniform:1", "pipegcn")
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -20,8 +23,13 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--cluster", type=FILE, help="TOML file with the rates of a node's kernels and of the network; without "
-              "it, memory and bytes are planned, and no seconds.")
+@click.option("--cluster", type=FILE, help="TOML file with the measured rates of a node's kernels and of the "
+              "network; without it and without --node, memory and bytes are planned, and no seconds.")
+@click.option("--node", metavar="NAME", help="Plan seconds without a measurement, for a node by its data sheet: "
+              "laptop, epyc-2x64, epyc-2x96 or xeon-2x56.")
+@click.option("--network", metavar="NAME", help="The network between nodes, by its data sheet: ethernet-1g, -10g, "
+              "-25g or -100g, infiniband-hdr or -ndr; with --node, or with a --cluster file that was measured on one "
+              "node.")
 @click.option("--measure", type=FILE, metavar="FILE",
               help="Measure this machine, write a FILE for --cluster and plan nothing; run it under mpirun with as "
                    "many ranks as a node will have.")
@@ -53,15 +61,17 @@ PRECISIONS = ("fp32", "bf16", "fp16")
               help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
                    "and optionally train=N; edges count in both directions.")
 @click.option("--out", type=PATH, help="Folder for plan.json, table.txt and plan.png.")
-def command(source: str | None, cluster: Path | None, measure: Path | None, **flags: Any) -> None:
+def command(source: str | None, cluster: Path | None, measure: Path | None, node: str | None, network: str | None,
+            **flags: Any) -> None:
     """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.
 
     SOURCE is a source graph of hpcgnn preprocess, which is cut into each number of parts, or a folder of shards; the
     plan for the shards' own parts is exact in rows and bytes.
     """
     if measure is not None:
-        if source is not None or cluster is not None:
-            raise click.UsageError("--measure writes a cluster file and plans nothing; leave SOURCE and --cluster out")
+        if (source, cluster, node, network) != (None,) * 4:
+            raise click.UsageError("--measure writes a cluster file and plans nothing; leave SOURCE, --cluster, --node "
+                                   "and --network out")
         from hpcgnn.run.launch import run_parallel
 
         precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
@@ -69,6 +79,10 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
         return
     if source is None:
         raise click.UsageError("a plan needs SOURCE; give a source graph, a folder of shards, or --measure FILE")
+    if cluster is not None and node is not None:
+        raise click.UsageError("--cluster and --node both say what a node can do; leave one of them out")
+    if network is not None and cluster is None and node is None:
+        raise click.UsageError("--network needs the rates of a node, too; add --node NAME or --cluster FILE")
     variable, size = launched_size()
     if size != "1":
         raise ConfigError(f"hpcgnn plan SOURCE runs in one process, and {size} ranks were started ({variable}={size}); "
@@ -77,7 +91,7 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, **fl
     if "," in flags["precision"]:
         raise click.UsageError(f"--precision is {flags['precision']!r}; a plan has one precision")
     parts = None if flags["parts"] is None else sorted(set(parse_list("--parts", flags["parts"], int)))
-    plan(source, cluster, parts, flags)
+    plan(source, (cluster, node, network), parts, flags)
 
 
 def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
@@ -112,9 +126,10 @@ def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
 
 
 REMARKS = ["Rates of one rank while all ranks of its node compute, as hpcgnn plan --measure found them.",
-           "Ranks are laid out node by node. For runs on several nodes [network] also needs, from its maker or as",
-           "measured with ranks on two nodes: between_latency_seconds, between_bytes_per_second (of one message), and",
-           "nic_bytes_per_second (of all messages of a node together, each way)."]
+           "Ranks are laid out node by node. For runs on several nodes give hpcgnn plan --network NAME, or add to",
+           "[network], from its maker or as measured with ranks on two nodes: between_latency_seconds,",
+           "between_bytes_per_second (of one message), and nic_bytes_per_second (of all messages of a node together,",
+           "each way)."]
 
 
 def check_writable(file: Path) -> None:
@@ -125,12 +140,13 @@ def check_writable(file: Path) -> None:
         raise ConfigError(f"the cluster file {file} can't be written: {error.strerror}") from error
 
 
-def plan(source: str, cluster_file: Path | None, parts: list[int] | None, flags: dict[str, Any]) -> None:
+def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: list[int] | None,
+         flags: dict[str, Any]) -> None:
+    """Plan with the `rates` of a cluster file, node and network, and print it."""
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.plan_text import plan_text
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.cli.train import read_assignments
-    from hpcgnn.planning.cluster import read_cluster
     from hpcgnn.planning.planner import Choices, make_plan
 
     settings = read_assignments(flags["assignments"])
@@ -138,7 +154,7 @@ def plan(source: str, cluster_file: Path | None, parts: list[int] | None, flags:
         raise click.UsageError(f"--set {name} can't be planned; use --"
                                + ("method uniform:BITS" if name == "bits" else name))
     methods = flags["method"] or ",".join(DEFAULT_METHODS[:3 if "steps" in settings else 4])
-    cluster = None if cluster_file is None else read_cluster(cluster_file)
+    cluster = cluster_of(*rates, settings.get("ranks_per_node"))
     if cluster is not None:
         cluster.rates_of(flags["precision"])
     choices = Choices(parts, tuple(dict.fromkeys(methods.split(","))),
@@ -156,6 +172,18 @@ def plan(source: str, cluster_file: Path | None, parts: list[int] | None, flags:
     click.echo(text, nl=False)
     if out is not None:
         write_plan(made, text, out)
+
+
+def cluster_of(file: Path | None, node: str | None, network: str | None, ranks_per_node: int | None) -> Cluster | None:
+    """The cluster of a file or of presets; None without both. Raises ConfigError as `read_cluster` and the presets."""
+    from hpcgnn.planning.cluster import read_cluster
+    from hpcgnn.planning.presets import preset_cluster, with_network
+
+    if node is not None:
+        return preset_cluster(node, network, ranks_per_node)
+    if file is None:
+        return None
+    return read_cluster(file) if network is None else with_network(read_cluster(file), network)
 
 
 def write_plan(made, text: str, out: Path) -> None:

@@ -107,6 +107,7 @@ def command(source: str, out: Path, **flags: Any) -> None:
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
+    from hpcgnn.run.tables import wrapped
     from hpcgnn.shards.folder import ALONE, shards_in
 
     start = time.perf_counter()
@@ -121,7 +122,7 @@ def command(source: str, out: Path, **flags: Any) -> None:
         return
     print_info(info, shows_reading=False)
     for text in info.what_was_read.dubious:     # shown again at the end, since a long cut lies between
-        click.echo(f"cleaning: dubious: {text}")
+        click.echo(wrapped(f"cleaning: dubious: {text}"))
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
 

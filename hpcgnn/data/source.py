@@ -19,6 +19,7 @@ from hpcgnn.data.pyg import load_pyg
 from hpcgnn.data.synthetic import load_synthetic
 from hpcgnn.data.table_files import load_tables
 from hpcgnn.errors import DatasetError
+from hpcgnn.settings import hint_of
 
 LOADERS = {
     "synthetic": load_synthetic,
@@ -42,6 +43,14 @@ FULL_NAMES = {**{name.lower(): f"pyg:Planetoid/{name}" for name in ("Cora", "Cit
               **{name.lower(): f"ogb:{name}" for name in ENTRIES}}
 
 
+def kind_of(spec: str) -> str | None:
+    """The kind that a source without KIND: probably has, by a file's ending or a public name; None if unknown."""
+    suffixes = {".npz": "npz", ".csv": "csv", ".parquet": "parquet", ".pt": "pyg", ".txt": "edges", ".tsv": "edges"}
+    if Path(spec).suffix in suffixes:
+        return suffixes[Path(spec).suffix]
+    return "ogb" if spec.startswith("ogbn-") else None
+
+
 def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     """Load, clean and check the graph that `spec` names.
 
@@ -59,7 +68,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     kind, colon, rest = spec.partition(":")
     is_function = kind not in LOADERS and bool(kind) and rest.isidentifier()
     if not is_function and (not colon or kind not in LOADERS):
-        meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
+        meant = f"; write {kind_of(spec)}:{spec}" if kind_of(spec) and not colon else hint_of(kind, LOADERS)
         meant = f"; write {FULL_NAMES[spec.lower()]}" if spec.lower() in FULL_NAMES else meant
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}, or MODULE:FUNCTION{meant}")

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods.method import Method
-from hpcgnn.settings import NamedClasses, import_class
+from hpcgnn.settings import NamedClasses, hint_of, import_class
 
 METHODS: Mapping[str, type[Method]] = NamedClasses({
     "vanilla": "hpcgnn.methods.vanilla:Vanilla",
@@ -27,7 +27,8 @@ def find_method(name: str) -> type[Method]:
     """Return the class of a method, by a name of `METHODS` or by MODULE:CLASS; ConfigError if there is none."""
     if ":" not in name:
         if name not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found {name!r}")
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found {name!r}"
+                              + hint_of(name, METHODS))
         return METHODS[name]
     found = import_class(name, "method", Method)
     missing = sorted(found.__abstractmethods__ | ({"name"} - set(dir(found))))

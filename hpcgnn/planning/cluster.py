@@ -84,9 +84,11 @@ class Cluster:
     step_seconds: float                  # seconds of a step outside its kernels
     memory_bytes: float | None = None    # memory of a node
     about: dict[str, str] = field(default_factory=dict)
+    # "node", "network": the preset that its figures come from, with their source; empty if all were measured
+    assumed: dict[str, str] = field(default_factory=dict)
 
     @property
-    def is_measured(self) -> bool:
+    def has_rates(self) -> bool:
         """Whether seconds can be planned."""
         return bool(self.rates)
 
@@ -104,7 +106,7 @@ class Cluster:
 
     def can_time(self, num_parts: int) -> bool:
         """Whether the seconds of `num_parts` ranks can be planned."""
-        return self.is_measured and self.lacks(num_parts) is None
+        return self.has_rates and self.lacks(num_parts) is None
 
     def lacks(self, num_parts: int) -> str | None:
         """What the file lacks about the network between the ranks of a run, as a sentence; None if nothing."""
@@ -115,7 +117,7 @@ class Cluster:
         for key, value in needed.items():
             if value is None:
                 return (f"{self.name}: network.{key} is missing, which the seconds of {num_parts} ranks at "
-                        f"{network.ranks_per_node} per node need; add it")
+                        f"{network.ranks_per_node} per node need; add it, or give --network NAME")
         return None
 
 

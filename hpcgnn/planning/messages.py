@@ -16,6 +16,7 @@ from hpcgnn.methods.pipegcn import PipeGCN
 from hpcgnn.methods.sancus import Sancus
 from hpcgnn.planning.loads import Pairs
 from hpcgnn.planning.model import Exchange, ModelSize
+from hpcgnn.settings import hint_of
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
@@ -89,7 +90,7 @@ def read_method(text: str) -> dict[str, Any]:
     name, colon, bits = text.partition(":")
     if name not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, uniform with its bits as in uniform:8, found "
-                          f"{name!r}")
+                          f"{name!r}" + hint_of(name, METHODS))
     if bool(colon) != (name == "uniform"):
         raise ConfigError(f"method {text} can't be planned: write uniform:BITS, and {name} without bits"
                           if colon else "method uniform needs its bits, as in uniform:8")

@@ -13,6 +13,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.nn.layers import HALO, IN, LINEAR, OUT, ROW_BY_ROW, LinearLayer, Op, Shape, Step, operations
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.planning.loads import PartLoads
+from hpcgnn.settings import hint_of
 
 Number = TypeVar("Number", int, np.ndarray)
 
@@ -41,8 +42,9 @@ class Layer(Generic[Number]):
 def check_model(model: str) -> None:
     """Raise ConfigError for a model that can't be planned."""
     if model not in MODEL_PATHS:
+        hint = "" if ":" in model else hint_of(model, MODEL_PATHS)
         raise ConfigError(f"hpcgnn plan knows what built-in models compute and send, not {model}; run mpirun -n P "
-                          "hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs")
+                          f"hpcgnn train SHARDS --dry-run, which forecasts any model from a few epochs{hint}")
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,9 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     config = next(iter(configs.values()))
     if cluster is None:
         cluster = unmeasured(config.ranks_per_node or 1)
-    elif config.ranks_per_node:
-        raise ConfigError(f"ranks_per_node = {config.ranks_per_node} contradicts {cluster.name}, which has the ranks "
-                          "of a node; leave one of them out")
+    elif config.ranks_per_node not in (0, cluster.network.ranks_per_node):
+        raise ConfigError(f"ranks_per_node = {config.ranks_per_node} contradicts {cluster.name}, which has "
+                          f"{cluster.network.ranks_per_node} ranks of a node; leave one of them out")
     larger = None if choices.larger is None else parse_sizes(choices.larger)
     options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
                             make_labels=choices.make_labels, feature_kind="auto", progress=progress)
@@ -71,7 +71,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
     size = size_of(config, sizes.features, sizes.classes)
     methods = [messages_of(name, own, size) for name, own in configs.items()]
-    unknown = [reason for number in parts if cluster.is_measured and (reason := cluster.lacks(number)) is not None]
+    unknown = [reason for number in parts if cluster.has_rates and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.
     has_all = size.computes_all or config.epoch_rows == "all"
     of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
@@ -100,7 +100,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     choices = {name: str(value) if name == "root" and value else value
                for name, value in asdict(plan.choices).items()}
     return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
-            "cluster": {"file": plan.cluster.name, **plan.cluster.about}, "choices": choices,
+            "cluster": {"file": plan.cluster.name, **plan.cluster.about, "assumed": plan.cluster.assumed},
+            "choices": choices,
             "recommended": {"ranks": plan.best and plan.best.num_parts,
                             "method": plan.best and plan.best.messages.name, "reasons": plan.reasons},
             "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
@@ -254,9 +255,11 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                  f"a rank's rows in {own.bits} bits or none") +
               ": the bytes of an epoch lie between the two in the column `in all`; everything else is of the most"
               for name, own in chosen.items()]
+    rates = "data sheets, and not on measurements" if "node" in cluster.assumed else "the rates of the cluster file" \
+        + (", and between nodes on a data sheet" if cluster.assumed else "")
     return [texts[way] for way in ways] + widths + [
-        "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
-        "are not included" if cluster.is_measured else
+        f"seconds rest on {rates}, memory on sizes; evaluations, checkpoints and the first epoch are not included"
+        if cluster.has_rates else
         f"memory rests on sizes, with {cluster.process_bytes / 1e6:.0f} MB for the process of a rank and "
         f"{cluster.network.ranks_per_node} of the ranks on a node; --set ranks_per_node=R changes that",
         "time and memory of preprocess are not predicted: they depend on the source's format and on the disk"]

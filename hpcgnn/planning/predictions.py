@@ -132,8 +132,9 @@ def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[st
     """
     predictions = [one for one in predictions if one.seconds is not None]
     if not predictions:
-        return None, ["none, since seconds are not known: hpcgnn plan --measure FILE, which takes about half a minute "
-                      "on a node, writes the rates that --cluster FILE plans them with"]
+        return None, ["none, since seconds are not known: --node NAME --network NAME plan them with the rates of data "
+                      "sheets (epyc-2x64, ethernet-10g, .., see --help); hpcgnn plan --measure FILE, which takes about "
+                      "half a minute on a node, writes the rates that --cluster FILE plans them with"]
     fitting = [one for one in predictions if one.fits]
     if not fitting:
         least = min(predictions, key=lambda one: one.peak_bytes)

@@ -31,6 +31,9 @@ def read_graph_info(folder: Path) -> GraphInfo:
     ShardError                graph.h5 is missing, truncated, damaged, incomplete or of another format
     """
     path = find_shard(schema.graph_file(folder))
+    if not path.exists() and (folder / "metrics.jsonl").is_file():
+        raise ShardError(f"{folder} is the folder of a run and holds no shards; name the folder of shards that the run "
+                         "was trained on, as config.toml there does")
     with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS, advice=AGAIN if shards_in(folder) else ELSEWHERE) as file:
         return _load_graph(file, path)
 

@@ -87,3 +87,13 @@ def test_under_a_launcher_rank_0_says_where_each_rank_is_bound(capsys, monkeypat
     printed, rank = capsys.readouterr().out, MPI.COMM_WORLD.rank
     assert ("rank 0" in printed and "rank 1" in printed) == (rank == 0)
     assert "GFLOP/s" not in printed and (printed == "") == (rank != 0)
+
+
+def test_findings_fit_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    said = "a sentence about this machine that is longer than the sixty columns of the terminal"
+    lines = "\n".join(checkup.lines_of([checkup.Finding("MPI", said, "change it, and say so in as many words as here"),
+                                        checkup.Finding("allocator", "short", "")])).splitlines()
+    assert max(map(len, lines)) <= 60 and said in " ".join(" ".join(lines).split())
+    # Below each other, so that the subjects stand out.
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["MPI", "allocator"]

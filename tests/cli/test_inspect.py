@@ -101,3 +101,14 @@ def test_missing_matplotlib_names_the_extra(inspect, shards, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, _, err = inspect(shards, "--plot", tmp_path / "parts.png")
     assert code == 1 and "pip install 'hpcgnn[report]'" in err
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal(shards, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit):
+        main(["inspect", str(shards), "2"])
+    printed = capsys.readouterr().out
+    # A path is one word, and is not broken.
+    assert all(len(line.rstrip()) <= width for line in printed.splitlines() if str(shards) not in line)
+    assert all(word in printed.split() for word in ("inner", "central", "boundary", "halo", "volume", "imbalance"))

@@ -9,7 +9,9 @@ from mpi4py import MPI
 from training_setup import easy_graph, write_once
 
 from hpcgnn.bench import rates
+from hpcgnn.cli.plan_text import draw_plan
 from hpcgnn.planning.cluster import CODES, cluster_text, read_cluster
+from hpcgnn.planning.planner import Choices, make_plan
 
 SOURCE = "synthetic:nodes=400,mean_degree=6,classes=4,features=12"
 CLUSTER = {
@@ -32,7 +34,7 @@ def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tm
     status, printed, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "4,2", "--method",
                                          "vanilla,uniform:8", "--hidden", 16, "--out", tmp_path / "plan")
     assert (status, complaints) == (0, "")
-    for title in ("memory of the fullest rank", "rows and bytes of an epoch", "seconds of an epoch, by stage",
+    for title in ("memory of the fullest rank", "bytes of an epoch", "pairs of ranks", "seconds of an epoch, by stage",
                   "recommended: ", "processor A 1000", "time and memory of preprocess are not predicted"):
         assert title in printed
     record = json.loads((tmp_path / "plan/plan.json").read_text())
@@ -69,8 +71,10 @@ def test_a_plan_without_a_cluster_file_says_what_is_missing(hpcgnn, tmp_path):
     """Memory and bytes need no rates."""
     arguments = ("plan", SOURCE, "--parts", "2", "--hidden", 16, "--out", tmp_path)
     status, printed, complaints = hpcgnn(*arguments, "--set", "steps=rows:4")
+    printed = " ".join(printed.split())
     assert (status, complaints) == (0, "") and "4 steps in an epoch" in printed
     assert "seconds of an epoch, by stage" not in printed and "--cluster FILE plans them with" in printed
+    assert "--node NAME --network NAME plan them" in printed
     runs = json.loads((tmp_path / "plan.json").read_text())["predictions"]
     assert [one["method"] for one in runs] == ["vanilla", "uniform:8", "uniform:1"]
     assert all(one["sent_bytes_per_epoch"] > 0 and one["memory_of_fullest_rank"]["method_state"] > 0 for one in runs)
@@ -92,6 +96,65 @@ def test_steps_sum_gradients_more_often_and_send_no_row_more_often(hpcgnn, clust
         assert 4 * few["seconds_of_slowest_rank"][stage] == pytest.approx(many["seconds_of_slowest_rank"][stage])
 
 
+def test_a_preset_plans_seconds_and_is_named_with_its_source(hpcgnn, tmp_path):
+    status, printed, complaints = hpcgnn("plan", SOURCE, "--node", "laptop", "--network", "ethernet-1g",
+                                         "--parts", "2,4", "--method", "vanilla", "--set", "ranks_per_node=2", "--out",
+                                         tmp_path)
+    assert (status, complaints) == (0, "")
+    said = " ".join(printed.split())
+    assert "node assumed: laptop, 512 GFLOP/s and 90 GB/s of memory, of which a rank has 4 cores of 8" in said
+    assert "network assumed: ethernet-1g, 0.117 GB/s each way" in said
+    assert "seconds rest on data sheets, and not on measurements" in said
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert set(record["cluster"]["assumed"]) == {"node", "network"}
+    one_node, two_nodes = record["predictions"]
+    assert one_node["epoch_seconds"] > 0 and one_node["seconds_of_slowest_rank"]["between"] == 0
+    # Half of the messages travel at 0.1175 GB/s at most.
+    between = two_nodes["between_nodes"]["bytes"] / 2 / 0.1175e9
+    assert two_nodes["exchange_seconds_simulated"] > between > 0
+
+
+def test_a_preset_network_completes_a_file_of_one_node(hpcgnn, tmp_path):
+    path = tmp_path / "c.toml"
+    network = {name: value for name, value in CLUSTER["network"].items() if name.startswith("within")}
+    path.write_text(cluster_text({**CLUSTER, "network": network}, []))
+    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", path, "--network", "infiniband-hdr", "--parts", "4",
+                                "--method", "vanilla")
+    said = " ".join(printed.split())
+    assert status == 0 and "recommended: 4 ranks with vanilla" in said and "is missing" not in said
+    assert "the rates of the cluster file, and between nodes on a data sheet" in said
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_plan_is_no_wider_than_the_terminal(hpcgnn, cluster, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2,4", "--method", "vanilla,sylvie")
+    assert status == 0 and max(map(len, printed.splitlines())) <= width
+    # No column is lost.
+    words = printed.split()
+    assert all(name in words for name in ("process", "activations", "gradients", "Allreduce", "overhead", "pairs"))
+    # No digit is cut.
+    assert "…" not in printed
+
+
+def test_a_picture_s_legends_cover_no_axes(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    path = tmp_path / "cluster.toml"
+    path.write_text(cluster_text(CLUSTER, []))
+    for known, parts in ((read_cluster(path), [2]), (None, [2]), (read_cluster(path), [2, 3, 4, 5, 6, 7, 8])):
+        figure = draw_plan(make_plan(SOURCE, known, Choices(parts, ("vanilla", "pipegcn"))))
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        shown = [axes for axes in figure.axes if axes.axison]
+        legends = [axes.get_legend().get_window_extent() for axes in figure.axes if not axes.axison]
+        assert len(shown) == len(legends) == (1 if known is None else 2)
+        for legend in legends:
+            assert not any(legend.overlaps(axes.get_tightbbox(canvas.get_renderer())) for axes in shown)
+            assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= figure.bbox.y0
+
+
 def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
@@ -104,7 +167,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
 
     shards = write(easy_graph(), random_owner(easy_graph(), 3), 3, shared_path / "shards")
     status, printed, _ = hpcgnn("plan", shards, "--cluster", cluster, "--method", "vanilla")
-    assert status == 0 and "rows and bytes come from the shards, exact to the byte" in printed
+    assert status == 0 and "rows and bytes come from the shards, exact to the byte" in " ".join(printed.split())
     assert "recommended: 3 ranks with vanilla" in printed
 
 
@@ -120,7 +183,12 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--set", "pre_aggregation=on", "--parts", "4"], "does not know which sums the ranks of a node share"),
     (["--set", "clusters=4", "--sample", "0.5", "--parts", "64"], "a sample of the graph doesn't say what"),
     (["--set", "steps=2", "--set", "rematerialize=true"], "steps 2 can't be used with rematerialize"),
-    (["--set", "ranks_per_node=2"], "ranks_per_node = 2 contradicts"),
+    (["--set", "ranks_per_node=4"], "ranks_per_node = 4 contradicts"),
+    (["--node", "laptop"], "--cluster and --node both say what a node can do"),
+    (["--network", "infiniband-hdr"], "states its network between nodes; leave --network infiniband-hdr out"),
+    (["--model", "graphsage"], "did you mean sage?"),
+    (["--method", "unifrom:8"], "did you mean uniform?"),
+    (["--ranks", "4"], "did you mean --parts?"),
     (["--set", "sdeps=2"], "unknown setting 'sdeps'"),
     (["--precision", "fp32,bf16"], "a plan has one precision"),
     (["--parts", "0"], "--parts is '0'; expected positive numbers"),
@@ -160,7 +228,11 @@ def test_seconds_are_planned_where_the_network_is_known(hpcgnn, tmp_path):
 
 @pytest.mark.parametrize("arguments, says", [
     ([], "a plan needs SOURCE; give a source graph"),
-    ([SOURCE, "--measure", "c.toml"], "plans nothing; leave SOURCE and --cluster out"),
+    ([SOURCE, "--network", "ethernet-1g"], "--network needs the rates of a node, too; add --node NAME"),
+    ([SOURCE, "--node", "laptp"], "expected one of laptop, epyc-2x64, epyc-2x96, xeon-2x56; did you mean laptop?"),
+    ([SOURCE, "--node", "laptop", "--network", "10gbit"], "did you mean ethernet-10g?"),
+    ([SOURCE, "--node", "laptop", "--set", "ranks_per_node=9"], "more than the 8 cores of --node laptop"),
+    ([SOURCE, "--measure", "c.toml"], "plans nothing; leave SOURCE, --cluster, --node and --network out"),
     (["nowhere", "--cluster", "missing.toml"], "missing.toml can't be read")])
 def test_what_lacks_its_half_is_refused(hpcgnn, arguments, says):
     status, _, complaints = hpcgnn("plan", *arguments)

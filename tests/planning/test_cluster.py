@@ -9,7 +9,8 @@ import pytest
 from planning_setup import TABLES, small_cluster
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.planning.cluster import cluster_text, read_cluster
+from hpcgnn.planning.cluster import CODES, Network, cluster_text, read_cluster
+from hpcgnn.planning.presets import NETWORKS, NODES, preset_cluster, with_network
 
 
 @pytest.fixture
@@ -100,3 +101,36 @@ def test_gather_rates_lie_between_those_measured():
     assert rates.gather_rate(64, np.array([1e7])) == pytest.approx((2e10 * 5e9) ** 0.5)
     assert rates.gather_rate(128, np.array([1e6])) == pytest.approx((2e10 * 3e10) ** 0.5)
     assert rates.gather_rate(1000, np.array([1e12, 1.0])) == pytest.approx([6e9, 3e10])
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_preset_gives_its_ranks_what_the_node_has(node):
+    """Ranks that divide a node's cores divide its rates, however many they are."""
+    few, many = preset_cluster(node, "ethernet-10g", 2), preset_cluster(node, "ethernet-10g", 4)
+    for precision in ("fp32", "bf16", "fp16"):
+        two, four = few.rates_of(precision), many.rates_of(precision)
+        for name in ("map_flops", "gradient_flops", "drop_values", "norm_values", "norm_back_values"):
+            assert getattr(two, name) == pytest.approx(2 * getattr(four, name))
+        assert two.map_flops < NODES[node].flops / 2 and two.sum_bytes[0, 2] < NODES[node].bytes_per_second / 2
+    for code in CODES:
+        assert few.rate_of(code, "pack") == pytest.approx(2 * many.rate_of(code, "pack"))
+    assert few.memory_bytes == many.memory_bytes == NODES[node].memory_bytes
+    assert few.lacks(64) is None and preset_cluster(node, None).lacks(1024).endswith("or give --network NAME")
+    assert set(few.assumed) == {"node", "network"} and NODES[node].source in few.assumed["node"]
+
+
+def test_a_preset_network_fills_what_a_file_lacks():
+    measured = small_cluster(network=Network(4, 1e-6, 10e9, 5e-6, 4e9, None))
+    filled = with_network(measured, "infiniband-ndr").network
+    assert (filled.between_latency, filled.between_rate, filled.nic_rate) == (5e-6, 4e9, 50e9)
+    with pytest.raises(ConfigError, match=r"c.toml states its network between nodes; leave --network ethernet-1g out"):
+        with_network(small_cluster(), "ethernet-1g")
+
+
+@pytest.mark.parametrize("name, hint", [("HDR", "infiniband-hdr"), ("10gbit", "ethernet-10g"),
+                                        ("ethernet-10G", "ethernet-10g"), ("infiniband-hrd", "infiniband-hdr")])
+def test_an_unknown_network_is_answered_with_the_nearest(name, hint):
+    with pytest.raises(ConfigError, match=rf"expected one of {', '.join(NETWORKS)}; did you mean {hint}\?$"):
+        preset_cluster("laptop", name)
+    with pytest.raises(ConfigError, match=rf"--node is 'zzz'; expected one of {', '.join(NODES)}$"):
+        preset_cluster("zzz", None)
