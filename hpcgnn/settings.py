@@ -83,7 +83,7 @@ def hint_of(found: Any, known: Collection[Any]) -> str:
     text = found.lower().replace("_", "-").removesuffix("conv")
     near = text if text in known else OTHER_VALUES.get(text)
     if near not in known:
-        near = next(iter(get_close_matches(text, map(str, known), 1)), None)
+        near = next(iter(get_close_matches(text, map(str, known), 1, 0.7)), None)
     return f"; did you mean {near}?" if near else ""
 
 

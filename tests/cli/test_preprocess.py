@@ -58,7 +58,8 @@ def test_shards_of_a_synthetic_graph_hold_all_of_it(hpcgnn, tmp_path):
     assert info.provenance.settings["feature_format"] == "float32"
 
 
-def test_table_has_a_row_a_part_and_the_sums(hpcgnn, tmp_path):
+def test_table_has_a_row_a_part_and_the_sums(hpcgnn, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")      # one table
     _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", "contiguous")
     info = read_graph_info(tmp_path)
     for heading in ("inner", "halo", "boundary", "central", "cut edges", "volume", "imbalance"):
