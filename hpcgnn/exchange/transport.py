@@ -24,6 +24,7 @@ from hpcgnn.exchange.device_delivery import DirectDelivery, RowChecks, StagedDel
 from hpcgnn.exchange.transfer import Delivery, HostDelivery
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.ops.streams import HOST_STREAMS, Streams, streams_of
+from hpcgnn.run.launch import has_mpi
 
 CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 # Variables that switch device pointers on, for libraries that can't be asked: Cray MPICH, MPICH, MVAPICH2, MVAPICH.
@@ -183,6 +184,8 @@ class Answer(NamedTuple):
 
 def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, str] | None = None) -> Answer:
     """Ask the MPI library, by default mpi4py's, or else the environment variables that switch device pointers on."""
+    if library is None and not has_mpi():
+        return Answer(False, "there is no MPI library")
     library = ctypes.CDLL(MPI.__file__) if library is None else library
     variables = os.environ if variables is None else variables
     for name, ask in (("MPIX_GPU_query_support", _mpich), ("MPIX_Query_cuda_support", _open_mpi)):

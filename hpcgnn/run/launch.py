@@ -5,6 +5,9 @@ prints "hpcgnn: rank 2: ..." and aborts the other three, which would otherwise w
 on one rank run in `together`: all ranks then learn of the failure and raise the same CollectiveError, so that every
 rank ends by itself. `join` does the same for a user's own program.
 
+A process that no launcher started with others needs no MPI library: without one, it is the only rank, and
+`hpcgnn.run.alone` takes the place of MPI.
+
 Import it before torch: OpenMP reads the thread count once.
 """
 
@@ -31,8 +34,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import mpi4py
 
-from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of
-from hpcgnn.run.launched import launched_size
+from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of, is_without_mpi
+from hpcgnn.run.launched import is_launched_with_others, launched_size
 from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
 from hpcgnn.run.torchrun import joined_by_mpi
 from hpcgnn.run.watchdog import HERE, WATCHDOG, Colleague, say, words_folder
@@ -48,8 +51,15 @@ if "HOME" not in os.environ:           # Open MPI does not start without one
     except KeyError:
         os.environ["HOME"] = tempfile.gettempdir()
 with joined_by_mpi():
-    from mpi4py import MPI  # rc must be set first
+    try:
+        import mpi4py.MPI  # rc must be set first
+    except (RuntimeError, ImportError) as error:
+        if not is_without_mpi(error) or is_launched_with_others():
+            raise
+        from hpcgnn.run.alone import stand_in
 
+        stand_in()
+    from mpi4py import MPI
 
 
 Result = TypeVar("Result")
@@ -264,6 +274,11 @@ def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) ->
     comm.Barrier()
     is_shared = all(comm.allgather(folder is not None and folder.is_dir()))
     WATCHDOG.look_closely(timeout, folder if is_shared else None)
+
+
+def has_mpi() -> bool:
+    """Whether there is an MPI library; without one, this process is the only rank."""
+    return MPI.__name__ == "mpi4py.MPI"
 
 
 def has_company() -> bool:

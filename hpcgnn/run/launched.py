@@ -25,6 +25,12 @@ def launched_rank() -> int:
     return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
 
 
+def is_launched_with_others() -> bool:
+    """Whether a launcher started this process together with others."""
+    started = launched_size()[1]
+    return launched_rank() > 0 or (started.isdecimal() and int(started) > 1)
+
+
 def launched_size() -> tuple[str, str]:
     """Return the variable that holds the number of ranks, and its value; "" and "1" if none is set."""
     if is_by_torchrun():

