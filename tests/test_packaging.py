@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from fork_server import served
+from parallel_run import clean_environment
+
+from hpcgnn.registry import tomllib
 
 import hpcgnn
 
@@ -102,6 +108,18 @@ def test_levels_that_there_are_not_are_not_built(monkeypatch, levels):
     built = python("setup.py", "--version", folder=ROOT)
     assert built.returncode == 1
     assert built.stderr == f"hpcgnn: HPCGNN_LEVELS is {levels!r}; expected all, or some of portable, avx2, avx512\n"
+
+
+def test_the_command_that_tries_each_wheel_trains_without_mpi(tmp_path):
+    """In cibuildwheel's containers there is no MPI library."""
+    command = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]["test-command"]
+    (tmp_path / "hpcgnn").write_text(f'#!/bin/sh\nexec {shlex.join(served(["-m", "hpcgnn"]))} "$@"\n')
+    (tmp_path / "hpcgnn").chmod(0o755)
+    environment = {name: value for name, value in clean_environment().items() if name != "MPI4PY_MPIABI"}
+    environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    tried = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert tried.returncode == 0, tried.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text())["versions"]["mpi"] == "no MPI, one rank"
 
 
 def test_an_installation_without_kernels_says_so_in_one_sentence(without_kernels):
