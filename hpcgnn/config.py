@@ -32,6 +32,8 @@ QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
+NODES, LINKS = "nodes", "links"      # values of `task`
+LINK_SCORES = ("mrr", *(f"{kind}@{most}" for kind in ("hits", "recall", "ndcg") for most in (1, 3, 10, 20, 50, 100)))
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AS_THEY_ARE = 32          # bits of rows that are stored unchanged, without codes
@@ -40,6 +42,7 @@ CLUSTERS_A_BATCH = 16                  # in inference
 DEFAULT_AVERAGE = 0.25                 # share of an epoch's steps
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
+LINK_TRAINING = "Links"
 QUANTIZATION = "Quantization-aware training"
 
 # Directions with rotated messages, by the value of `code`.
@@ -54,6 +57,14 @@ STEPS_CLASHES = (
 # Settings that edge_dropout refuses, and why.
 FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edges",
                    "quantize": "steps and widths are fitted to all edges"}
+# Settings that task links refuses, and why.
+NOT_FOR_LINKS = {"steps": "a step has only some of the links' ends; use steps=1",
+                 "quantize": "integers are trained for classes; leave quantize out",
+                 "clusters": "links between clusters would be lost; leave clusters out",
+                 "label_inputs": "labels are no part of it; leave label_inputs out",
+                 "pre_aggregation": "a sum has no ends of links; use pre_aggregation=off",
+                 "rematerialize": "rows of the ends are kept for the backward pass anyway; leave rematerialize out",
+                 "loss": "link_loss is its loss; leave loss out"}
 NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
@@ -115,6 +126,20 @@ class TrainConfig:
                            low=0.0, models=("gcnii",), group=MODEL, flag="none")
     jump: str = setting("concat", "How the rows of all layers are joined before the last map: side by side, or by the "
                         "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
+    task: str = setting(NODES, "What the model learns: the labels of nodes, or links, by rows whose product is large "
+                        "for the two ends of an edge.", (NODES, LINKS), group=LINK_TRAINING, flag="common")
+    negatives: int = setting(1024, "Nodes drawn in each epoch, whose rows an edge's product must exceed.", low=1,
+                             high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    link_loss: str = setting("softmax", "Loss of an edge: cross-entropy of its product among those with the drawn "
+                             "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
+                             "personalized ranking loss against one drawn node (bpr).",
+                             ("softmax", "bce", "bpr"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    ask: str = setting("both", "End of a held-out link that is searched for in evaluations: its target, its source, "
+                       "or both, one after the other.", ("both", "targets", "sources"), tasks=(LINKS,),
+                       group=LINK_TRAINING, flag="none")
+    candidates: str = setting("all", "Nodes among which a link's end is searched for, and drawn: all, or those with "
+                              "its own label (label), such as the items of a shop's users.", ("all", "label"),
+                              tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
                           flag="common")
     steps: str = setting("1", "Optimizer steps per epoch: each computes the rows of some clusters, or with rows:N some "
@@ -242,7 +267,9 @@ class TrainConfig:
                         "several labels per node, and mse for targets of a regression.", LOSSES, group=TRAINING,
                         flag="none")
     score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels per node, "
-                         "and r2 for targets of a regression.", SCORES, group=TRAINING, flag="none")
+                         "and r2 for targets of a regression. For links mrr, which is auto, and hits@K, recall@K or "
+                         "ndcg@K with K 1, 3, 10, 20, 50 or 100.", (*SCORES, *LINK_SCORES), group=TRAINING,
+                         flag="none")
     eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, flag="common")
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
                               low=0, group=TRAINING, flag="common")
@@ -284,6 +311,8 @@ class TrainConfig:
         for own in fields(self):
             self._check_use(own)
         self._check_clashes(others)
+        if self.task == LINKS:
+            self._check_links(others)
         if self.edge_dropout:
             for name, reason in FITTED_TO_EDGES.items():
                 if others[name] != default_of(name):
@@ -319,6 +348,11 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
+
+    def _check_links(self, others: dict[str, Any]) -> None:
+        for name, reason in NOT_FOR_LINKS.items():
+            if others[name] != default_of(name):
+                raise ConfigError(f"task links can't be used with {name} {others[name]}: {reason}")
 
     def _check_label_inputs(self) -> None:
         if self.quantize != "none":
@@ -421,7 +455,7 @@ class TrainConfig:
         """Refuse a changed setting that the model, scheme or device does not use: the user expects an effect."""
         value = getattr(self, own.name)
         chosen = {"models": ("model", self.model), "schemes": ("quantize", self.quantize),
-                  "devices": ("device", self.device)}
+                  "devices": ("device", self.device), "tasks": ("task", self.task)}
         for kind, users in own.metadata.get("users", {}).items():
             flag, choice = chosen[kind]
             if choice not in users and value != own.default:

@@ -29,7 +29,7 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
     group : str             heading in help; empty for a method's own
     flag : {"common", "rare", "none"}      the short help lists common ones too; a setting without a flag is set by
                             `--set NAME=VALUE` or in a file
-    users : tuple of str    `models`, `schemes` and `devices`: the ones that the setting affects; none for all
+    users : tuple of str    `models`, `schemes`, `devices` and `tasks`: the ones that the setting affects; none for all
     """
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
                                             "group": group, "flag": flag, "users": users})

@@ -122,6 +122,7 @@ FEATURES = (
     Feature("edge_dropout", "edge_dropout=0.2", {"edge_dropout": 0.2}),
     Feature("label_inputs", "label_inputs=0.5", {"label_inputs": 0.5}),
     Feature("clusters", "clusters", {"clusters": CLUSTERS}),
+    Feature("task", "task=links", {"task": "links", "link_loss": "bpr"}),
     Feature("graph", "edge weights", graph="weights"),
     Feature("graph", "several labels", graph="labels"),
     Feature("graph", "regression", graph="targets"),
@@ -136,7 +137,7 @@ CHANGES = {"steps 4 + epoch_rows=all": "a rank cuts its clusters from rows in an
 
 def graphs() -> dict[str, GraphDataset]:
     """The small graph by kind of its labels and edges."""
-    plain = load_source(GRAPH, SourceOptions(seed=3))
+    plain = load_source(GRAPH, SourceOptions(seed=3, hold_out=(0.02, 0.03)))
     rng = np.random.default_rng(0)
     one_hot = np.eye(4, dtype=np.uint8)[plain.labels]
     weight = rng.uniform(0.5, 2.0, len(plain.indices)).astype(np.float32)

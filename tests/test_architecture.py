@@ -51,6 +51,7 @@ CORE = {
 # What is off that way: a wing may import the core, which imports none.
 WINGS = {
     "lowbit": set(CORE) - {"library"},
+    "links": set(CORE) - {"library", "pyg", "report"},
     "accelerators": {"errors", "partition", "lowbit"},
     "planning": FOUNDATION | {"settings", "data", "partition", "shards", "ops", "methods", "nn", "config"},
     "bench": set(CORE) | {"lowbit", "accelerators"},
@@ -63,7 +64,7 @@ MAY_IMPORT = CORE | WINGS | COMMANDS
 LIBRARY_HOMES = {
     "mpi4py": ("run.launch", "run.torchrun", "exchange", "steps.clusters", "methods.method", "methods.controller",
                "methods.solving", "methods.assigning", "methods.bisection", "training", "lowbit.inference", "library",
-               "results"),
+               "results", "links"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "lowbit.package_shards",
              "lowbit.inference.model_file", "lowbit.inference.predictions",
@@ -71,8 +72,8 @@ LIBRARY_HOMES = {
     "ogb": ("data.ogb",),
     "kaminpar": ("partition",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("_ext", "accelerators", "data.cleaning", "graph.batch", "ops", "partition", "lowbit.package",
-                    "bench.host"),
+    "hpcgnn._ext": ("_ext", "accelerators", "data.cleaning", "graph.batch", "links.ranking", "ops", "partition",
+                    "lowbit.package", "bench.host"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"methods.{name}" for name in ("bisection", "cost_model", "greedy", "highs", "problem", "staleness",

@@ -18,9 +18,8 @@ import pytest
 from fork_server import served
 from parallel_run import clean_environment
 
-from hpcgnn.registry import tomllib
-
 import hpcgnn
+from hpcgnn.registry import tomllib
 
 pytest.importorskip("Cython", reason="setup.py needs Cython: pip install 'hpcgnn[test]'")
 

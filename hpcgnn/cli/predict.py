@@ -32,9 +32,14 @@ FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
               help="Change --correct-and-smooth: correction_layers or smoothing_layers (50), correction_alpha (1.0), "
                    "smoothing_alpha (0.8), or correction_scale, one factor for all errors that have spread.")
+@click.option("--top", type=click.IntRange(1, 10_000), metavar="K",
+              help="For a run of links: write each node's K best links that the graph lacks, to a .csv or .parquet "
+                   "--out.")
+@click.option("--pairs", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="For a run of links: write the scores of the pairs in FILE, two columns of ids.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool,
-            correct_and_smooth: bool, assignments: tuple[str, ...]) -> None:
+            correct_and_smooth: bool, assignments: tuple[str, ...], top: int | None, pairs: Path | None) -> None:
     """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
@@ -43,9 +48,14 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
     if given and not correct_and_smooth:
         raise click.UsageError(f"--set {assignments[0]} has no effect without --correct-and-smooth; add it, or leave "
                                "this out")
+    if (top or pairs) and (out is None or embeddings or correct_and_smooth or (top and pairs)):
+        raise click.UsageError("--top or --pairs, one of them, writes a table of links to --out, and nothing else")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
+    if top or pairs:
+        run_parallel(lambda comm: predict_links(comm, run_folder, shards, out, other_graph, top, pairs))
+        return
     run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph,
                                                   given if correct_and_smooth else None))
 
@@ -86,6 +96,42 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
         click.echo(scores_line(run.session.score, scores))
         if out is not None:
             click.echo(f"predictions: {out}")
+
+
+def predict_links(comm, run_folder: Path, shards: Path, out: Path, other_graph: bool, top: int | None,
+                  pairs: Path | None) -> None:
+    """Collective: open a run of links and write the best links of all nodes, or the scores of pairs."""
+    from hpcgnn.run.launch import together, watch
+    from hpcgnn.training.alike import check_same
+    from hpcgnn.training.session import read_shared_info
+
+    watch(comm, TIMEOUT_SECONDS)
+    info = read_shared_info(comm, shards)
+    check_same(comm, {"out": out, "other_graph": other_graph, "top": top, "pairs": pairs})
+    from hpcgnn.links.answers import check_table_file, write_best_links, write_pairs
+    from hpcgnn.results.float_run import FloatRun
+
+    together(comm, lambda: check_table_file(out) if comm.rank == 0 else None)
+    run = FloatRun.open(comm, run_folder, shards, info, other_graph)
+    together(comm, lambda: check_is_of_links(run_folder, run.session.config.task))
+    answers = run.answer()
+    if top:
+        write_best_links(run, answers, top, out)
+    else:
+        write_pairs(run, answers, pairs, out)
+    if comm.rank == 0:
+        for line in run.remarks:
+            click.echo(line)
+        click.echo(f"{info.name}: links of {run_folder}: {out}")
+
+
+def check_is_of_links(run_folder: Path, task: str) -> None:
+    """Raise ConfigError for a run that predicts labels of nodes."""
+    if task != "links":
+        from hpcgnn.errors import ConfigError
+
+        raise ConfigError(f"{run_folder} holds a model of nodes, and --top and --pairs are for links; train one with "
+                          "--task links, or leave them out")
 
 
 def scores_line(score, scores: dict[str, float]) -> str:

@@ -90,6 +90,13 @@ class PartitionerChoice(click.Choice):
                    "public dataset (planetoid:, ogb:, graphsaint:), and none for your own files.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes if the source has no split; the rest is test.")
+@click.option("--hold-out", type=(float, float), default=(0.0, 0.0), metavar="VAL TEST",
+              help="Take these shares of the links out of the graph, drawn at random, to score a model that predicts "
+                   "links. Where every edge holds both ways, both go.")
+@click.option("--val-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="Links to hold out for validation: two columns of ids, as in edges:FILE.")
+@click.option("--test-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="Links to hold out for test.")
 @click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,
               help="What labels are: classes, several labels per node, or targets of a regression; auto takes numbers "
                    "with a fraction for targets.")

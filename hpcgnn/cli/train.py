@@ -11,7 +11,17 @@ from typing import Any
 import click
 
 from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
-from hpcgnn.config import GPU, MESSAGES, MODEL, QUANTIZATION, RUN, TRAINING, check_keys, known_settings
+from hpcgnn.config import (
+    GPU,
+    LINK_TRAINING,
+    MESSAGES,
+    MODEL,
+    QUANTIZATION,
+    RUN,
+    TRAINING,
+    check_keys,
+    known_settings,
+)
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
 from hpcgnn.registry import parse_value, read_toml
@@ -29,7 +39,7 @@ def _heading(own: Field) -> str:
 
 def _headings() -> list[str]:
     of_methods = dict.fromkeys(_heading(own) for own in known_settings() if own.metadata and not own.metadata["group"])
-    return [MODEL, METHOD, *of_methods, TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
+    return [MODEL, METHOD, *of_methods, TRAINING, LINK_TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
 
 
 def _help_of(own: Field) -> str:

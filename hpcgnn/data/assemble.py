@@ -13,6 +13,7 @@ import numpy as np
 from hpcgnn.data.cleaning import CleanGraph
 from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
 from hpcgnn.data.features import Features, look_at_features, prepare_features
+from hpcgnn.data.hold_out import hold_out
 from hpcgnn.data.labels import Labels, made_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
@@ -66,7 +67,8 @@ def _mask(members: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | None, options: SourceOptions,
-                          node_name: np.ndarray | None = None, origins: Origins = NOWHERE) -> GraphDataset:
+                          node_name: np.ndarray | None = None, origins: Origins = NOWHERE,
+                          held_out: np.ndarray | None = None) -> GraphDataset:
     """Join a cleaned graph with `options.make_labels` classes made from its in-degrees and a random split.
 
     The name of the dataset says so in every run and report: no such score is a benchmark.
@@ -76,7 +78,7 @@ def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | Non
               "so no score on them is a benchmark")
     labels = Labels(made_labels(graph.indptr, graph.indices, num_classes, name), num_classes, remarks=(remark,))
     return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, None, options, node_name,
-                            replace(origins, labels="in-degrees, made"))
+                            replace(origins, labels="in-degrees, made"), held_out)
 
 
 def refuse_given_labels(source: str, options: SourceOptions) -> None:
@@ -182,7 +184,7 @@ def _shortened(names: Iterable[str]) -> list[str]:
 
 def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, labels: Labels, masks: Masks | None,
                      options: SourceOptions, node_name: np.ndarray | None = None,
-                     origins: Origins = NOWHERE) -> GraphDataset:
+                     origins: Origins = NOWHERE, held_out: np.ndarray | None = None) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
@@ -191,11 +193,13 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     masks : three (num_nodes,) bool, or None for a random split
     node_name                                as in GraphDataset
     origins : Origins                        where the source holds what was read
+    held_out : (n, 3) int64 or None          links of validation and test, see `hold_out`
     """
     if not is_plain_name(name):
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
                            "and printable")
     _check_columns(name, features, labels.num_classes)
+    graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
     indptr, indices, report, edge_weight = graph.with_remarks(labels.remarks)
     num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled
     origins = replace(origins, dubious=origins.dubious + labels.dubious)
@@ -220,7 +224,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
-                           test_mask, report, edge_weight, node_name, labels.class_names).check()
+                           test_mask, report, edge_weight, node_name, labels.class_names, held_out).check()
     report = replace(report, read=describe(dataset, origins, drawn_with))
     return replace(dataset, cleaning=report)
 

@@ -58,6 +58,8 @@ class GraphDataset:
     edge_weight : (num_edges,) float32, positive and finite; None for equal weights
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers
+    held_out : (n, 3) int64                  links that are no edges here: source, target, 1 for validation or 2 for
+                                             test; None without any
     """
 
     name: str
@@ -73,6 +75,7 @@ class GraphDataset:
     edge_weight: np.ndarray | None = None
     node_name: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
+    held_out: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -217,7 +220,7 @@ class GraphDataset:
                                    f"found {mask.dtype} of shape {mask.shape}")
         if (self.train_mask.astype(np.int8) + self.val_mask + self.test_mask > 1).any():
             raise DatasetError(f"{self.name}: a node is in two of the train, validation and test splits")
-        if not self.train_mask.any() and self.is_labeled:
+        if not self.train_mask.any() and self.is_labeled and self.held_out is None:
             raise DatasetError(f"{self.name} has no training node; at least one is needed")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpcgnn.data.arcs import Ends
-from hpcgnn.data.arrays import columns, keep_rows
+from hpcgnn.data.arrays import Sliced, columns, keep_rows
 from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.columns import Ids, texts_of
 from hpcgnn.data.dataset import GraphDataset
@@ -115,6 +115,13 @@ class EdgeFile:
     remarks: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     dubious: tuple[str, ...] = ()
+
+
+def read_links(path: Path, options: SourceOptions) -> tuple[Ids, Ids]:
+    """The ends of held-out links, in a file of two columns as `read_edge_file` reads it."""
+    links = read_edge_file(path, replace(options, scratch=None), are_rows=False, has_weights=False)
+    source, target = (np.asarray(ends) if isinstance(ends, Sliced) else ends for ends in (links.source, links.target))
+    return source, target
 
 
 def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None = None,

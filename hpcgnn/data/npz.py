@@ -67,6 +67,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
 FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
 SETTINGS = ("label", "weight", "split", "ignore")     # for an archive of arrays
+LINKS = ("val_links", "test_links")
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
@@ -106,7 +107,7 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
     left_out, ignored = choices.ignored(archive.names)
     has_masks = choices.splits is not False and any(mask in archive for mask in MASKS)
-    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, *MASKS}
+    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, *MASKS, *LINKS}
     unused = tuple(held for held in archive.names if held not in used)
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(ids="array node_ids" if ids is not None else "",
@@ -119,6 +120,8 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
                       num_classes=num_classes,
                       splits=tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
                       if has_masks else None,
+                      val_links=archive.read(LINKS[0]) if LINKS[0] in archive else None,
+                      test_links=archive.read(LINKS[1]) if LINKS[1] in archive else None,
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "

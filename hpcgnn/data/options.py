@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcgnn.errors import DatasetError
 
@@ -144,6 +145,9 @@ class SourceOptions:
     split: tuple[float, float] = (0.6, 0.2)
     make_labels: int | None = None
     task: str = "auto"
+    hold_out: tuple[float, float] = (0.0, 0.0)      # shares of links that are drawn for validation and for test
+    val_links: Any = None      # held-out links: an array or table of ends, see `as_ends`
+    test_links: Any = None
     is_public: bool = False
     progress: Progress = silent
     scratch: Path | None = None
@@ -158,6 +162,10 @@ class SourceOptions:
         if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
             raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
                                "expected a positive and a non-negative number that sum to at most 1")
+        val, test = self.hold_out
+        if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
+            raise DatasetError(f"hold-out shares are {val} for validation and {test} for test; expected two numbers "
+                               "from 0 that sum to less than 1")
         if self.make_labels is not None and self.make_labels < 2:
             raise DatasetError(f"make-labels is {self.make_labels}; expected at least 2 classes")
         if self.seed < 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.edges import read_links
 from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions, silent
@@ -26,7 +27,7 @@ from hpcgnn.shards.writer import Making, Measured, make_shards
 STRUCTURAL = "structural"
 # Options that shards keep as their provenance.
 KEPT = ("parts", "reorder", "cluster_rows", "seed", "symmetrize", "root", "feature_format", "feature_bits",
-        "non_finite", "normalize_features", "split", "task", "make_labels", "overwrite")
+        "non_finite", "normalize_features", "split", "hold_out", "task", "make_labels", "overwrite")
 
 
 class Options(TypedDict, total=False):
@@ -56,6 +57,9 @@ class Options(TypedDict, total=False):
     non_finite: str
     normalize_features: str
     split: tuple[float, float]
+    hold_out: tuple[float, float]
+    val_links: Any
+    test_links: Any
     make_labels: int | None
     root: str | Path | None
     overwrite: bool
@@ -133,6 +137,9 @@ def preprocess_graph(data: Any, out: str | Path | None, options: PreprocessOptio
 
 
 def _load(data: Any, options: PreprocessOptions) -> GraphDataset:
+    val, test = (read_links(Path(links), options) if isinstance(links, str | Path) else links
+                 for links in (options.val_links, options.test_links))
+    options = replace(options, val_links=val, test_links=test)
     if not isinstance(data, str):
         return finish_dataset(given_graph(data, options), options)
     for name in Choices.__annotations__:

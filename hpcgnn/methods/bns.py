@@ -19,7 +19,8 @@ class BNS(StoredRows):
     name = "bns"
     may_leave_out = True
     clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
-                                                     "is biased, and no scaling corrects it; use sage"))
+                                                     "is biased, and no scaling corrects it; use sage"),
+               Clash("task", "links", "rows that it leaves out are ends of links, too; use another method"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
                            flag="none")
 

@@ -21,7 +21,7 @@ MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
 (DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE,
- INITIAL, LABELS, EDGES, ROTATE_SUM) = range(14)
+ INITIAL, LABELS, EDGES, ROTATE_SUM, NEGATIVES) = range(15)
 # rounding purpose -> rotation purpose
 ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD, SUM: ROTATE_SUM}
 
@@ -31,7 +31,7 @@ class CounterKey(NamedTuple):
 
     seed, epoch : int in [0, 2**32)
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL,
-        LABELS, EDGES, ROTATE_SUM}
+        LABELS, EDGES, ROTATE_SUM, NEGATIVES}
     layer : int in [0, 4096)     for SUM, the step of the epoch
     part : int in [0, 65536)     rank that sends a gradient, so that ranks round a row's gradients independently; else 0
 

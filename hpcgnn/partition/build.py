@@ -89,6 +89,8 @@ def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
         edge_weight=_local_weights(dataset, inner_id, len(indices)),
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
         cluster=None if cut.cluster is None else cut.cluster[inner_id],
+        held_out=None if dataset.held_out is None else
+        dataset.held_out[(cut.owner[dataset.held_out[:, :2]] == part).any(axis=1)],
     )
 
 

@@ -18,7 +18,7 @@ from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.reading import Reading
-from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
+from hpcgnn.training.scores import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 
 PIECE_BYTES = 1 << 26      # bytes of rows that rank 0 holds at a time
 ROWS = ("node_id", "name", "logits", "embeddings")      # arrays with a row for each node
@@ -66,7 +66,7 @@ class Answers:
         ------
         TrainingError      only the program, with its own loss and score, knows what the columns mean
         """
-        return self.logits if self.task == REGRESSION else predicted(self._scored(), self.task == MULTI_LABEL)
+        return self.logits if self.task in (REGRESSION, LINKS) else predicted(self._scored(), self.task == MULTI_LABEL)
 
     @property
     def probability(self) -> np.ndarray | None:
@@ -77,7 +77,7 @@ class Answers:
         ------
         TrainingError      as in `prediction`
         """
-        if self.task == REGRESSION:
+        if self.task in (REGRESSION, LINKS):
             return None
         if self.task == MULTI_LABEL and self.reading is Reading.PROBABILITIES:
             return self.logits

@@ -134,8 +134,7 @@ class FloatRun:
         """
         session, logits = self.session, torch.from_numpy(answers.logits)
         objective = session.objective
-        return {split: session.score(session.comm, logits[objective.rows[split]],
-                                     objective.labels[objective.rows[split]]) for split in SPLITS}
+        return dict(zip(SPLITS, objective.scores(session.comm, logits, session.score), strict=True))
 
 
 def _copy_of(model: nn.Module) -> nn.Module:

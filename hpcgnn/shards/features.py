@@ -60,6 +60,8 @@ def _hash_split(dataset: GraphDataset) -> str:
     _add(digest, dataset.labels, "<f4" if is_regression else "<u1" if dataset.is_multi_label else "<i8")
     for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask):
         _add(digest, mask, "<u1")
+    if dataset.held_out is not None:
+        _add(digest, dataset.held_out, "<i8")      # more bytes than a graph without held-out links has
     return digest.hexdigest()
 
 

@@ -84,8 +84,9 @@ def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_p
         features = _read_features(file, path, info, part)
     weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
     cluster = file[schema.CLUSTER][()] if info.num_clusters else None
+    held_out = file[schema.HELD_OUT][()] if info.links_of_parts else None
     partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
-                          inner_name=_read_names(file, path, info, part), cluster=cluster)
+                          inner_name=_read_names(file, path, info, part), cluster=cluster, held_out=held_out)
     _refuse(path, find_part_fault(partition, info))
     return partition
 

@@ -64,8 +64,9 @@ def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
 JSON = ("provenance", "cleaning", "fingerprint")
 MORE = ("task", "has_edge_weights", "node_names")    # written together, and only if `GraphInfo.says_more`
 CLUSTERS = ("num_clusters", "cluster_digest")          # written together, if there are clusters
+LINKS = ("num_val_links", "num_test_links", "links_of_parts")      # written together, if links are held out
 SCALARS = tuple(item.name for item in fields(GraphInfo)
-                if item.name not in (*JSON, *MORE, *CLUSTERS, CLASS_NAMES, "statistics", "boundary_degree"))
+                if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, CLASS_NAMES, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -82,7 +83,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
             if read:
                 file.attrs[WHAT_WAS_READ] = json.dumps(read)
         file.attrs[name] = json.dumps(record)
-    for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ())):
+    for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ()),
+                 *(LINKS if info.links_of_parts else ())):
         file.attrs[name] = getattr(info, name)
     if info.class_names:
         store_texts(file, CLASS_NAMES, info.class_names)
@@ -97,7 +99,8 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
     Raises ShardError for class names that are not texts or of another number, or if some of the attributes that are
     written together are missing.
     """
-    more = _load_together(file, path, MORE) | _load_together(file, path, CLUSTERS)
+    more = {**_load_together(file, path, MORE), **_load_together(file, path, CLUSTERS),
+            **_load_together(file, path, LINKS)}
     if "num_clusters" in more:
         more["num_clusters"] = integer_of(file, path, "num_clusters")
     if holds(file, CLASS_NAMES):

@@ -83,6 +83,7 @@ PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
 # Parts of a part file that graph.h5 announces: two arrays, and an array or a group of texts.
 EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
+HELD_OUT = "held_out"
 WHAT_WAS_READ = "what_was_read"     # an attribute of graph.h5 that shards of earlier versions lack
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
@@ -131,6 +132,8 @@ class GraphInfo:
                                        "none" if they are 0 .. num_nodes - 1
     num_clusters : int                 clusters of the whole graph; 0 without
     cluster_digest : str               32 hexadecimal digits, or empty
+    num_val_links, num_test_links : int       held-out links of the whole graph
+    links_of_parts : tuple of int      held-out links that each part stores; empty without
     """
 
     run_id: str
@@ -157,6 +160,9 @@ class GraphInfo:
     node_names: str = "none"
     num_clusters: int = 0
     cluster_digest: str = ""
+    num_val_links: int = 0
+    num_test_links: int = 0
+    links_of_parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":
@@ -176,7 +182,7 @@ class GraphInfo:
     def says_more(self) -> bool:
         """Whether graph.h5 needs the newer format, which shards before version 0.2 did not have."""
         return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none"
-                    or self.num_clusters)
+                    or self.num_clusters or self.links_of_parts)
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

@@ -39,8 +39,8 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_clusters, _faults_of_statistics,
-                   _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_clusters, _faults_of_links,
+                   _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -95,6 +95,16 @@ def _faults_of_clusters(info: GraphInfo) -> Iterator[str]:
     digest = info.cluster_digest
     if info.num_clusters and not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
         yield "has a cluster_digest that is not of hexadecimal digits"
+
+
+def _faults_of_links(info: GraphInfo) -> Iterator[str]:
+    counts = (info.num_val_links, info.num_test_links, *info.links_of_parts)
+    if any(type(count) is not int or count < 0 for count in counts):
+        yield "has a number of held-out links that is no whole number"
+    num_links = info.num_val_links + info.num_test_links
+    if info.links_of_parts and (len(info.links_of_parts) != info.num_parts
+                                or not num_links <= sum(info.links_of_parts) <= 2 * num_links):
+        yield f"has links_of_parts that does not fit {num_links} held-out links of {info.num_parts} parts"
 
 
 def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:
@@ -157,6 +167,8 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
         layout[schema.EDGE_WEIGHT] = (np.float32, (counts.num_edges,))
     if info.num_clusters:
         layout[schema.CLUSTER] = (np.int32, inner)
+    if info.links_of_parts:
+        layout[schema.HELD_OUT] = (np.int64, (info.links_of_parts[part], 3))
     if info.node_names == "integers":
         layout[schema.INNER_NAME] = (np.int64, inner)
     if info.feature_dtype != PACKAGE:
@@ -169,7 +181,8 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
     Arrays must have the types and shapes of `part_layout`.
     """
-    for faults in (_faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes):
+    for faults in (_faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes,
+                   _faults_of_held_out):
         fault = next(faults(part, info), None)
         if fault is not None:
             return fault
@@ -277,6 +290,15 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
         yield from _out_of_range("cluster", part.cluster, info.num_clusters)
     if not is_finite(part.features):
         yield "has features that are NaN or infinite"
+
+
+def _faults_of_held_out(part: Partition, info: GraphInfo) -> Iterator[str]:
+    held = part.held_out
+    if held is None or not len(held):
+        return
+    yield from _out_of_range("held_out", held[:, :2], info.num_nodes)
+    if not np.isin(held[:, 2], (1, 2)).all() or not np.isin(held[:, :2], part.inner_id).any(axis=1).all():
+        yield "has a held-out link of neither validation nor test, or with no end among its nodes"
 
 
 def _out_of_range(name: str, array: np.ndarray, limit: int) -> Iterator[str]:

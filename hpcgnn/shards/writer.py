@@ -17,6 +17,7 @@ import numpy as np
 
 import hpcgnn
 from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.hold_out import TEST, VALIDATION
 from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import Cut, partition_of
@@ -303,7 +304,7 @@ def _store_part(file: h5py.File, partition: Partition) -> None:
         file.attrs[name] = getattr(partition, name)
     for name in schema.PART_ARRAYS:
         file[name] = getattr(partition, name)
-    for name in (schema.EDGE_WEIGHT, schema.CLUSTER):
+    for name in (schema.EDGE_WEIGHT, schema.CLUSTER, schema.HELD_OUT):
         if getattr(partition, name) is not None:
             file[name] = getattr(partition, name)
     if partition.inner_name is not None:
@@ -320,7 +321,9 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
 
 def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str, fingerprint: Fingerprint,
               statistics: list[PartitionStatistics]) -> GraphInfo:
-    dataset, cluster = cut.dataset, cut.cluster
+    dataset, cluster, held = cut.dataset, cut.cluster, cut.dataset.held_out
+    stored = () if held is None else tuple(
+        int((cut.owner[held[:, :2]] == part).any(axis=1).sum()) for part in range(cut.num_parts))
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
         num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
@@ -334,4 +337,6 @@ def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str
         node_names="none" if dataset.node_name is None else NAME_KINDS[dataset.node_name.dtype.kind],
         num_clusters=0 if cluster is None else int(cluster.max()) + 1,
         cluster_digest="" if cluster is None else hash_clusters(cluster),
+        num_val_links=0 if held is None else int((held[:, 2] == VALIDATION).sum()),
+        num_test_links=0 if held is None else int((held[:, 2] == TEST).sum()), links_of_parts=stored,
     )

@@ -24,7 +24,7 @@ from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.model_hooks import hooks_of
-from hpcgnn.training.objective import SPLITS, UNKNOWN_LABEL, Objective, chosen_rows
+from hpcgnn.training.objective import UNKNOWN_LABEL, Objective
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
 
@@ -107,8 +107,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     if sums[1] > 0:
         raise CollectiveError(f"the model's outputs for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
                               "extreme values in the features")
-    scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
-              for rows in (objective.rows[split] for split in SPLITS)]
+    scores = objective.scores(comm, logits, score)
     found = Evaluation(scores[0], scores[1], scores[2], val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
     hooks = hooks_of(model)
     size = hooks.feature_size()

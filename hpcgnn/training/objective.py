@@ -12,10 +12,11 @@ from mpi4py import MPI
 from torch.nn import functional
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cross_entropy import cross_entropy
 from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of
-from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
+from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
 UNKNOWN_LABEL = 255      # in shards: it is unknown whether the node has this label
 SPLITS = ("train", "val", "test")
@@ -80,10 +81,11 @@ class Objective:
         is_train[self.rows["train"].cpu().numpy()] = True
         return is_train
 
-    def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
+    def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective for a user's own loss: sum of the loss over this rank's nodes of a split.
 
-        Summed over the ranks and divided by `mean_rows`, it is the mean loss.
+        Summed over the ranks and divided by `mean_rows`, it is the mean loss. `graph` made the logits; only a loss over
+        links needs it.
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns only the training rows; they are numbered first.
@@ -93,6 +95,11 @@ class Objective:
                                                              self.class_counts[split], self.node_id[rows],
                                                              self.num_steps))
         return self.loss(outputs, labels)
+
+
+    def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
+        """Collective: the score of each split, nan without rows, from the outputs of all inner rows."""
+        return [score(comm, chosen_rows(outputs, self.rows[split]), self.labels[self.rows[split]]) for split in SPLITS]
 
 
 def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from hpcgnn.errors import TrainingError
 from hpcgnn.run.launch import together
 
-CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi-label", "regression"
-KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a regression"}
+CLASSES, MULTI_LABEL, REGRESSION, LINKS = "classes", "multi-label", "regression", "links"
+KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a regression", LINKS: "links"}
 
 
 def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -128,7 +128,7 @@ SCORES = {score.name: score for score in (
     Score("accuracy", accuracy, CLASSES), Score("micro_f1", micro_f1, MULTI_LABEL), Score("roc_auc", roc_auc, CLASSES),
     Score("r2", r2, REGRESSION, is_share=False),
     *(Score(function.__name__, function, REGRESSION, prefers_low=True, is_share=False) for function in (mae, rmse)))}
-DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2"}
+DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2", LINKS: "mrr"}
 
 
 def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:

@@ -16,7 +16,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import AUTO, LEAST_ROTATED, OWN, ROTATED, TrainConfig
+from hpcgnn.config import AUTO, LEAST_ROTATED, NODES, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.around import Around, Unscaled, Waiting
 from hpcgnn.exchange.bits import UniformBits
@@ -41,6 +41,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import choose_device, together
 from hpcgnn.run.watchdog import HERE
+from hpcgnn.settings import import_named
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
 from hpcgnn.training.batch_graph import Degrees, within_batches
@@ -64,6 +65,7 @@ Own = TypeVar("Own")
 NOTHING = Recipe()
 OWN_CLUSTERS = ("these shards hold no clusters, so each rank cuts its own, and other numbers of ranks have other "
                 "losses; hpcgnn preprocess stores clusters for any number of ranks by its default, --cluster-rows 106")
+LINK_TASK = "hpcgnn.links.task:LinkTask"      # a wing, which the core does not import
 CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
 
 
@@ -138,23 +140,29 @@ class Session:
         check_alike(comm, together(comm, Traits.of_this_rank))
         say_if_bound(comm)
         part = read_part(comm, shards, info) if part is None else part
+        links = None if config.task == NODES else import_named(LINK_TASK, "task")(config, info)
+        if links is not None:
+            part, info = links.part(part), links.info()
         # Remove the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
         # The labels, the loss over them, and the score.
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
-        if answers_with is not None:
+        if answers_with is not None and links is None:
             labels = together(comm, lambda: as_trained(part.labels, info, answers_with))
             part, info = replace(part, labels=labels), with_classes(info, answers_with)
         loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
-        objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss,
-                                                          part.inner_id))
-        score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
+        if links is None:
+            objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss,
+                                                              part.inner_id))
+            score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
+        else:
+            objective, score = links.objective(comm, part, device), together(comm, links.score)
         if config.quantize != "none" or config.clusters:
             advice = "use float rows on the whole graph" if config.clusters else "use float rows"
             together(comm, lambda: check_task(info.name, objective.task, advice))
-        if objective.num_global != counted:
+        if links is None and objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
                                   f"says {counted}; run hpcgnn preprocess again")
         if info.num_features == 0:
@@ -193,12 +201,14 @@ class Session:
         together(comm, lambda: _check_sums(model, config))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
-        reading = Reading.LOGITS if tried is None else reading_of(tried, objective.task, info.num_classes,
-                                                                  config.score == OWN or not score.task)
+        reading = Reading.LOGITS if tried is None or links is not None else reading_of(
+            tried, objective.task, info.num_classes, config.score == OWN or not score.task)
+        traits = traits_of(model, config.layers)
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange)
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
-                   reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
+                   reading.of_score(score, objective.task, info.num_classes), recipe,
+                   replace(traits, num_layers=traits.num_layers + (links is not None)),
                    rows_within, steps, _remarks(config, info, model, tried, has_weights), tried, reading,
                    LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
                    EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")

@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import TrainConfig, settings_of
+from hpcgnn.config import NODES, TrainConfig, settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
@@ -125,7 +125,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         session.exchange.forget_sums()
     with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
-        loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
+        loss = objective.loss_sum(logits, "train", graph) / (objective.mean_rows["train"] / moment.num_steps)
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
         (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()
@@ -236,7 +236,8 @@ class TrainingRun:
         num_nodes = self.session.objective.num_global
         without = [split for split in ("val", "test") if not num_nodes[split]]
         if self._is_main and without:
-            yield f"no node of the {' and '.join(without)} split is labeled, so it has no score"
+            kind = "node of the {} split is labeled" if self.config.task == NODES else "link is held out for {}"
+            yield f"no {kind.format(' and '.join(without))}, so it has no score"
 
     def _train_seeds(self, stop: StopRequest, display: EpochDisplay) -> None:
         self._train_seed(stop, display)

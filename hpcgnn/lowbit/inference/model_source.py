@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hpcgnn.config import QUANTIZED_MODELS, TrainConfig
+from hpcgnn.config import NODES, QUANTIZED_MODELS, TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.lowbit.inference.input_rows import StoredPart
 from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model
@@ -90,6 +90,9 @@ def integer_config(settings: dict[str, Any], folder: Path, device: str, names: I
     if config.model not in QUANTIZED_MODELS:
         raise CheckpointError(f"{folder} holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} become "
                               "integers; train one of them")
+    if config.task != NODES:
+        raise CheckpointError(f"{folder} was trained to predict links, and integers predict classes; train it with "
+                              "--task nodes")
     if settings.get("residual", False):
         raise CheckpointError(f"{folder} was trained with residual sums, which integers do not have; train without "
                               "residual")

@@ -1,0 +1,97 @@
+"""Questions about held-out links: which node is the other end, among all nodes but those that are linked already?
+
+The link u -> v asks the owner of u for its target, and the owner of v for its source. The node that is asked about is
+the anchor, the other end the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.partition.partition import Partition
+
+BOTH, TARGETS, SOURCES = "both", "targets", "sources"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Held-out links of this rank's anchors, and what the anchors are linked to in the graph.
+
+    anchor : (m,) int64           inner rows, ascending
+    place : (n,) int64            the anchor of each link, as a place in `anchor`, ascending
+    answer : (n,) int64           global ids
+    split : (n,) int64            1 for validation, 2 for test
+    known_start : (m + 1,) int64  known[known_start[i]:known_start[i + 1]] are the nodes that anchor i is linked to
+    known : int64                 global ids, the anchor's own among them
+    """
+
+    anchor: np.ndarray
+    place: np.ndarray
+    answer: np.ndarray
+    split: np.ndarray
+    known_start: np.ndarray
+    known: np.ndarray
+
+
+def questions_of(comm: MPI.Comm, part: Partition, is_symmetric: bool, asked: str,
+                 held: np.ndarray | None = None) -> tuple[Question, ...]:
+    """Collective: the questions for this rank's anchors, about links (n, 3) or by default the held-out ones.
+
+    `asked` is "both", "targets" or "sources".
+    """
+    if held is None:
+        held = np.empty((0, 3), np.int64) if part.held_out is None else part.held_out
+    source, target = _arcs(part)
+    found = []
+    if asked in (BOTH, TARGETS):
+        # In a graph that holds every edge both ways, the sources of edges into a node are its targets.
+        arcs = (target, source) if is_symmetric else _by_source(comm, part, source, target)
+        found.append(_asked(part.inner_id, held[:, [0, 1, 2]], arcs))
+    if asked in (BOTH, SOURCES):
+        found.append(_asked(part.inner_id, held[:, [1, 0, 2]], (target, source)))
+    return tuple(found)
+
+
+def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Global ids of the sources and targets of this rank's edges."""
+    return part.node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
+
+
+def _by_source(comm: MPI.Comm, part: Partition, source: np.ndarray, target: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: sources and targets of all edges from this rank's nodes; edges are stored where they end."""
+    owner = np.full(part.num_inner + part.num_halo, part.part, np.int64)
+    owner[part.num_inner:] = np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))
+    to = owner[part.indices]
+    order = np.argsort(to, kind="stable")
+    pairs = np.stack([source, target], axis=1)[order]
+    parts = comm.alltoall(np.split(pairs, np.searchsorted(to[order], np.arange(1, comm.size))))
+    everyone = np.concatenate(parts)
+    return everyone[:, 0], everyone[:, 1]
+
+
+def _asked(inner_id: np.ndarray, held: np.ndarray, arcs: tuple[np.ndarray, np.ndarray]) -> Question:
+    """Questions from held-out links (n, 3), anchor and answer first, and edges (anchor, other end)."""
+    order = np.argsort(inner_id)
+    by_id = inner_id[order]
+    held = held[_has(by_id, held[:, 0])]
+    row = order[np.searchsorted(by_id, held[:, 0])]
+    anchor, place = np.unique(row, return_inverse=True)
+    by_place = np.lexsort((held[:, 1], place))
+    ends = inner_id[anchor]
+    by_end = np.argsort(ends)
+    is_of_anchor = _has(ends[by_end], arcs[0])
+    of = by_end[np.searchsorted(ends[by_end], arcs[0][is_of_anchor])] if len(anchor) else np.empty(0, np.int64)
+    of, known = np.concatenate([np.arange(len(anchor)), of]), np.concatenate([ends, arcs[1][is_of_anchor]])
+    start = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=len(anchor)))])
+    return Question(anchor, place[by_place], held[by_place, 1], held[by_place, 2], start,
+                    known[np.argsort(of, kind="stable")].astype(np.int64))
+
+
+def _has(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(values), bool)
+    return ascending[np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)] == values

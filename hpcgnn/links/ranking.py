@@ -1,0 +1,189 @@
+"""Ranks of the answers to questions about links, over all nodes of all ranks, and the scores made of them.
+
+All rows pass by every rank in blocks, twice: first each rank takes the rows of its answers, then it counts how many
+candidates beat each answer. Products are computed in float64 and rounded to float32, so a rank depends neither on the
+blocks nor on the number of ranks, and equal rows tie. A candidate that ties counts one half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn._ext.rivals import count_rivals
+from hpcgnn.data.hold_out import TEST, VALIDATION
+from hpcgnn.links.questions import Question
+
+BLOCK_ROWS = 1 << 12       # candidates at a time
+BLOCK_PRODUCTS = 1 << 22      # products at a time
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some candidates: global ids, ascending, (b,) int64; rows, (b, dim) float64; classes, (b,) int64."""
+
+    node_id: np.ndarray
+    rows: torch.Tensor
+    of_class: np.ndarray
+
+    def of_one_class(self, number: int) -> Block:
+        """The candidates of one class."""
+        if (self.of_class == number).all():
+            return self
+        chosen = np.flatnonzero(self.of_class == number)
+        return Block(self.node_id[chosen], self.rows[torch.from_numpy(chosen)], self.of_class[chosen])
+
+
+def blocks_of(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray) -> Iterator[Block]:
+    """Collective: the rows of all ranks, a block at a time; every rank must exhaust the iterator."""
+    order = np.argsort(node_id)
+    mine = rows.detach().cpu().numpy()[order], node_id[order], of_class[order]
+    for rank, num_rows in enumerate(comm.allgather(len(node_id))):
+        for first in range(0, num_rows, BLOCK_ROWS):
+            size = min(BLOCK_ROWS, num_rows - first)
+            if comm.rank == rank:
+                block, ids, classes = (np.ascontiguousarray(array[first:first + size]) for array in mine)
+            else:
+                block, ids, classes = np.empty((size, rows.shape[1]), np.float32), *np.empty((2, size), np.int64)
+            for array in (block, ids, classes) if comm.size > 1 else ():
+                comm.Bcast(array, root=rank)
+            yield Block(ids, torch.from_numpy(block).double(), classes)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of a question's answers, (n,) float64 from 1.
+
+    filtered      among nodes that the anchor has no other link to, in any split
+    unseen        among nodes that the anchor has no link to in the graph, nor, for test, in validation
+    """
+
+    filtered: np.ndarray
+    unseen: np.ndarray
+
+
+def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_class: torch.Tensor,
+                questions: tuple[Question, ...], name: str) -> list[float]:
+    """Collective: the score `name` of held-out links of validation and of test; nan for a split without links.
+
+    Parameters
+    ----------
+    rows : (num_inner, dim)            of this rank's nodes
+    node_id : (num_inner,) int64       global ids
+    of_class : (num_inner,) int64      an answer's candidates are the nodes of its class
+    name : str                         mrr, hits@K, recall@K or ndcg@K
+    """
+    ids, classes = node_id.cpu().numpy(), of_class.cpu().numpy()
+    rows = rows.float()
+    ranks = [_ranks(comm, rows, ids, classes, question) for question in questions]
+    sums = np.zeros((2, 2))
+    for question, found in zip(questions, ranks, strict=True):
+        for number, split in enumerate((VALIDATION, TEST)):
+            asked = question.split == split
+            sums[number] += _sum_of(name, question.place[asked], found.filtered[asked], found.unseen[asked])
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    return [total / count if count else float("nan") for total, count in sums.tolist()]
+
+
+def _sum_of(name: str, place: np.ndarray, filtered: np.ndarray, unseen: np.ndarray) -> tuple[float, int]:
+    """The sum of a score over links, or over anchors, and their number.
+
+    Recall and NDCG are means over anchors of their lists of K nodes, as in He et al., LightGCN, SIGIR 2020; the others
+    means over links, as in Bordes et al., NeurIPS 2013.
+    """
+    kind, _, most = name.partition("@")
+    if kind == "mrr":
+        return float((1 / filtered).sum()), len(filtered)
+    if kind == "hits":
+        return float((filtered <= int(most)).sum()), len(filtered)
+    anchors, of = np.unique(place, return_inverse=True)
+    count, is_found = np.bincount(of, minlength=len(anchors)), unseen <= int(most)
+    if kind == "recall":
+        return float((np.bincount(of, is_found, len(anchors)) / count).sum()), len(anchors)
+    gain = np.bincount(of, is_found / np.log2(unseen + 1), len(anchors))
+    ideal = np.cumsum(1 / np.log2(np.arange(2, int(most) + 2)))[np.minimum(count, int(most)) - 1]
+    return float((gain / ideal).sum()), len(anchors)
+
+
+def _ranks(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
+           question: Question) -> Ranks:
+    """Collective: the ranks of a question's answers."""
+    anchors = rows.detach().cpu()[torch.from_numpy(question.anchor)].double()
+    own, of_answer = products_of_answers(comm, rows, node_id, of_class, question, anchors)
+    better, equal = np.zeros((2, len(own)), np.int64)
+    for block in blocks_of(comm, rows, node_id, of_class):
+        for one in np.unique(block.of_class):
+            _count(anchors, block.of_one_class(one), question, np.flatnonzero(of_answer == one), own, better, equal)
+    return _without_held_out(question, own, of_answer, better, equal)
+
+
+def _count(anchors: torch.Tensor, block: Block, question: Question, links: np.ndarray, own: np.ndarray,
+           better: np.ndarray, equal: np.ndarray) -> None:
+    """Add the candidates of a block that beat the answers of some links, and those that tie with them."""
+    asked, place = np.unique(question.place[links], return_inverse=True)
+    step = max(1, BLOCK_PRODUCTS // len(block.node_id))
+    bounds = np.searchsorted(place, np.arange(0, len(asked) + step, step))
+    for number, first in enumerate(range(0, len(asked), step)):
+        some = asked[first:first + step]
+        products = (anchors[torch.from_numpy(some)] @ block.rows.t()).float().numpy()
+        hide_known(products, block, question, some)
+        chosen = slice(bounds[number], bounds[number + 1])
+        of = links[chosen]
+        above, alike = np.empty((2, len(of)), np.int64)
+        count_rivals(products, place[chosen] - first, own[of], above, alike)
+        better[of] += above
+        # The answer itself is a candidate, and no rival.
+        equal[of] += alike - np.isin(question.answer[of], block.node_id)
+
+
+def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
+                         question: Question, anchors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: the product of each link, (n,) float32, and its answer's class, (n,) int64."""
+    wanted, at = np.unique(question.answer, return_inverse=True)
+    found, classes = torch.empty(len(wanted), rows.shape[1], dtype=torch.float64), np.zeros(len(wanted), np.int64)
+    for block in blocks_of(comm, rows, node_id, of_class):
+        place = np.searchsorted(block.node_id, wanted)
+        here = np.flatnonzero(block.node_id[np.minimum(place, len(block.node_id) - 1)] == wanted)
+        found[here], classes[here] = block.rows[place[here]], block.of_class[place[here]]
+    own = np.empty(len(at), np.float32)
+    step = max(1, BLOCK_PRODUCTS // max(1, rows.shape[1]))
+    for first in range(0, len(at), step):
+        links = slice(first, first + step)
+        own[links] = (anchors[question.place[links]] * found[at[links]]).sum(1).float().numpy()
+    return own, classes[at]
+
+
+def hide_known(products: np.ndarray, block: Block, question: Question, asked: np.ndarray) -> None:
+    """Give the nodes that an anchor is linked to a product below all others; `asked` are places in question.anchor."""
+    size = question.known_start[asked + 1] - question.known_start[asked]
+    at = np.arange(size.sum()) + np.repeat(question.known_start[asked] - np.cumsum(size) + size, size)
+    ids = question.known[at]
+    place = np.minimum(np.searchsorted(block.node_id, ids), len(block.node_id) - 1)
+    is_here = block.node_id[place] == ids
+    products[np.repeat(np.arange(len(asked)), size)[is_here], place[is_here]] = -np.inf
+
+
+def _without_held_out(question: Question, own: np.ndarray, of_answer: np.ndarray, better: np.ndarray,
+                      equal: np.ndarray) -> Ranks:
+    """Ranks, from the counts over all nodes that are not linked in the graph: other held-out answers are left out."""
+    filtered, unseen = better + equal / 2, better + equal / 2
+    bounds = np.searchsorted(question.place, np.arange(len(question.anchor) + 1))
+    for first, last in pairwise(bounds.tolist()):
+        for one in np.unique(of_answer[first:last]) if last - first > 1 else ():
+            links = first + np.flatnonzero(of_answer[first:last] == one)
+            is_test = question.split[links] == TEST
+            filtered[links] -= _beating(own[links], own[links]) - 0.5      # a link ties with itself
+            unseen[links[is_test]] -= _beating(own[links[is_test]], own[links[~is_test]])
+    return Ranks(filtered + 1, unseen + 1)
+
+
+def _beating(bar: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many of `others` are above each bar; ties count one half."""
+    ascending = np.sort(others)
+    below, up_to = np.searchsorted(ascending, bar, "left"), np.searchsorted(ascending, bar, "right")
+    return len(others) - up_to + (up_to - below) / 2

@@ -1,0 +1,87 @@
+"""LinkTask: what a training of links changes in a session: rows of the loss, outputs, objective and score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.config import LINK_SCORES, TrainConfig
+from hpcgnn.errors import TrainingError
+from hpcgnn.links.objective import LinkObjective
+from hpcgnn.links.questions import SOURCES, TARGETS, questions_of
+from hpcgnn.partition.partition import Partition
+from hpcgnn.run.launch import together
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.objective import SPLITS
+from hpcgnn.training.scores import LINKS, Score
+
+BY_LABEL = "label"
+
+
+class LinkTask:
+    """The task "links" of a session."""
+
+    def __init__(self, config: TrainConfig, info: GraphInfo):
+        self._config, self._info = config, info
+
+    def info(self) -> GraphInfo:
+        """The graph's facts with the model's outputs for classes: `hidden` columns, and all nodes in the loss."""
+        return replace(self._info, task=LINKS, num_classes=self._config.hidden, class_names=(), is_multi_label=False,
+                       num_train=self._info.num_nodes, num_val=0, num_test=0)
+
+    def part(self, part: Partition) -> Partition:
+        """The part with the same rows in the loss."""
+        every, none = np.ones(part.num_inner, bool), np.zeros(part.num_inner, bool)
+        return replace(part, train_mask=every, val_mask=none, test_mask=none)
+
+    def objective(self, comm: MPI.Comm, part: Partition, device: torch.device) -> LinkObjective:
+        """Collective: the loss and the held-out links.
+
+        Raises CollectiveError for a graph without edges, or for candidates of a label where nodes lack one.
+        """
+        config, info = self._config, self._info
+        labels = together(comm, lambda: self._classes(part))
+        counts = comm.allreduce(np.bincount(labels, minlength=self._num_classes))
+        # Where every edge holds both ways, each end of a link is a source once.
+        is_symmetric = info.cleaning.is_symmetric
+        learned = is_symmetric or config.ask != TARGETS, not is_symmetric and config.ask != SOURCES
+        rows = {split: torch.arange(part.num_inner if split == "train" else 0, device=device) for split in SPLITS}
+        return LinkObjective(
+            torch.from_numpy(labels).to(device), rows,
+            {"train": info.num_edges, "val": info.num_val_links, "test": info.num_test_links}, LINKS, _no_loss, comm,
+            torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
+            {"train": float(info.num_edges * sum(learned)), "val": 1.0, "test": 1.0},
+            questions=questions_of(comm, part, is_symmetric, config.ask), num_drawn=config.negatives,
+            kind=config.link_loss, learned=learned, num_of_class=tuple(counts.tolist()))
+
+    def score(self) -> Score:
+        """The score of held-out links; TrainingError for a score of nodes."""
+        name = "mrr" if self._config.score == "auto" else self._config.score
+        if name not in LINK_SCORES:
+            raise TrainingError(f"score {name} does not fit links; use mrr, hits@K, recall@K or ndcg@K")
+        return Score(name, _no_rows, LINKS)
+
+    @property
+    def _num_classes(self) -> int:
+        return self._info.num_classes if self._config.candidates == BY_LABEL else 1
+
+    def _classes(self, part: Partition) -> np.ndarray:
+        if self._info.num_edges == 0:
+            raise TrainingError(f"{self._info.name} has no edge, and edges are the links that a model learns")
+        if self._config.candidates != BY_LABEL:
+            return np.zeros(part.num_inner, np.int64)
+        if self._info.task != "classes" or (part.labels < 0).any():
+            raise TrainingError(f"candidates label needs one label for every node, and {self._info.name} lacks some; "
+                                "label all nodes, or use candidates=all")
+        return part.labels
+
+
+def _no_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    raise TrainingError("links have no loss of rows and labels")
+
+
+def _no_rows(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+    raise TrainingError("links have no score of rows and labels")

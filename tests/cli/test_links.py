@@ -1,0 +1,112 @@
+"""`preprocess --val-links`, `train --task links`, `predict --top` and `--pairs`: from a file of edges to tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, on_rank_zero, write_once
+
+from hpcgnn.results.answer_file import read_answer_arrays
+from hpcgnn.shards.reader import read_graph_info, read_partition
+
+COMM = MPI.COMM_WORLD
+TRAINING = ("--task", "links", "--model", "gcn", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3")
+
+
+@pytest.fixture
+def edges(shared_path):
+    """An edge list with text ids, the reverse of every edge listed too, and held-out links in files of their own."""
+    def write():
+        dataset = easy_graph()
+        target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+        once = dataset.indices < target
+        pairs = pandas.DataFrame({"source": dataset.indices[once], "target": target[once]}).map("n{:03}".format)
+        pairs.iloc[20:].to_csv(shared_path / "edges.csv", index=False)
+        pairs.iloc[:8].to_csv(shared_path / "val.csv", index=False)
+        pairs.iloc[8:20].to_csv(shared_path / "test.csv", index=False)
+        return pairs
+    return on_rank_zero(COMM, write)
+
+
+@pytest.fixture
+def trained(hpcgnn, edges, shared_path):
+    """Shards of one part a rank and a run of links on them."""
+    shards, run = shared_path / "shards", shared_path / "run"
+    words = ("preprocess", f"edges:{shared_path}/edges.csv", "--symmetrize", "--parts", COMM.size, "--out", shards,
+             "--val-links", shared_path / "val.csv", "--test-links", shared_path / "test.csv")
+    assert hpcgnn(*words)[0] == 0
+    status, printed, _ = hpcgnn("train", shards, *TRAINING, "--out", run, "--set", "score=hits@10")
+    assert status == 0 and "test hits@10" in printed
+    return shards, run
+
+
+@pytest.mark.parallel([1, 2])
+def test_given_links_are_held_out(trained, edges):
+    shards, _ = trained
+    info = read_graph_info(shards)
+    held = [read_partition(shards, part, COMM.size, info) for part in range(COMM.size)]
+    names = {node: name for part in held for node, name in zip(part.inner_id.tolist(), part.inner_name, strict=True)}
+    found = {(names[source], names[target], split) for part in held for source, target, split in part.held_out.tolist()}
+    pairs = list(edges.itertuples(index=False, name=None))
+    assert found == {(*pair, 1) for pair in pairs[:8]} | {(*pair, 2) for pair in pairs[8:20]}
+    assert info.num_edges == 2 * (len(pairs) - 20)
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_the_best_links_are_those_of_all_products(hpcgnn, trained, edges, shared_path):
+    shards, run = trained
+    assert hpcgnn("predict", run, shards, "--out", shared_path / "rows.npz")[0] == 0
+    status, printed, complaints = hpcgnn("predict", run, shards, "--top", 3, "--out", shared_path / "top.parquet")
+    assert (status, complaints) == (0, "") and str(shared_path / "top.parquet") in printed
+    if COMM.rank:
+        return
+    arrays = read_answer_arrays(shared_path / "rows.npz")
+    names, rows = arrays["node"].tolist(), arrays["prediction"].astype(np.float64)
+    products = (rows @ rows.T).astype(np.float32)
+    known = {pair for source, target in edges.iloc[20:].itertuples(index=False) for pair in ((source, target),
+                                                                                             (target, source))}
+    table = pandas.read_parquet(shared_path / "top.parquet")
+    assert table.columns.tolist() == ["node", "target", "score"] and len(table) == 3 * len(names)
+    for number, (node, found) in enumerate(table.groupby("node", sort=False)):
+        assert node == names[number]
+        rivals = [(-products[number, other], other) for other, name in enumerate(names)
+                  if other != number and (node, name) not in known]
+        expected = sorted(rivals)[:3]
+        np.testing.assert_allclose(found["score"], [-score for score, _ in expected], rtol=1e-6)
+        assert all((node, target) not in known and node != target for target in found["target"])
+
+
+@pytest.mark.parallel([1, 2])
+def test_pairs_have_the_products_of_their_rows(hpcgnn, trained, shared_path):
+    shards, run = trained
+    pairs = "n003,n100\nn100,n003\nn239,n000\n"
+    on_rank_zero(COMM, lambda: (shared_path / "pairs.csv").write_text(pairs))
+    assert hpcgnn("predict", run, shards, "--out", shared_path / "rows.npz")[0] == 0
+    status, _, complaints = hpcgnn("predict", run, shards, "--pairs", shared_path / "pairs.csv", "--out",
+                                   shared_path / "scores.csv")
+    assert (status, complaints) == (0, "")
+    if COMM.rank:
+        return
+    arrays = read_answer_arrays(shared_path / "rows.npz")
+    rows = dict(zip(arrays["node"].tolist(), arrays["prediction"], strict=True))
+    table = pandas.read_csv(shared_path / "scores.csv")
+    assert table[["source", "target"]].to_csv(index=False, header=False) == pairs
+    expected = [rows[source] @ rows[target] for source, target in table[["source", "target"]].itertuples(index=False)]
+    np.testing.assert_allclose(table["score"], expected, rtol=1e-5)
+
+
+@pytest.mark.parallel(2)
+def test_what_predict_can_t_do_with_links_is_one_sentence(hpcgnn, trained, shared_path):
+    shards, run = trained
+    on_rank_zero(COMM, lambda: (shared_path / "pairs.csv").write_text("n003,nobody\n"))
+    status, _, complaint = hpcgnn("predict", run, shards, "--pairs", shared_path / "pairs.csv", "--out",
+                                  shared_path / "scores.csv")
+    assert status == 1 and "has a pair to node 'nobody', which does not exist" in complaint
+    status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--out", shared_path / "scores.txt")
+    assert status == 1 and "names no format of links; end it with .csv or .parquet" in complaint
+    of_nodes, labeled = shared_path / "nodes", write_once(COMM, easy_graph(), shared_path / "labeled")
+    assert hpcgnn("train", labeled, *TRAINING[2:], "--out", of_nodes)[0] == 0
+    status, _, complaint = hpcgnn("predict", of_nodes, labeled, "--top", 3, "--out", shared_path / "scores.csv")
+    assert status == 1 and "holds a model of nodes, and --top and --pairs are for links" in complaint

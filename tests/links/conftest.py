@@ -1,0 +1,3 @@
+"""Fixtures of these tests."""
+
+from training_setup import shared_path  # noqa: F401

@@ -1,0 +1,335 @@
+"""Links are held out, learned and ranked as plain NumPy and torch do it on the whole graph, on any number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from reference import draws_of, stream_of
+from torch.nn import functional
+from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
+
+from hpcgnn.config import LINKS as LINK_TASK
+from hpcgnn.config import TrainConfig
+from hpcgnn.data.cleaning import build_csr
+from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, joined
+from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
+from hpcgnn.links.objective import LinkObjective
+from hpcgnn.links.ranking import link_scores
+from hpcgnn.links.task import LinkTask
+from hpcgnn.ops.counter import NEGATIVES
+from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.scores import Score
+from hpcgnn.training.session import Session
+
+COMM = MPI.COMM_WORLD
+DRAWN = 24
+LINK_SETTINGS = {"task": "links", "negatives": DRAWN}
+
+
+def clean(pairs, num_nodes, symmetrize=False):
+    source, target = np.array(pairs).T
+    return build_csr(source, target, num_nodes, symmetrize, "toy")
+
+
+def arcs_of(graph):
+    target = np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
+    return set(zip(graph.indices.tolist(), target.tolist(), strict=True))
+
+
+def with_links(seed=0, shares=(0.1, 0.2), is_directed=False):
+    """An easy graph without the links that are held out; every second edge in one direction only if directed."""
+    dataset = easy_graph(seed)
+    if is_directed:
+        target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+        kept = (dataset.indices < target) | ((dataset.indices + target) % 3 == 0)
+        indptr = np.concatenate([[0], np.cumsum(kept)])[dataset.indptr]
+        dataset = replace(dataset, indptr=indptr, indices=dataset.indices[kept],
+                          cleaning=replace(dataset.cleaning, is_symmetric=False))
+    graph = build_csr(dataset.indices, np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)),
+                      dataset.num_nodes, False, dataset.name)
+    assert graph.report.is_symmetric is not is_directed
+    graph, held = hold_out(graph, None, shares, seed, dataset.name)
+    return replace(dataset, indptr=graph.indptr, indices=graph.indices, held_out=held,
+                   cleaning=replace(dataset.cleaning, is_symmetric=graph.report.is_symmetric)).check()
+
+
+# Holding links out
+
+def test_drawn_links_leave_the_graph_in_both_directions_where_edges_hold_both_ways():
+    graph = clean([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1)], 5, symmetrize=True)
+    left, held = hold_out(graph, None, (0.2, 0.3), 7, "toy")
+    assert (held[:, 2] == VALIDATION).sum() == 2 and (held[:, 2] == TEST).sum() == 3
+    gone = {(u, v) for u, v, _ in held.tolist()}
+    assert len(gone) == 5 and all(u < v for u, v in gone)
+    assert arcs_of(left) == arcs_of(graph) - gone - {(v, u) for u, v in gone}
+    assert left.report.is_symmetric and "5 links are held out" in left.report.remarks[-1]
+
+
+def test_drawn_links_of_a_directed_graph_leave_alone():
+    graph = clean([(0, 1), (1, 0), (1, 2), (2, 3), (3, 0), (0, 2)], 4)
+    left, held = hold_out(graph, None, (0.0, 0.34), 0, "toy")
+    assert held[:, 2].tolist() == [TEST, TEST]
+    assert arcs_of(left) == arcs_of(graph) - {(u, v) for u, v, _ in held.tolist()}
+
+
+def test_given_links_are_taken_out_with_their_weights():
+    source, target = np.array([[0, 1, 2], [1, 2, 0]])
+    graph = build_csr(source, target, 3, False, "toy", weight=np.array([0.5, 2.0, 4.0]))
+    left, held = hold_out(graph, joined((np.array([[1, 2]]), None)), (0.0, 0.0), 0, "toy")
+    assert held.tolist() == [[1, 2, VALIDATION]] and arcs_of(left) == {(0, 1), (2, 0)}
+    assert sorted(left.edge_weight.tolist()) == [0.5, 4.0]
+
+
+@pytest.mark.parametrize("given, shares, sentence", [
+    ([[0, 1, 1], [0, 1, 2]], (0.0, 0.0), "toy has the link from node 0 to 1 in both the validation and the test set"),
+    ([[2, 2, 1]], (0.0, 0.0), "toy has a held-out link from node 2 to itself"),
+    ([[0, 1, 1]], (0.1, 0.0), "toy has held-out links of its own; leave out --hold-out"),
+    (None, (0.5, 0.49), "toy has 3 links, and --hold-out 0.5 0.49 leaves none to train on"),
+])
+def test_links_that_can_t_be_held_out_are_refused(given, shares, sentence):
+    given = None if given is None else np.array(given)
+    with pytest.raises(DatasetError, match=sentence.replace(".", r"\.")):
+        hold_out(clean([(0, 1), (1, 2), (2, 0)], 3), given, shares, 0, "toy")
+
+
+def test_shards_hold_a_link_with_each_of_its_ends(tmp_path):
+    dataset = with_links()
+    owner = random_owner(dataset, 3)
+    write(dataset, owner, 3, tmp_path / "shards")
+    info = read_graph_info(tmp_path / "shards")
+    expected = {tuple(row) for row in dataset.held_out.tolist()}
+    for part in range(3):
+        held = read_partition(tmp_path / "shards", part, 3, info).held_out
+        mine = {row for row in expected if part in (owner[row[0]], owner[row[1]])}
+        assert {tuple(row) for row in held.tolist()} == mine and len(held) == len(mine)
+    assert (info.num_val_links, info.num_test_links) == tuple((dataset.held_out[:, 2] == one).sum() for one in (1, 2))
+    same = write(replace(dataset, held_out=None), owner, 3, tmp_path / "without")
+    assert info.fingerprint.differences(read_graph_info(same).fingerprint) == ("split",)
+
+
+# Ranks and scores, beside all products of the whole graph
+
+def expected_scores(dataset, rows, classes, asked, name):
+    """Validation and test score by the definition, from all products at once."""
+    products = (rows.astype(np.float64) @ rows.astype(np.float64).T).astype(np.float32)
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    is_edge = np.zeros((dataset.num_nodes,) * 2, bool)
+    is_edge[dataset.indices, target] = True      # [source, target]
+    held = dataset.held_out.tolist()
+    found = []
+    for split in (VALIDATION, TEST):
+        by_anchor = {}
+        for source, end, of in held:
+            for anchor, answer, edges, way in ((source, end, is_edge, "targets"), (end, source, is_edge.T, "sources")):
+                if of == split and asked in (way, "both"):
+                    others = {(b if way == "targets" else a): s for a, b, s in held
+                              if (a if way == "targets" else b) == anchor}
+                    by_anchor.setdefault((way, anchor), []).append(
+                        ranks_of(products[anchor], answer, edges[anchor], anchor, others, split, classes))
+        links = [rank for ranks in by_anchor.values() for rank in ranks]
+        kind, _, most = name.partition("@")
+        if kind == "mrr":
+            found.append(np.mean([1 / filtered for filtered, _ in links]))
+        elif kind == "hits":
+            found.append(np.mean([filtered <= int(most) for filtered, _ in links]))
+        elif kind == "recall":
+            found.append(np.mean([np.mean([unseen <= int(most) for _, unseen in ranks])
+                                  for ranks in by_anchor.values()]))
+        else:
+            gains = [sum(1 / np.log2(unseen + 1) for _, unseen in ranks if unseen <= int(most))
+                     / sum(1 / np.log2(place + 1) for place in range(1, min(len(ranks), int(most)) + 1))
+                     for ranks in by_anchor.values()]
+            found.append(np.mean(gains))
+    return found
+
+
+def ranks_of(products, answer, is_linked, anchor, others, split, classes):
+    """The filtered and the unseen rank of an answer; `others` are the anchor's held-out ends with their splits."""
+    allowed = ~is_linked & (np.arange(len(products)) != anchor) & (classes == classes[answer])
+    allowed[answer] = False
+    ranks = []
+    for hidden in (set(others), {end for end, of in others.items() if split == TEST and of == VALIDATION}):
+        rivals = allowed.copy()
+        rivals[list(hidden - {answer})] = False
+        ranks.append(1 + (products[rivals] > products[answer]).sum() + (products[rivals] == products[answer]).sum() / 2)
+    return ranks
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
+@pytest.mark.parametrize("asked, candidates, name", [
+    ("both", "all", "mrr"), ("both", "label", "hits@3"), ("targets", "all", "recall@10"), ("sources", "all", "hits@10"),
+    ("targets", "label", "ndcg@10"), ("both", "all", "ndcg@3")])
+def test_scores_are_those_of_all_products(shared_path, is_directed, asked, candidates, name):
+    dataset = with_links(is_directed=is_directed)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    info = read_graph_info(shards)
+    part = read_partition(shards, COMM.rank, COMM.size, info)
+    config = TrainConfig.of(task="links", ask=asked, candidates=candidates)
+    objective = LinkTask(config, info).objective(COMM, part, torch.device("cpu"))
+    # Few different rows, so that many products tie.
+    rows = np.random.default_rng(0).integers(-2, 3, (dataset.num_nodes, 3)).astype(np.float32)
+    rows[::2] += 0.1
+    mine = torch.from_numpy(rows[part.inner_id])
+    found = objective.scores(COMM, mine, Score(name, None, LINK_TASK))
+    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    assert np.isnan(found[0])
+    np.testing.assert_allclose(found[1:], expected_scores(dataset, rows, classes, asked, name), rtol=1e-12)
+
+
+@pytest.mark.parallel(2)
+def test_a_split_without_links_has_no_score(shared_path):
+    dataset = with_links(shares=(0.0, 0.2))
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    info = read_graph_info(shards)
+    part = read_partition(shards, COMM.rank, COMM.size, info)
+    objective = LinkTask(TrainConfig.of(task="links"), info).objective(COMM, part, torch.device("cpu"))
+    found = link_scores(COMM, torch.rand(part.num_inner, 4), objective.node_id, objective.labels, objective.questions,
+                        "mrr")
+    assert np.isnan(found[0]) and 0 < found[1] < 1
+
+
+# The loss, beside the whole graph in plain torch
+
+def expected_loss(dataset, rows, kind, classes, learned, seed, epoch):
+    """The summed loss of all edges from rows (num_nodes, dim)."""
+    halves = draws_of(np.arange(DRAWN + 1), 2, seed, epoch, stream_of(NEGATIVES, 0)).tolist()
+    words = [low + (high << 16) for low, high in halves]
+    node = [word * dataset.num_nodes >> 32 for word in words[:-1]]
+    order = sorted(range(DRAWN), key=lambda place: (classes[node[place]], place))
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)).tolist()
+    total = rows.new_zeros(())
+    for source, end in zip(dataset.indices.tolist(), target, strict=True):
+        for anchor, answer, is_learned in ((end, source, learned[0]), (source, end, learned[1])):
+            if not is_learned:
+                continue
+            of_class = [node[place] for place in order if classes[node[place]] == classes[answer]]
+            positive = (rows[anchor] * rows[answer]).sum()
+            others = rows[of_class] @ rows[anchor]
+            if kind == "bpr":
+                number = anchor * dataset.num_nodes + answer + words[-1]
+                spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
+                total = total + functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % len(of_class)] - positive)
+            elif kind == "bce":
+                total = total + functional.softplus(-positive) + functional.softplus(others).mean()
+            else:
+                many = np.log((classes == classes[answer]).sum() / len(of_class))
+                total = total + functional.softplus(torch.logsumexp(others, 0) + many - positive)
+    return total
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
+@pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
+@pytest.mark.parametrize("candidates", ["all", "label"])
+def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, is_directed, kind, candidates):
+    monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
+    dataset = with_links(is_directed=is_directed)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind,
+                                                        candidates=candidates, epoch_rows="all"))
+    graph, objective = session.graph, session.objective
+    assert isinstance(objective, LinkObjective) and objective.learned == (True, is_directed)
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    mine = rows[graph.node_id[:graph.num_inner]].clone().requires_grad_()
+    graph.begin_forward(3, 2, is_training=True)
+    loss = objective.loss_sum(mine, "train", graph)
+    loss.backward()
+    whole = rows.clone().requires_grad_()
+    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    expected = expected_loss(dataset, whole, kind, classes, objective.learned, 3, 2)
+    expected.backward()
+    assert COMM.allreduce(loss.item()) == pytest.approx(expected.item(), rel=1e-5)
+    np.testing.assert_allclose(mine.grad.numpy(), whole.grad[graph.node_id[:graph.num_inner]].numpy(), rtol=1e-4,
+                               atol=1e-4)
+    assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
+
+
+# Trainings
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("settings", [
+    {"model": "gcn"}, {"model": "gat", "link_loss": "bce"}, {"model": "sage", "norm": "batch", "edge_dropout": 0.3},
+    {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"}],
+    ids=["gcn", "gat", "edge dropout", "directed", "shared rows"])
+def test_ranks_train_as_one(shared_path, settings):
+    settings = dict(settings)
+    dataset = with_links(is_directed=settings.pop("is_directed", False))
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    found, metrics, _ = train(COMM, shards, shared_path / "run", dropout=0.3, **LINK_SETTINGS, **settings)
+
+    def alone():
+        one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
+        return train(MPI.COMM_SELF, one, shared_path / "alone", dropout=0.3, **LINK_SETTINGS, **settings)[:2]
+
+    expected, of_one = on_rank_zero(COMM, alone)
+    np.testing.assert_allclose(losses(metrics), losses(of_one), rtol=1e-4)
+    assert found["score_name"] == "mrr"
+    assert found["test_score"] == pytest.approx(expected["test_score"], abs=0.01)
+
+
+@pytest.mark.parallel(2)
+@pytest.mark.parametrize("method", [
+    {"method": "uniform", "bits": 4}, {"method": "sylvie"}, {"method": "joint"}, {"method": "pipegcn"},
+    {"method": "adaqp"}, {"method": "sancus"}, {"precision": "bf16"}, {"precision": "fp16", "method": "uniform"},
+    {"predict": "previous", "method": "uniform"}],
+    ids=["uniform", "sylvie", "joint", "pipegcn", "adaqp", "sancus", "bf16", "fp16", "differences"])
+def test_methods_learn_links(shared_path, method):
+    """Rows of ends travel as all rows do: in few bits, late, or only if they have moved."""
+    shards = write_once(COMM, with_links(), shared_path / "shards")
+    found, metrics, run = train(COMM, shards, shared_path / "run", **LINK_SETTINGS, epochs=30, hidden=16, lr=0.03,
+                                dropout=0.0, **method)
+    assert losses(metrics)[-5:].mean() < losses(metrics)[0] - 0.2
+    assert found["test_score"] > 0.05      # 240 nodes in any order have 0.025
+    # Two layers and the loss exchange rows, and rows of the loss are as wide as those of the layers.
+    assert run.session.traits.num_layers == 3
+
+
+@pytest.mark.parallel(2)
+def test_a_training_of_links_goes_on_bit_for_bit(shared_path):
+    shards = write_once(COMM, with_links(), shared_path / "shards")
+    settings = {**LINK_SETTINGS, "method": "sylvie", "checkpoint_every": 6}
+    _, _, whole = train(COMM, shards, shared_path / "whole", **settings)
+    train(COMM, shards, shared_path / "run", **settings, epochs=6)
+    resumed = read_checkpoint(shared_path / "run" / "checkpoint.h5")
+    _, _, run = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
+    if COMM.rank == 0:
+        assert_same_bits(run.folder.checkpoint, whole.folder.checkpoint)
+
+
+# What is refused
+
+@pytest.mark.parametrize("settings, sentence", [
+    ({"steps": "4"}, "task links can't be used with steps 4: a step has only some of the links' ends"),
+    ({"quantize": "uniform"}, "task links can't be used with quantize uniform"),
+    ({"label_inputs": 0.5}, "task links can't be used with label_inputs 0.5"),
+    ({"method": "bns"}, "method bns can't be used with task links: rows that it leaves out are ends of links"),
+    ({"loss": "mse"}, "task links can't be used with loss mse: link_loss is its loss"),
+])
+def test_settings_that_links_can_t_use_are_refused(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        TrainConfig.of(task="links", **settings)
+
+
+def test_settings_of_links_have_no_effect_on_nodes():
+    with pytest.raises(ConfigError, match="negatives = 5 has no effect on task nodes, only on links"):
+        TrainConfig.of(negatives=5)
+
+
+@pytest.mark.parallel(2)
+def test_a_score_of_nodes_and_candidates_without_labels_are_refused_on_all_ranks(shared_path):
+    dataset = with_links()
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    with pytest.raises(CollectiveError, match="score accuracy does not fit links; use mrr, hits@K"):
+        Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, score="accuracy"))
+    labels = np.where(np.arange(dataset.num_nodes) == 7, -1, dataset.labels)
+    bare = replace(dataset, labels=labels, train_mask=dataset.train_mask & (labels >= 0),
+                   val_mask=dataset.val_mask & (labels >= 0), test_mask=dataset.test_mask & (labels >= 0))
+    shards = write_once(COMM, bare, shared_path / "bare")
+    with pytest.raises(CollectiveError, match="candidates label needs one label for every node"):
+        Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, candidates="label"))
