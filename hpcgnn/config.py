@@ -128,8 +128,8 @@ class TrainConfig:
                         "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
     task: str = setting(NODES, "What the model learns: the labels of nodes, or links, by rows whose product is large "
                         "for the two ends of an edge.", (NODES, LINKS), group=LINK_TRAINING, flag="common")
-    negatives: int = setting(1024, "Nodes drawn in each epoch, whose rows an edge's product must exceed.", low=1,
-                             high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    negatives: int = setting(1024, "Nodes drawn in each epoch; an edge's product must exceed the products with "
+                             "their rows.", low=1, high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     link_loss: str = setting("softmax", "Loss of an edge: cross-entropy of its product among those with the drawn "
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",
@@ -313,6 +313,8 @@ class TrainConfig:
         self._check_clashes(others)
         if self.task == LINKS:
             self._check_links(others)
+        elif self.score in LINK_SCORES:
+            raise ConfigError(f"score {self.score} is for links; add --task links, or choose a score of nodes")
         if self.edge_dropout:
             for name, reason in FITTED_TO_EDGES.items():
                 if others[name] != default_of(name):

@@ -59,7 +59,7 @@ def refinement_line(settings: dict) -> str:
 
 
 def fact_lines(info: GraphInfo) -> list[str]:
-    """Class names, node ids and edge weights, if the graph has them, and clusters."""
+    """Class names, node ids, edge weights and held-out links, if the graph has them, and clusters."""
     lines = []
     if info.class_names:
         shown = ", ".join(info.class_names[:SHOWN_CLASSES])
@@ -70,6 +70,8 @@ def fact_lines(info: GraphInfo) -> list[str]:
         lines.append(f"ids of nodes: {kind}; predictions come back under them")
     if info.has_edge_weights:
         lines.append("edges have weights")
+    if info.links_of_parts:
+        lines.append(f"held-out links: {info.num_val_links:,} for validation, {info.num_test_links:,} for test")
     if info.num_clusters:
         lines.append(f"clusters: {info.num_clusters:,}, of {info.num_nodes / info.num_clusters:.0f} nodes on average")
     else:

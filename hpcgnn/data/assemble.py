@@ -13,7 +13,8 @@ import numpy as np
 from hpcgnn.data.cleaning import CleanGraph
 from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
 from hpcgnn.data.features import Features, look_at_features, prepare_features
-from hpcgnn.data.hold_out import hold_out
+from hpcgnn.data.hold_out import hold_out, links_of
+from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.labels import Labels, made_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
@@ -199,6 +200,11 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
                            "and printable")
     _check_columns(name, features, labels.num_classes)
+    if options.val_links is not None or options.test_links is not None:
+        if held_out is not None:
+            raise DatasetError(f"{name} has held-out links of its own; leave out --val-links and --test-links")
+        of_names = None if node_name is None else NodeRows(node_name, name)
+        held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name)
     graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
     indptr, indices, report, edge_weight = graph.with_remarks(labels.remarks)
     num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled

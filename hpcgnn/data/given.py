@@ -15,10 +15,10 @@ from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
 from hpcgnn.data.cleaning import build_csr, check_weights
-from hpcgnn.data.columns import as_ends, as_ids, as_mask, as_numbers, as_words, is_mask
+from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import Features
-from hpcgnn.data.hold_out import joined
+from hpcgnn.data.hold_out import links_of
 from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
 from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
 from hpcgnn.data.options import SourceOptions
@@ -126,7 +126,7 @@ class GivenGraph:
     label_names : tuple of str       names of several columns of labels
     num_classes : int, or None if labels give it
     splits : see read_splits, or None
-    val_links, test_links : held-out links, a pair of columns of ids each, or None
+    val_links, test_links : held-out links, of each (2, n) or (n, 2) ids as edges have them, a pair of columns, or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
     labels_hint : str                how labels are given, for the sentence that asks for them
@@ -168,15 +168,16 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
     graph = build_csr(source, target, num_nodes, options.symmetrize or given.is_symmetric, given.name,
                       options.progress, options.scratch, given.weight).with_remarks(given.remarks)
+    held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name)
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
-    name, held_out = None if rows is None else rows.names, _held_out(given, options, num_nodes, rows)
+    name = None if rows is None else rows.names
     if labels is None and options.make_labels is not None:
         return assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out)
     if labels is None:
-        labels = _no_labels(given, num_nodes, held_out is not None or any(options.hold_out))
+        labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
     return assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out)
@@ -189,27 +190,6 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
         return read_labels(given.labels, task, given.name, given.num_classes, given.label_names, given.ignore,
                            replace(given.origins, way=given.labels_hint))
     return None
-
-
-def _held_out(given: GivenGraph, options: SourceOptions, num_nodes: int, rows: NodeRows | None) -> np.ndarray | None:
-    sets: list[np.ndarray | None] = []
-    for word, of_source, chosen in (("validation", given.val_links, options.val_links),
-                                    ("test", given.test_links, options.test_links)):
-        what, links = f"{given.name}: the {word} links", of_source if chosen is None else chosen
-        if links is None:
-            sets.append(None)
-            continue
-        ends = [as_ids(column, what) for column in as_ends(links, what)] if not isinstance(links, tuple) else links
-        if rows is not None:
-            ends = [rows.find(column, f"a held-out {word} link") for column in ends]
-        elif not all(isinstance(column, np.ndarray) and column.dtype.kind in "iu" for column in ends):
-            raise DatasetError(f"{what} are texts, and nodes have no ids but their numbers, 0 to {num_nodes - 1}")
-        found = np.stack([np.asarray(column, np.int64) for column in ends], axis=1)
-        if len(found) and not 0 <= found.min() <= found.max() < num_nodes:
-            bad = int(found.min() if found.min() < 0 else found.max())
-            raise DatasetError(f"{what} name node {bad}, which does not exist; node ids run from 0 to {num_nodes - 1}")
-        sets.append(found)
-    return joined((sets[0], sets[1]))
 
 
 def _no_labels(given: GivenGraph, num_nodes: int, has_links: bool) -> Labels:

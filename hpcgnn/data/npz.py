@@ -120,12 +120,21 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
                       num_classes=num_classes,
                       splits=tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
                       if has_masks else None,
-                      val_links=archive.read(LINKS[0]) if LINKS[0] in archive else None,
-                      test_links=archive.read(LINKS[1]) if LINKS[1] in archive else None,
+                      val_links=_links(archive, LINKS[0]), test_links=_links(archive, LINKS[1]),
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
                                   "label=NAME of another")
+
+
+def _links(archive: Archive, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    if name not in archive:
+        return None
+    links = archive.read(name)
+    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
+        raise DatasetError(f"{archive.path}: {name} are {links.dtype} of shape {links.shape}; expected integers of "
+                           "shape (number of links, 2)")
+    return links[:, 0], links[:, 1]
 
 
 def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:

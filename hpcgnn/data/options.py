@@ -152,6 +152,11 @@ class SourceOptions:
     progress: Progress = silent
     scratch: Path | None = None
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether links are held out."""
+        return any(self.hold_out) or self.val_links is not None or self.test_links is not None
+
     def __post_init__(self) -> None:
         for name, value, choices in (("non-finite", self.non_finite, NON_FINITE), ("task", self.task, TASKS),
                                      ("features", self.feature_kind, FEATURES),

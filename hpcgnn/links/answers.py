@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from hpcgnn.results.answer_file import check_writable
 from hpcgnn.results.answers import Answers, gathered, row_pieces
 from hpcgnn.results.float_run import FloatRun
 from hpcgnn.run.launch import together
+from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.sealed import reason_of
 
 TABLES = (".csv", ".parquet")
@@ -41,21 +43,16 @@ def write_best_links(run: FloatRun, answers: Answers, most: int, path: Path) -> 
     Columns: node, target (source if the run asked for sources), score. With the run's candidates=label, only labels are
     linked that some edge links. Raises CollectiveError: the file can't be written.
     """
-    comm, ids = run.session.comm, answers.node_id
-    end = "source" if run.session.config.ask == SOURCES else "target"
+    comm = run.session.comm
     best, scores = best_links(run, answers, most)
     names = _names_of_all(comm, answers)
 
-    def tables() -> Iterator[pa.Table]:
-        for first, (found, of_found) in row_pieces(comm, answers.num_nodes, ids, [best, scores]):
-            if comm.rank == 0 and names is not None:
-                place, column = np.nonzero(found >= 0)
-                yield pa.table({"node": names[first + place], end: names[found[place, column]],
-                                "score": of_found[place, column]})
-            else:
-                yield pa.table({})
+    def columns() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for first, (found, of_found) in row_pieces(comm, answers.num_nodes, answers.node_id, [best, scores]):
+            place, column = np.nonzero(found >= 0)
+            yield first + place, found[place, column], of_found[place, column]
 
-    _write(comm, tables(), path)
+    _write(comm, columns(), names, ("node", "source" if run.session.config.ask == SOURCES else "target"), path)
 
 
 def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,15 +63,16 @@ def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, 
     session, rows = run.session, torch.from_numpy(answers.logits)
     comm, config, part = session.comm, session.config, run.part
     asked = SOURCES if config.ask == SOURCES else TARGETS
-    # A question about every node, whose own number stands for an answer.
+    # A question for each node, with the node itself in place of an answer.
     every = np.stack([part.inner_id, part.inner_id, np.zeros_like(part.inner_id)], axis=1)
     question, = questions_of(comm, part, session.info.cleaning.is_symmetric, asked, every)
     labels = session.objective.labels.cpu().numpy()
     may_link = _linked_labels(comm, run, labels, asked)
     ids, scores = np.full((part.num_inner, most), -1, np.int64), np.full((part.num_inner, most), -np.inf, np.float32)
     for block in blocks_of(comm, rows, part.inner_id, labels):
-        step = max(1, BLOCK_PRODUCTS // len(block.node_id))
+        step = max(1, BLOCK_PRODUCTS // (len(block.node_id) + most))
         for first in range(0, part.num_inner, step):
+            HERE.note("ranks links")
             some = np.arange(first, min(first + step, part.num_inner))
             products = (rows[some].double() @ block.rows.t()).float().numpy()
             hide_known(products, block, question, some)
@@ -104,22 +102,14 @@ def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> Non
     owned = np.flatnonzero(np.isin(ends[:, 0], part.inner_id))
     order = np.argsort(part.inner_id)
     row = order[np.searchsorted(part.inner_id, ends[owned, 0], sorter=order)]
-    question = Question(row, np.arange(len(row)), ends[owned, 1], np.zeros(len(row), np.int64),
-                        np.zeros(len(row) + 1, np.int64), np.empty(0, np.int64))
-    rows = torch.from_numpy(answers.logits)
+    none, rows = np.empty(0, np.int64), torch.from_numpy(answers.logits)
+    question = Question(np.arange(part.num_inner), row, ends[owned, 1], none, none.astype(bool), none, none)
     scores, _ = products_of_answers(comm, rows, part.inner_id, np.zeros(part.num_inner, np.int64), question,
-                                    rows[torch.from_numpy(row)].double())
+                                    rows.double())
     places, found = gathered(comm, owned), gathered(comm, scores)
-
-    def tables() -> Iterator[pa.Table]:
-        if names is None:
-            yield pa.table({})
-            return
-        ordered = np.empty(len(ends), np.float32)
-        ordered[places] = found
-        yield pa.table({"source": names[ends[:, 0]], "target": names[ends[:, 1]], "score": ordered})
-
-    _write(comm, tables(), path)
+    ordered = np.empty(len(places), np.float32)      # on rank 0 all of them
+    ordered[places] = found
+    _write(comm, iter([(ends[:, 0], ends[:, 1], ordered)]), names, ("source", "target"), path)
 
 
 def _linked_labels(comm: MPI.Comm, run: FloatRun, labels: np.ndarray, asked: str) -> np.ndarray:
@@ -133,7 +123,8 @@ def _linked_labels(comm: MPI.Comm, run: FloatRun, labels: np.ndarray, asked: str
     target = np.repeat(labels, np.diff(run.part.indptr))
     source = of_rows[run.part.indices]
     found[(target, source) if asked == SOURCES else (source, target)] = True
-    return comm.allreduce(found.astype(np.int64)) > 0
+    comm.Allreduce(MPI.IN_PLACE, found, MPI.LOR)
+    return found
 
 
 def _names_of_all(comm: MPI.Comm, answers: Answers) -> np.ndarray | None:
@@ -143,29 +134,32 @@ def _names_of_all(comm: MPI.Comm, answers: Answers) -> np.ndarray | None:
     return np.concatenate(parts) if comm.rank == 0 else None
 
 
-def _write(comm: MPI.Comm, tables: Iterator[pa.Table], path: Path) -> None:
-    """Collective: rank 0 writes the tables, one after the other; every rank exhausts the iterator."""
-    staging = path.with_name(f".{path.name}.incoming")
+def _write(comm: MPI.Comm, columns: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], names: np.ndarray | None,
+           heads: tuple[str, str], path: Path) -> None:
+    """Collective: rank 0 writes a table of two ids and a score, piece by piece; every rank exhausts the iterator."""
+    staging, failure = path.with_name(f".{path.name}.incoming"), None
+    with ExitStack() as stack:
+        table = None
+        for source, target, score in columns:
+            if names is None or failure is not None:
+                continue
+            try:
+                if table is None:
+                    kind = pa.int64() if names.dtype.kind == "i" else pa.large_string()
+                    schema = pa.schema([(heads[0], kind), (heads[1], kind), ("score", pa.float32())])
+                    make = pyarrow.csv.CSVWriter if path.suffix == ".csv" else pyarrow.parquet.ParquetWriter
+                    table = stack.enter_context(make(staging, schema))
+                columns_of = zip(schema.names, (names[source], names[target], score), strict=True)
+                table.write_table(pa.table(dict(columns_of), schema=schema))
+            except (OSError, pa.ArrowException) as error:      # the other ranks still send what rank 0 receives
+                failure = error
 
-    def write() -> None:
-        try:
-            if comm.rank == 0:
-                _write_all(tables, staging, path.suffix)
-                staging.replace(path)
-        except OSError as error:
+    def finish() -> None:
+        if failure is not None:
             staging.unlink(missing_ok=True)
-            raise CheckpointError(f"{path} can't be written: {reason_of(error)}; choose another --out") from error
-        finally:
-            for _ in tables:      # rank 0 still receives what the other ranks send
-                pass
+            reason = reason_of(failure) if isinstance(failure, OSError) else str(failure)
+            raise CheckpointError(f"{path} can't be written: {reason}; choose another --out") from failure
+        if comm.rank == 0:
+            staging.replace(path)
 
-    together(comm, write)
-
-
-def _write_all(tables: Iterator[pa.Table], path: Path, suffix: str) -> None:
-    make = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
-    first = next(tables)
-    with make(path, first.schema) as writer:
-        writer.write_table(first)
-        for table in tables:
-            writer.write_table(table)
+    together(comm, finish)

@@ -10,6 +10,7 @@ of an edge's source comes as a halo row, by one exchange more than the model has
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +20,19 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.reductions import Adjacency
+from hpcgnn.graph.reductions import Adjacency, build_adjacency
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import link_scores
 from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.scores import Score
 
 SOFTMAX, CROSS_ENTROPY, RANKING = "softmax", "bce", "bpr"
 MOST_PRODUCTS = 1 << 22      # products of rows and drawn rows at a time
+NO_ROWS = np.empty(0, np.int64)
 SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)      # an odd factor, by which close numbers get far apart
 
 
@@ -52,15 +55,18 @@ class LinkObjective(Objective):
     # Whether an edge's source must win against drawn nodes, for its target; and its target, for its source.
     learned: tuple[bool, bool] = (True, False)
     num_of_class: tuple[int, ...] = ()      # nodes of all ranks by class
+    # indptr and indices of all edges, by destination, in local rows: edges that dropout leaves out are learned, too.
+    edges: tuple[np.ndarray, np.ndarray] = (NO_ROWS, NO_ROWS)
+    num_rows: int = 0      # inner and halo rows
 
     def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""
         if split != "train" or graph is None:
             return torch.tensor(float("nan"))
         rows = graph.halo(logits.to(graph.x.dtype)).float()
-        drawn, adjacency = self._draw(graph, rows), graph.adjacency(with_self=False)
+        drawn, adjacency = self._draw(graph, rows), self._adjacency(graph)
         products = _EdgeProducts.apply(rows, adjacency)
-        # A rank without edges takes part in the backward pass of both exchanges, too.
+        # Keeps both exchanges in every rank's backward pass, also on ranks without edges.
         total = 0.0 * (rows.sum() + drawn.rows.sum())
         matrix, transposed, order = adjacency
         if self.learned[0]:
@@ -69,6 +75,15 @@ class LinkObjective(Objective):
             by_source = products[torch.from_numpy(order).to(rows.device)]
             total = total + self._of_edges(transposed, by_source, rows, drawn, graph)
         return total
+
+    def _adjacency(self, graph: LocalGraph) -> Adjacency:
+        if len(graph.arcs[1]) == len(self.edges[1]):
+            return graph.adjacency(with_self=False)
+        return self._of_all_edges
+
+    @cached_property
+    def _of_all_edges(self) -> Adjacency:
+        return build_adjacency(resident(self.edges[0]), resident(self.edges[1]), self.num_rows, False)
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: scores of training, nan since the model has seen its links, validation and test."""

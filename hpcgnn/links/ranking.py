@@ -1,15 +1,15 @@
 """Ranks of the answers to questions about links, over all nodes of all ranks, and the scores made of them.
 
 All rows pass by every rank in blocks, twice: first each rank takes the rows of its answers, then it counts how many
-candidates beat each answer. Products are computed in float64 and rounded to float32, so a rank depends neither on the
-blocks nor on the number of ranks, and equal rows tie. A candidate that ties counts one half.
+candidates beat each answer. Products are computed in float64 and rounded to float32, so that a rank depends neither on
+the blocks nor on the number of ranks, and equal rows tie, unless large terms of a product cancel. A candidate that ties
+counts one half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from mpi4py import MPI
 from hpcgnn._ext.rivals import count_rivals
 from hpcgnn.data.hold_out import TEST, VALIDATION
 from hpcgnn.links.questions import Question
+from hpcgnn.run.watchdog import HERE
 
 BLOCK_ROWS = 1 << 12       # candidates at a time
 BLOCK_PRODUCTS = 1 << 22      # products at a time
@@ -46,12 +47,14 @@ def blocks_of(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class:
     for rank, num_rows in enumerate(comm.allgather(len(node_id))):
         for first in range(0, num_rows, BLOCK_ROWS):
             size = min(BLOCK_ROWS, num_rows - first)
+            HERE.note("ranks links" if comm.rank == rank else "waits for rows of links")
             if comm.rank == rank:
                 block, ids, classes = (np.ascontiguousarray(array[first:first + size]) for array in mine)
             else:
                 block, ids, classes = np.empty((size, rows.shape[1]), np.float32), *np.empty((2, size), np.int64)
             for array in (block, ids, classes) if comm.size > 1 else ():
                 comm.Bcast(array, root=rank)
+            HERE.note("ranks links")
             yield Block(ids, torch.from_numpy(block).double(), classes)
 
 
@@ -84,7 +87,7 @@ def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_cl
     sums = np.zeros((2, 2))
     for question, found in zip(questions, ranks, strict=True):
         for number, split in enumerate((VALIDATION, TEST)):
-            asked = question.split == split
+            asked = question.is_asked & (question.split == split)
             sums[number] += _sum_of(name, question.place[asked], found.filtered[asked], found.unseen[asked])
     comm.Allreduce(MPI.IN_PLACE, sums)
     return [total / count if count else float("nan") for total, count in sums.tolist()]
@@ -129,16 +132,20 @@ def _count(anchors: torch.Tensor, block: Block, question: Question, links: np.nd
     step = max(1, BLOCK_PRODUCTS // len(block.node_id))
     bounds = np.searchsorted(place, np.arange(0, len(asked) + step, step))
     for number, first in enumerate(range(0, len(asked), step)):
+        HERE.note("ranks links")
         some = asked[first:first + step]
         products = (anchors[torch.from_numpy(some)] @ block.rows.t()).float().numpy()
         hide_known(products, block, question, some)
         chosen = slice(bounds[number], bounds[number + 1])
         of = links[chosen]
+        is_here = np.isin(question.answer[of], block.node_id)
+        # An answer ties with itself, in whatever order its own product was summed.
+        products[place[chosen][is_here] - first,
+                 np.searchsorted(block.node_id, question.answer[of][is_here])] = own[of][is_here]
         above, alike = np.empty((2, len(of)), np.int64)
         count_rivals(products, place[chosen] - first, own[of], above, alike)
         better[of] += above
-        # The answer itself is a candidate, and no rival.
-        equal[of] += alike - np.isin(question.answer[of], block.node_id)
+        equal[of] += alike - is_here      # the answer itself is a candidate, and no rival
 
 
 def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
@@ -173,8 +180,8 @@ def _without_held_out(question: Question, own: np.ndarray, of_answer: np.ndarray
     """Ranks, from the counts over all nodes that are not linked in the graph: other held-out answers are left out."""
     filtered, unseen = better + equal / 2, better + equal / 2
     bounds = np.searchsorted(question.place, np.arange(len(question.anchor) + 1))
-    for first, last in pairwise(bounds.tolist()):
-        for one in np.unique(of_answer[first:last]) if last - first > 1 else ():
+    for first, last in bounds[np.flatnonzero(np.diff(bounds) > 1)[:, None] + [0, 1]].tolist():
+        for one in np.unique(of_answer[first:last]):
             links = first + np.flatnonzero(of_answer[first:last] == one)
             is_test = question.split[links] == TEST
             filtered[links] -= _beating(own[links], own[links]) - 0.5      # a link ties with itself

@@ -16,9 +16,9 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.objective import SPLITS
-from hpcgnn.training.scores import LINKS, Score
+from hpcgnn.training.scores import CLASSES, KINDS, LINKS, Score
 
-BY_LABEL = "label"
+BY_LABEL, MOST_LABELS = "label", 1024      # tables have a row and a column for each label
 
 
 class LinkTask:
@@ -55,7 +55,8 @@ class LinkTask:
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
             {"train": float(info.num_edges * sum(learned)), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask), num_drawn=config.negatives,
-            kind=config.link_loss, learned=learned, num_of_class=tuple(counts.tolist()))
+            kind=config.link_loss, learned=learned, num_of_class=tuple(counts.tolist()),
+            edges=(part.indptr, part.indices), num_rows=part.num_inner + part.num_halo)
 
     def score(self) -> Score:
         """The score of held-out links; TrainingError for a score of nodes."""
@@ -73,8 +74,12 @@ class LinkTask:
             raise TrainingError(f"{self._info.name} has no edge, and edges are the links that a model learns")
         if self._config.candidates != BY_LABEL:
             return np.zeros(part.num_inner, np.int64)
-        if self._info.task != "classes" or (part.labels < 0).any():
-            raise TrainingError(f"candidates label needs one label for every node, and {self._info.name} lacks some; "
+        if self._info.task != CLASSES or self._info.num_classes > MOST_LABELS:
+            found = KINDS[self._info.task] if self._info.task != CLASSES else f"of {self._info.num_classes:,} labels"
+            raise TrainingError(f"candidates label needs one label per node, of at most {MOST_LABELS:,}, and "
+                                f"{self._info.name} is {found}; use candidates=all")
+        if (part.labels < 0).any():
+            raise TrainingError(f"candidates label needs a label for every node, and {self._info.name} lacks some; "
                                 "label all nodes, or use candidates=all")
         return part.labels
 

@@ -61,7 +61,7 @@ def _hash_split(dataset: GraphDataset) -> str:
     for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask):
         _add(digest, mask, "<u1")
     if dataset.held_out is not None:
-        _add(digest, dataset.held_out, "<i8")      # more bytes than a graph without held-out links has
+        _add(digest, dataset.held_out, "<i8")      # only then, so that earlier fingerprints stay
     return digest.hexdigest()
 
 

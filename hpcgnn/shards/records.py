@@ -64,9 +64,11 @@ def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
 JSON = ("provenance", "cleaning", "fingerprint")
 MORE = ("task", "has_edge_weights", "node_names")    # written together, and only if `GraphInfo.says_more`
 CLUSTERS = ("num_clusters", "cluster_digest")          # written together, if there are clusters
-LINKS = ("num_val_links", "num_test_links", "links_of_parts")      # written together, if links are held out
+LINKS = ("num_val_links", "num_test_links")      # written together, if links are held out, with links_of_parts
+LINKS_OF_PARTS = "links_of_parts"
 SCALARS = tuple(item.name for item in fields(GraphInfo)
-                if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, CLASS_NAMES, "statistics", "boundary_degree"))
+                if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
+                                     "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -89,6 +91,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
     if info.class_names:
         store_texts(file, CLASS_NAMES, info.class_names)
     file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
+    if info.links_of_parts:
+        file[LINKS_OF_PARTS] = np.array(info.links_of_parts, np.int64)
     for name in COLUMNS:
         file[f"statistics/{name}"] = np.array([getattr(row, name) for row in info.statistics])
 
@@ -103,6 +107,9 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
             **_load_together(file, path, LINKS)}
     if "num_clusters" in more:
         more["num_clusters"] = integer_of(file, path, "num_clusters")
+    if "num_val_links" in more:
+        check_layout(file, path, {LINKS_OF_PARTS: (np.int64, (integer_of(file, path, "num_parts"),))})
+        more[LINKS_OF_PARTS] = _plain(file[LINKS_OF_PARTS][()])
     if holds(file, CLASS_NAMES):
         names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
         more[CLASS_NAMES] = tuple(names.tolist())

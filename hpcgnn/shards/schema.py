@@ -133,7 +133,7 @@ class GraphInfo:
     num_clusters : int                 clusters of the whole graph; 0 without
     cluster_digest : str               32 hexadecimal digits, or empty
     num_val_links, num_test_links : int       held-out links of the whole graph
-    links_of_parts : tuple of int      held-out links that each part stores; empty without
+    links_of_parts : tuple of int      held-out links that each part stores, or a dict as of statistics; empty without
     """
 
     run_id: str

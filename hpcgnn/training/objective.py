@@ -96,7 +96,6 @@ class Objective:
                                                              self.num_steps))
         return self.loss(outputs, labels)
 
-
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: the score of each split, nan without rows, from the outputs of all inner rows."""
         return [score(comm, chosen_rows(outputs, self.rows[split]), self.labels[self.rows[split]]) for split in SPLITS]

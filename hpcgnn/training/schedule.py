@@ -96,7 +96,8 @@ class RateSchedule:
             self._schedule.step()
         elif evaluation is not None:
             value = evaluation.val_score if self._schedule.mode == "max" else evaluation.val_loss
-            if math.isfinite(evaluation.val_score):      # else there is no validation node, or nothing to compare
+            # Else there is no validation node, or nothing to compare; links have no validation loss.
+            if math.isfinite(evaluation.val_score) and math.isfinite(value):
                 self._schedule.step(value)
         self._apply()
 

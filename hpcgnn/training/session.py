@@ -302,9 +302,10 @@ def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
         try:
             info = read_graph_info(folder)
             check_num_parts(info, comm.size)
-            # Only its own part's statistics go to a rank: a dict, read by part as the tuple of all is.
-            told = [(replace(info, statistics={part: row}), None)  # type: ignore[arg-type]  # see above
-                    for part, row in enumerate(info.statistics)]
+            # Only its own part's facts go to a rank: a dict, read by part as the tuple of all is.
+            links = info.links_of_parts
+            told = [(replace(info, statistics={part: row}, links_of_parts={part: links[part]} if links else ()),  # type: ignore[arg-type]  # see above
+                     None) for part, row in enumerate(info.statistics)]
         except HpcgnnError as error:
             told = [(None, str(error))] * comm.size
     HERE.note("waits for what graph.h5 says")

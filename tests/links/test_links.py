@@ -15,12 +15,16 @@ from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, r
 from hpcgnn.config import LINKS as LINK_TASK
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import build_csr
-from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, joined
+from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, links_of
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
 from hpcgnn.links.objective import LinkObjective
+from hpcgnn.links.questions import questions_of
 from hpcgnn.links.ranking import link_scores
 from hpcgnn.links.task import LinkTask
 from hpcgnn.ops.counter import NEGATIVES
+from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.scores import Score
@@ -80,7 +84,7 @@ def test_drawn_links_of_a_directed_graph_leave_alone():
 def test_given_links_are_taken_out_with_their_weights():
     source, target = np.array([[0, 1, 2], [1, 2, 0]])
     graph = build_csr(source, target, 3, False, "toy", weight=np.array([0.5, 2.0, 4.0]))
-    left, held = hold_out(graph, joined((np.array([[1, 2]]), None)), (0.0, 0.0), 0, "toy")
+    left, held = hold_out(graph, links_of((([1], [2]), None), 3, None, "toy"), (0.0, 0.0), 0, "toy")
     assert held.tolist() == [[1, 2, VALIDATION]] and arcs_of(left) == {(0, 1), (2, 0)}
     assert sorted(left.edge_weight.tolist()) == [0.5, 4.0]
 
@@ -90,11 +94,37 @@ def test_given_links_are_taken_out_with_their_weights():
     ([[2, 2, 1]], (0.0, 0.0), "toy has a held-out link from node 2 to itself"),
     ([[0, 1, 1]], (0.1, 0.0), "toy has held-out links of its own; leave out --hold-out"),
     (None, (0.5, 0.49), "toy has 3 links, and --hold-out 0.5 0.49 leaves none to train on"),
+    (None, (0.34, 0.01), "toy has 3 links, and --hold-out 0.34 0.01 draws none for a set"),
 ])
 def test_links_that_can_t_be_held_out_are_refused(given, shares, sentence):
     given = None if given is None else np.array(given)
     with pytest.raises(DatasetError, match=sentence.replace(".", r"\.")):
         hold_out(clean([(0, 1), (1, 2), (2, 0)], 3), given, shares, 0, "toy")
+
+
+def test_a_link_and_its_reverse_are_one_where_edges_hold_both_ways():
+    graph = clean([(0, 1), (1, 2), (2, 3)], 4, symmetrize=True)
+    with pytest.raises(DatasetError, match="link from node 0 to 1 in both the validation and the test set"):
+        hold_out(graph, links_of((([0], [1]), ([1], [0])), 4, None, "toy"), (0.0, 0.0), 0, "toy")
+    directed = clean([(0, 1), (1, 0), (2, 3)], 4)
+    assert len(hold_out(directed, links_of((([0], [1]), ([1], [0])), 4, None, "toy"), (0.0, 0.0), 0, "toy")[1]) == 2
+
+
+def test_given_links_are_taken_from_any_source(tmp_path):
+    links = np.array([[0, 7], [3, 11], [4, 9]])
+    options = SourceOptions(val_links=links, test_links=([5], [6]))
+    made = load_source("synthetic:nodes=200,mean_degree=6,classes=4", options)
+    assert made.held_out.tolist() == [[0, 7, 1], [3, 11, 1], [4, 9, 1], [5, 6, 2]]
+    # An archive's own links are numbers of rows, as its edges are; those of an option are ids.
+    archive = {"indptr": np.arange(7), "indices": np.array([1, 2, 3, 4, 5, 0]), "node_ids": np.arange(10, 16),
+               "features": np.eye(6)}
+    np.savez(tmp_path / "own.npz", **archive, val_links=np.array([[2, 1], [4, 3]]))
+    assert load_source(f"npz:{tmp_path}/own.npz", SourceOptions()).held_out.tolist() == [[2, 1, 1], [4, 3, 1]]
+    np.savez(tmp_path / "bare.npz", **archive)
+    asked = SourceOptions(val_links=(np.array([12, 14]), np.array([11, 13])))
+    assert load_source(f"npz:{tmp_path}/bare.npz", asked).held_out.tolist() == [[2, 1, 1], [4, 3, 1]]
+    with pytest.raises(DatasetError, match="has a validation link to node 2, which does not exist"):
+        load_source(f"npz:{tmp_path}/bare.npz", SourceOptions(val_links=(np.array([2]), np.array([11]))))
 
 
 def test_shards_hold_a_link_with_each_of_its_ends(tmp_path):
@@ -120,30 +150,34 @@ def expected_scores(dataset, rows, classes, asked, name):
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     is_edge = np.zeros((dataset.num_nodes,) * 2, bool)
     is_edge[dataset.indices, target] = True      # [source, target]
-    held = dataset.held_out.tolist()
+    # By way and anchor: the answers with their splits. Where edges hold both ways, a node's links have one way.
+    linked, questions = {}, {}
+    for source, end, split in dataset.held_out.tolist():
+        for way, anchor, answer in (("targets", source, end), ("sources", end, source)):
+            name_of_way = "both" if dataset.cleaning.is_symmetric else way
+            linked.setdefault((name_of_way, anchor), {})[answer] = split
+            if asked in (way, "both"):
+                questions.setdefault((name_of_way, anchor), []).append((answer, split))
     found = []
     for split in (VALIDATION, TEST):
-        by_anchor = {}
-        for source, end, of in held:
-            for anchor, answer, edges, way in ((source, end, is_edge, "targets"), (end, source, is_edge.T, "sources")):
-                if of == split and asked in (way, "both"):
-                    others = {(b if way == "targets" else a): s for a, b, s in held
-                              if (a if way == "targets" else b) == anchor}
-                    by_anchor.setdefault((way, anchor), []).append(
-                        ranks_of(products[anchor], answer, edges[anchor], anchor, others, split, classes))
-        links = [rank for ranks in by_anchor.values() for rank in ranks]
+        by_anchor = []
+        for (way, anchor), asked_here in questions.items():
+            edges = is_edge.T[anchor] if way == "sources" else is_edge[anchor]
+            ranks = [ranks_of(products[anchor], answer, edges, anchor, linked[way, anchor], split, classes)
+                     for answer, of in asked_here if of == split]
+            by_anchor += [ranks] if ranks else []
+        links = [rank for ranks in by_anchor for rank in ranks]
         kind, _, most = name.partition("@")
         if kind == "mrr":
             found.append(np.mean([1 / filtered for filtered, _ in links]))
         elif kind == "hits":
             found.append(np.mean([filtered <= int(most) for filtered, _ in links]))
         elif kind == "recall":
-            found.append(np.mean([np.mean([unseen <= int(most) for _, unseen in ranks])
-                                  for ranks in by_anchor.values()]))
+            found.append(np.mean([np.mean([unseen <= int(most) for _, unseen in ranks]) for ranks in by_anchor]))
         else:
             gains = [sum(1 / np.log2(unseen + 1) for _, unseen in ranks if unseen <= int(most))
                      / sum(1 / np.log2(place + 1) for place in range(1, min(len(ranks), int(most)) + 1))
-                     for ranks in by_anchor.values()]
+                     for ranks in by_anchor]
             found.append(np.mean(gains))
     return found
 
@@ -180,6 +214,20 @@ def test_scores_are_those_of_all_products(shared_path, is_directed, asked, candi
     classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
     assert np.isnan(found[0])
     np.testing.assert_allclose(found[1:], expected_scores(dataset, rows, classes, asked, name), rtol=1e-12)
+
+
+def test_all_links_of_a_node_are_one_question_where_edges_hold_both_ways():
+    """Links 1 - 3 and 3 - 5, each listed from its lower end: to node 3, node 1 is no rival of node 5."""
+    held = np.array([[1, 3, TEST], [3, 5, TEST]])
+    part = Partition(**{name: None for name in Partition.__dataclass_fields__} | {
+        "part": 0, "num_parts": 1, "inner_id": np.arange(6), "halo_id": np.empty(0, np.int64), "held_out": held,
+        "indptr": np.zeros(7, np.int64), "indices": np.empty(0, np.int32), "halo_offset": np.zeros(2, np.int64)})
+    rows = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 2.0]])
+    questions = questions_of(MPI.COMM_SELF, part, True, "both")
+    nodes, none = torch.arange(6), torch.zeros(6, dtype=torch.int64)
+    assert link_scores(MPI.COMM_SELF, rows, nodes, none, questions, "hits@1")[1] == 1
+    # Three nodes are asked about; the first place of node 3 is node 1.
+    assert link_scores(MPI.COMM_SELF, rows, nodes, none, questions, "recall@1")[1] == pytest.approx((1 + 0.5 + 1) / 3)
 
 
 @pytest.mark.parallel(2)
@@ -250,6 +298,21 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
 
 
+@pytest.mark.parallel([1, 2])
+def test_edges_that_dropout_leaves_out_are_learned_too(shared_path):
+    dataset = with_links()
+    session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"),
+                           TrainConfig.of(**LINK_SETTINGS, model="sage", edge_dropout=0.5, epoch_rows="all"))
+    graph = session.graph_of(3, 2)
+    assert len(graph.arcs[1]) < len(session.graph.arcs[1])
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    graph.begin_forward(3, 2, is_training=True)
+    found = session.objective.loss_sum(rows[graph.node_id[:graph.num_inner]], "train", graph)
+    nodes = np.zeros(dataset.num_nodes, int)
+    expected = expected_loss(dataset, rows, "softmax", nodes, (True, False), 3, 2)
+    assert COMM.allreduce(found.item()) == pytest.approx(expected.item(), rel=1e-5)
+
+
 # Trainings
 
 @pytest.mark.parallel([2, 3])
@@ -316,6 +379,11 @@ def test_settings_that_links_can_t_use_are_refused(settings, sentence):
         TrainConfig.of(task="links", **settings)
 
 
+def test_a_score_of_links_needs_links():
+    with pytest.raises(ConfigError, match="score mrr is for links; add --task links"):
+        TrainConfig.of(score="mrr")
+
+
 def test_settings_of_links_have_no_effect_on_nodes():
     with pytest.raises(ConfigError, match="negatives = 5 has no effect on task nodes, only on links"):
         TrainConfig.of(negatives=5)
@@ -331,5 +399,5 @@ def test_a_score_of_nodes_and_candidates_without_labels_are_refused_on_all_ranks
     bare = replace(dataset, labels=labels, train_mask=dataset.train_mask & (labels >= 0),
                    val_mask=dataset.val_mask & (labels >= 0), test_mask=dataset.test_mask & (labels >= 0))
     shards = write_once(COMM, bare, shared_path / "bare")
-    with pytest.raises(CollectiveError, match="candidates label needs one label for every node"):
+    with pytest.raises(CollectiveError, match="candidates label needs a label for every node"):
         Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, candidates="label"))
