@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from hpcgnn.bench.timing import CEILING, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.run.output import time_text
-from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON, TABLE, PICTURE = "bench.json", "table.txt", "bench.png"
+WIDEST = 1000
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,12 @@ def table_text(measurements: Iterable[Measurement], remarks: Iterable[str]) -> s
     return print_to_text([_table_of(list(measurements))], remarks)
 
 
-def print_to_text(tables: Iterable[Table | str], remarks: Iterable[str], num_keys: int = 2) -> str:
-    """Write tables, or lines, and remarks in the terminal's width; digits are never cut.
-
-    A table that is wider is written as several, each with the first `num_keys` columns.
-    """
-    out, width = io.StringIO(), terminal_width()
+def print_to_text(tables: Iterable[Table | str], remarks: Iterable[str]) -> str:
+    """Write tables, or lines, and remarks, as wide as needed: digits are never cut."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDEST)
     for part in (*tables, *remarks):
-        if isinstance(part, str):
-            out.write(wrapped(part, width) + "\n")
-        else:
-            print_fitted(part, out, width, num_keys)
+        console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from hpcgnn.bench.result import print_to_text
 from hpcgnn.planning.memory import KINDS
 from hpcgnn.planning.planner import Plan
 from hpcgnn.planning.predictions import Prediction
 from hpcgnn.planning.stages import STAGES, total
 from hpcgnn.run.output import size_text, time_text
+from hpcgnn.run.tables import fitted_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def plan_text(plan: Plan) -> str:
     cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
             for parts, took in plan.cut_seconds.items()]
     best, *others = plan.reasons
-    return print_to_text(tables, [f"recommended: {best}", *others, *cuts, *plan.remarks])
+    return fitted_text(tables, [f"recommended: {best}", *others, *cuts, *plan.remarks])
 
 
 ZEROS = ("0", "0 B", "0 s")

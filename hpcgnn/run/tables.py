@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -34,6 +36,17 @@ def print_fitted(table: Table, file: TextIO, width: int, num_keys: int = 1) -> N
     for part in fitted(table, width, num_keys):
         needed = 0 if isinstance(part, str) else _measured(part).minimum
         Console(file=file, width=max(width, needed)).print(part, markup=False, highlight=False)
+
+
+def fitted_text(tables: Iterable[Table | str], remarks: Iterable[str], num_keys: int = 2) -> str:
+    """Tables, or lines, and remarks as text in the terminal's width."""
+    out, width = io.StringIO(), terminal_width()
+    for part in (*tables, *remarks):
+        if isinstance(part, str):
+            out.write(wrapped(part, width) + "\n")
+        else:
+            print_fitted(part, out, width, num_keys)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def _measured(table: Table) -> Measurement:
