@@ -57,6 +57,8 @@ class CleanGraph(NamedTuple):
     indices: np.ndarray      # (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
     report: CleaningReport
     edge_weight: np.ndarray | None = None      # (num_edges,) float32
+    edge_type: np.ndarray | None = None      # (num_edges,) int32
+    edge_attr: np.ndarray | None = None      # (num_edges, num_edge_features) float32
 
     def with_remarks(self, remarks: Remarks) -> CleanGraph:
         return self._replace(report=replace(self.report, remarks=self.report.remarks + remarks))

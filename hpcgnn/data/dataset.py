@@ -49,13 +49,17 @@ class GraphDataset:
     ----------
     name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
     indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the edges u -> v
-    indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
+    indices : (num_edges,) int32 or int64    sources, ascending within a row, no self-loops; a source comes again only
+                                             with another relation or attribute
     features : (num_nodes, num_features) float32: ndarray (possibly memory-mapped), scipy CSR, or FeatureRows
     labels : (num_nodes,) int64 class ids, -1 if unknown; or (num_nodes, num_classes) uint8 indicators, 255 if unknown;
                                              or (num_nodes, num_classes) float32 targets, NaN if unknown
     num_classes : int                        for a regression, the number of targets
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
     edge_weight : (num_edges,) float32, positive and finite; None for equal weights
+    edge_type : (num_edges,) int32           the relation of each edge, ascending for one source; None without relations
+    edge_attr : (num_edges, num_edge_features) float32, finite; None without
+    relation_names : tuple of str            by relation; empty without relations
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers
     held_out : (n, 3) int64                  links left out of the edges: source, target, 1 for validation or 2 for
@@ -76,6 +80,9 @@ class GraphDataset:
     node_name: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     held_out: np.ndarray | None = None
+    edge_type: np.ndarray | None = None
+    edge_attr: np.ndarray | None = None
+    relation_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

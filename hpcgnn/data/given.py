@@ -126,6 +126,10 @@ class GivenGraph:
     label_names : tuple of str       names of several columns of labels
     num_classes : int, or None if labels give it
     splits : see read_splits, or None
+    relation : (num_edges,) column, the relation of each edge, numbers or texts; or None
+    relation_names : tuple of str    by relation, if `relation` has numbers from 0; else empty
+    edge_attr : (num_edges, num_edge_features) numbers, or None
+    node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
     val_links, test_links : held-out links, of each (2, n) or (n, 2) ids as edges have them, a pair of columns, or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
@@ -146,6 +150,10 @@ class GivenGraph:
     num_classes: int | None = None
     task: str = "auto"
     splits: Any = None
+    relation: Any = None
+    relation_names: tuple[str, ...] = ()
+    edge_attr: Any = None
+    node_types: tuple[tuple[str, int], ...] = ()
     val_links: Any = None
     test_links: Any = None
     split_column: int | None = None

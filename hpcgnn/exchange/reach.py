@@ -86,7 +86,8 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     rows: dict[str, Any] = {name: getattr(part, name)[order]
             for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
     rows |= {name: getattr(part, name)[at]
-             for name, at in (("edge_weight", entry), ("inner_name", order), ("cluster", order))
+             for name, at in (("edge_weight", entry), ("edge_type", entry), ("edge_attr", entry), ("inner_name", order),
+                              ("cluster", order))
              if getattr(part, name) is not None}
     return replace(part, indptr=indptr, indices=indices, num_central=0, boundary_index=new_row[part.boundary_index],
                    **known, **rows)

@@ -81,6 +81,8 @@ class LocalGraph:
     node_id, in_degree, num_nodes              as in `LocalRows`
     degree : (num_inner + num_halo,)           degrees that scale sums, see `LocalRows`
     edge_weight : (num_edges,) float32 or None
+    edge_type : (num_edges,) int64 or None                 relation of each edge, in the order of `edge_index`
+    edge_attr : (num_edges, num_edge_features) float32 or None
     """
 
     def __init__(self, rows: LocalRows, exchange: Exchange, prefixes: Prefixes | None = None,
@@ -185,6 +187,16 @@ class LocalGraph:
         """(2, num_edges) int64: local source (inner or halo) and destination (inner), as in PyTorch Geometric."""
         target = np.repeat(np.arange(self.num_inner), np.diff(self._indptr))
         return torch.from_numpy(np.stack([self._indices.astype(np.int64), target])).to(self.x.device)
+
+    @cached_property
+    def edge_type(self) -> torch.Tensor | None:
+        found = self.rows.edge_type
+        return None if found is None else torch.from_numpy(found.astype(np.int64)).to(self.x.device)
+
+    @cached_property
+    def edge_attr(self) -> torch.Tensor | None:
+        found = self.rows.edge_attr
+        return None if found is None else torch.from_numpy(found).to(self.x.device)
 
     def adjacency(self, with_self: bool = True) -> Adjacency:
         """Return the entries by destination and by source, for layers that weigh them."""

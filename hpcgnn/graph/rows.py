@@ -29,6 +29,8 @@ class LocalRows:
     edge_weight: np.ndarray | None = None           # (num_edges,) float32, at least 0
     weighted_degree: np.ndarray | None = None       # (num_inner + num_halo,) float32, sums of in-neighbors' weights
     kept_degree: np.ndarray | None = None           # (num_inner + num_halo,) int32, in-degrees after edges were dropped
+    edge_type: np.ndarray | None = None             # (num_edges,) int32, relation of each edge
+    edge_attr: np.ndarray | None = None             # (num_edges, num_edge_features) float32
 
     def __post_init__(self) -> None:
         weight, sums = self.edge_weight, self.weighted_degree

@@ -86,7 +86,9 @@ def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
         features=feature_rows(dataset, inner_id), labels=dataset.labels[inner_id],
         train_mask=dataset.train_mask[inner_id], val_mask=dataset.val_mask[inner_id],
         test_mask=dataset.test_mask[inner_id],
-        edge_weight=_local_weights(dataset, inner_id, len(indices)),
+        edge_weight=_of_local_edges(dataset, inner_id, dataset.edge_weight),
+        edge_type=_of_local_edges(dataset, inner_id, dataset.edge_type),
+        edge_attr=_of_local_edges(dataset, inner_id, dataset.edge_attr),
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
         cluster=None if cut.cluster is None else cut.cluster[inner_id],
         held_out=None if dataset.held_out is None else
@@ -133,14 +135,15 @@ def _local_rows(dataset: GraphDataset, inner_id: np.ndarray, local_index: np.nda
     return indptr, indices
 
 
-def _local_weights(dataset: GraphDataset, inner_id: np.ndarray, num_edges: int) -> np.ndarray | None:
-    if dataset.edge_weight is None:
+def _of_local_edges(dataset: GraphDataset, inner_id: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
+    if values is None:
         return None
-    weight, done = np.empty(num_edges, np.float32), 0
+    num_edges = int((dataset.indptr[inner_id + 1] - dataset.indptr[inner_id]).sum())
+    found, done = np.empty((num_edges, *values.shape[1:]), values.dtype), 0
     for _, _, position in row_positions(dataset, inner_id):
-        weight[done:done + len(position)] = dataset.edge_weight[position]
+        found[done:done + len(position)] = values[position]
         done += len(position)
-    return weight
+    return found
 
 
 def _boundary(halos: list[Halo], part: int, num_parts: int, local_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -68,7 +68,7 @@ LINKS = ("num_val_links", "num_test_links")      # written together, if links ar
 LINKS_OF_PARTS = "links_of_parts"
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
-                                     "boundary_degree"))
+                                     "boundary_degree", "relation_names", "num_edge_features"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))

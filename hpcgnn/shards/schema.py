@@ -134,6 +134,8 @@ class GraphInfo:
     cluster_digest : str               32 hexadecimal digits, or empty
     num_val_links, num_test_links : int       held-out links of the whole graph
     links_of_parts : tuple of int      held-out links that each part stores, or a dict as of statistics; empty without
+    relation_names : tuple of str      by relation; empty if edges are of one kind
+    num_edge_features : int            columns of edge_attr; 0 without
     """
 
     run_id: str
@@ -163,6 +165,8 @@ class GraphInfo:
     num_val_links: int = 0
     num_test_links: int = 0
     links_of_parts: tuple[int, ...] = ()
+    relation_names: tuple[str, ...] = ()
+    num_edge_features: int = 0
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":

@@ -208,11 +208,13 @@ class StepGraph(LocalGraph):
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
         weight, kept = whole.rows.edge_weight, whole.rows.kept_degree
+        of_edges = {name: values[batch.arc] for name, values in (
+            ("edge_type", whole.rows.edge_type), ("edge_attr", whole.rows.edge_attr)) if values is not None}
         self._inner = on_device(batch.rows, whole.x)
         rows = LocalRows(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
                          _rows_at(whole.x, self._inner), whole.num_nodes,
                          None if weight is None else weight[batch.arc], None if weight is None else whole.degree[row],
-                         None if kept is None else kept[row])
+                         None if kept is None else kept[row], **of_edges)
         super().__init__(rows, exchange, batch.prefixes, has_half_sums=whole.has_half_sums,
                          stored_bits=whole.stored_bits)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs

@@ -38,7 +38,9 @@ class EdgeDropout:
         degree = self._with_halo(own)
         return LocalGraph(
             LocalRows(indptr, rows.indices[kept], rows.node_id, rows.in_degree, rows.features, rows.num_nodes, weight,
-                      None if weight is None else degree, degree.astype(np.int32) if weight is None else None),
+                      None if weight is None else degree, degree.astype(np.int32) if weight is None else None,
+                      None if rows.edge_type is None else rows.edge_type[kept],
+                      None if rows.edge_attr is None else rows.edge_attr[kept]),
             graph.exchange, graph.prefixes, has_half_sums=graph.has_half_sums, stored_bits=graph.stored_bits)
 
     def _kept(self, key: CounterKey) -> np.ndarray:

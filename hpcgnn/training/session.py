@@ -188,7 +188,7 @@ class Session:
         rows = LocalRows(part.indptr, part.indices, part.node_id,
                          part.in_degree if whole is None else whole.of(part.node_id), features, info.num_nodes,
                          part.edge_weight, weighted_degree_of(exchange, part, device),
-                         None if whole is None else part.in_degree)
+                         None if whole is None else part.in_degree, part.edge_type, part.edge_attr)
         graph = LocalGraph(rows, exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
                            config.sums == "half", config.stored_bits)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []

@@ -268,8 +268,12 @@ pathlib.Path(f"ready-{os.getpid()}").touch()
 while signal.SIGUSR1 not in asked or "endless" in sys.argv:
     time.sleep(0.02)
 time.sleep(0.3)
+print("hpcgnn: stopped", file=sys.stderr, flush=True)
 pathlib.Path(f"done-{os.getpid()}").touch()
-print("hpcgnn: stopped", file=sys.stderr)
+# As in MPI_Finalize: Open MPI ends all ranks, and what they have still to say, when the first one ends with a status.
+while len(list(pathlib.Path().glob("done-*"))) < 2:
+    time.sleep(0.02)
+time.sleep(0.2)
 sys.exit(75)
 """
 
