@@ -206,7 +206,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         of_names = None if node_name is None else NodeRows(node_name, name)
         held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name)
     graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
-    indptr, indices, report, edge_weight = graph.with_remarks(labels.remarks)
+    graph = graph.with_remarks(labels.remarks)
+    indptr, indices, report = graph[:3]
     num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled
     origins = replace(origins, dubious=origins.dubious + labels.dubious)
     drawn_with = options.seed if masks is None else None
@@ -230,7 +231,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
-                           test_mask, report, edge_weight, node_name, labels.class_names, held_out).check()
+                           test_mask, report, graph.edge_weight, node_name, labels.class_names, held_out, graph.edge_type,
+                           graph.edge_attr).check()
     report = replace(report, read=describe(dataset, origins, drawn_with))
     return replace(dataset, cleaning=report)
 
