@@ -231,8 +231,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
-                           test_mask, report, graph.edge_weight, node_name, labels.class_names, held_out, graph.edge_type,
-                           graph.edge_attr).check()
+                           test_mask, report, graph.edge_weight, node_name, labels.class_names, held_out,
+                           graph.edge_type, graph.edge_attr).check()
     report = replace(report, read=describe(dataset, origins, drawn_with))
     return replace(dataset, cleaning=report)
 

@@ -19,7 +19,7 @@ def as_arrays(arcs):
 @settings(max_examples=150, deadline=None)
 @given(arcs=ARCS, symmetrize=st.booleans())
 def test_csr_and_report_equal_those_of_python_sets(arcs, symmetrize):
-    indptr, indices, report = build_csr(*as_arrays(arcs), NUM_NODES, symmetrize, "g")[:3]
+    indptr, indices, report, _ = build_csr(*as_arrays(arcs), NUM_NODES, symmetrize, "g")[:4]
     loops = [arc for arc in arcs if arc[0] == arc[1]]
     unique = set(arcs) - set(loops)
     expected = unique | {(v, u) for u, v in unique} if symmetrize else unique
@@ -34,18 +34,18 @@ def test_csr_and_report_equal_those_of_python_sets(arcs, symmetrize):
 
 
 def test_indices_are_int32_and_indptr_int64():
-    indptr, indices, _, _ = build_csr(*as_arrays([(0, 1), (1, 2)]), 3, False, "g")
+    indptr, indices, _, _ = build_csr(*as_arrays([(0, 1), (1, 2)]), 3, False, "g")[:4]
     assert (indptr.dtype, indices.dtype) == (np.int64, np.int32)
 
 
 def test_more_than_127_copies_of_an_arc_count_as_duplicates():
-    indptr, indices, report = build_csr(*as_arrays([(0, 1)] * 512), 2, True, "g")[:3]
+    indptr, indices, report, _ = build_csr(*as_arrays([(0, 1)] * 512), 2, True, "g")[:4]
     assert (indptr.tolist(), indices.tolist()) == ([0, 1, 2], [1, 0])
     assert (report.duplicate_edges_removed, report.reverse_edges_added) == (511, 1)
 
 
 def test_a_graph_without_arcs_is_all_isolated_nodes():
-    indptr, indices, report = build_csr(*as_arrays([]), 4, True, "g")[:3]
+    indptr, indices, report, _ = build_csr(*as_arrays([]), 4, True, "g")[:4]
     assert indptr.tolist() == [0] * 5
     assert len(indices) == 0
     assert report.isolated_nodes == 4

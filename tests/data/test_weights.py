@@ -16,7 +16,7 @@ ARCS = st.lists(st.tuples(NODES, NODES, st.integers(1, 40).map(lambda quarter: q
 
 def clean(arcs, symmetrize=False):
     u, v, weight = (np.array(column) for column in zip(*arcs, strict=True)) if arcs else [np.empty(0, int)] * 3
-    return build_csr(u, v, NUM_NODES, symmetrize, "g", weight=weight.astype(float))[:4]
+    return build_csr(u, v, NUM_NODES, symmetrize, "g", weight=weight.astype(float))
 
 
 @settings(max_examples=150, deadline=None)
@@ -30,7 +30,7 @@ def test_weights_of_duplicates_add_loops_go_and_reverses_take_the_weight_of_thei
         expected = {(v, u): weight for (u, v), weight in expected.items()} | expected
     if all(weight == 1 for _, _, weight in arcs):
         expected = dict.fromkeys(expected, 1)
-    indptr, indices, report, found = clean(arcs, symmetrize)
+    indptr, indices, report, found = clean(arcs, symmetrize)[:4]
     target = np.repeat(np.arange(NUM_NODES), np.diff(indptr))
     found = np.ones(len(indices), np.float32) if found is None else found
     assert found.dtype == np.float32
@@ -43,8 +43,8 @@ def test_weights_of_duplicates_add_loops_go_and_reverses_take_the_weight_of_thei
 @given(arcs=ARCS, symmetrize=st.booleans())
 def test_structure_and_report_are_those_of_the_graph_without_weights(arcs, symmetrize):
     u, v = (np.array([arc[end] for arc in arcs], dtype=np.int64) for end in (0, 1))
-    indptr, indices, report = build_csr(u, v, NUM_NODES, symmetrize, "g")[:3]
-    other_indptr, other_indices, other, _ = clean(arcs, symmetrize)
+    indptr, indices, report, _ = build_csr(u, v, NUM_NODES, symmetrize, "g")[:4]
+    other_indptr, other_indices, other, _ = clean(arcs, symmetrize)[:4]
     np.testing.assert_array_equal(indptr, other_indptr)
     np.testing.assert_array_equal(indices, other_indices)
     assert (report.duplicate_edges_removed, report.reverse_edges_added) == (
@@ -54,7 +54,7 @@ def test_structure_and_report_are_those_of_the_graph_without_weights(arcs, symme
 def test_what_was_done_is_reported():
     report = clean([(0, 1, 2.0), (0, 1, 3.0)]).report
     assert report.remarks == ("weights of duplicate edges were added",)
-    _, _, report, weight = clean([(0, 1, 1.0), (0, 1, 1.0)])
+    _, _, report, weight = clean([(0, 1, 1.0), (0, 1, 1.0)])[:4]
     assert report.remarks == ("all edges weigh 1, so weights were left out",) and weight is None
 
 
