@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ CORRECTIONS: dict[str, click.ParamType] = {
     "correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
     "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
     "smoothing_alpha": click.FloatRange(0, 1)}
+NODES: dict[str, click.ParamType] = {"nodes": click.Path(path_type=Path, exists=True, dir_okay=False)}
 FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name is another one
 
 
@@ -30,7 +32,8 @@ FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name
               help="Move the predictions by the training labels along the edges (Huang et al., ICLR 2021); needs "
                    "training labels in SHARDS.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="Change --correct-and-smooth: correction_layers or smoothing_layers (50), correction_alpha (1.0), "
+              help="nodes=FILE: predictions of the nodes in FILE only, one id per line, in this order. Others change "
+                   "--correct-and-smooth: correction_layers or smoothing_layers (50), correction_alpha (1.0), "
                    "smoothing_alpha (0.8), or correction_scale, one factor for all errors that have spread.")
 @click.option("--top", type=click.IntRange(1, 10_000), metavar="K",
               help="For a run of links: write each node's K best links that the graph lacks, to a .csv or .parquet "
@@ -44,11 +47,12 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
-    given = {FIELDS.get(name, name): value for name, value in parse_set(assignments, CORRECTIONS).items()}
+    given = {FIELDS.get(name, name): value for name, value in parse_set(assignments, {**CORRECTIONS, **NODES}).items()}
+    nodes = given.pop("nodes", None)
     if given and not correct_and_smooth:
-        raise click.UsageError(f"--set {assignments[0]} has no effect without --correct-and-smooth; add it, or leave "
-                               "this out")
-    if (top or pairs) and (out is None or embeddings or correct_and_smooth or (top and pairs)):
+        raise click.UsageError(f"--set {next(iter(given))} has no effect without --correct-and-smooth; add it, or "
+                               "leave this out")
+    if (top or pairs) and (out is None or embeddings or correct_and_smooth or nodes or (top and pairs)):
         raise click.UsageError("--top or --pairs, one of them, writes a table of links to --out, and nothing else")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
@@ -57,14 +61,15 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
         run_parallel(lambda comm: predict_links(comm, run_folder, shards, out, other_graph, top, pairs))
         return
     run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph,
-                                                  given if correct_and_smooth else None))
+                                                  given if correct_and_smooth else None, nodes))
 
 
 def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
-                        other_graph: bool, corrected: dict[str, Any] | None = None) -> None:
+                        other_graph: bool, corrected: dict[str, Any] | None = None, nodes: Path | None = None) -> None:
     """Collective: open the run, predict, write the file on rank 0, and print the scores.
 
-    `corrected` are settings of `CorrectAndSmooth`; None leaves the predictions as they are.
+    `corrected` are settings of `CorrectAndSmooth`; None leaves the predictions as they are. `nodes` is a file of ids,
+    one per line; None writes all nodes.
     """
     from hpcgnn.run.launch import together, watch
     from hpcgnn.training.alike import check_same
@@ -72,12 +77,15 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)
-    check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph, "corrected": corrected})
+    check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph, "corrected": corrected,
+                      "nodes": nodes})
     # These import torch, which takes seconds, so checks without torch come before.
+    from hpcgnn.data.node_files import read_ids
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun
 
     together(comm, lambda: check_answer_file(out) if out is not None and comm.rank == 0 else None)
+    ids = comm.bcast(together(comm, lambda: None if nodes is None or comm.rank else read_ids(nodes)))
     run = FloatRun.open(comm, run_folder, shards, info, other_graph)
     answers = run.answer(embeddings)
     if corrected is not None:
@@ -86,7 +94,7 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
         answers = CorrectAndSmooth(**corrected).answers(run.session, answers)
     scores = run.scores(answers)
     if out is not None:
-        write_answers(comm, out, info.name, answers)
+        write_answers(comm, out, info.name, answers if ids is None else of_nodes(comm, answers, ids))
     if comm.rank == 0:
         for line in run.remarks:
             click.echo(line)
@@ -96,6 +104,33 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
         click.echo(scores_line(run.session.score, scores))
         if out is not None:
             click.echo(f"predictions: {out}")
+
+
+def of_nodes(comm, answers, ids):
+    """Collective: this rank's share of the answers for some nodes, numbered in the order of `ids`.
+
+    Parameters
+    ----------
+    answers : Answers
+    ids : (num_ids,) int64 or texts      ids in the source, each once
+
+    Raises
+    ------
+    CollectiveError                      an id that no node has
+    """
+    import numpy as np
+
+    from hpcgnn.data.columns import as_ids
+    from hpcgnn.data.ids import places_of
+    from hpcgnn.errors import CollectiveError
+
+    place = places_of(ids, as_ids(answers.name, "ids of nodes"))
+    is_lost = comm.allreduce((place >= 0).astype(np.int64)) == 0
+    if is_lost.any():
+        lost = ids[int(np.argmax(is_lost)):][:1].tolist()[0]
+        raise CollectiveError(f"{int(is_lost.sum()):,} ids are of no node, such as {lost!r}; expected ids of the graph's "
+                              "source")
+    return replace(answers[place[place >= 0]], node_id=np.flatnonzero(place >= 0), num_nodes=len(ids))
 
 
 def predict_links(comm, run_folder: Path, shards: Path, out: Path, other_graph: bool, top: int | None,

@@ -39,21 +39,22 @@ class BalanceChoice(click.Choice):
 
 
 class PartitionerChoice(click.Choice):
-    """One of the choices, or a file with the part of each node."""
+    """One of the choices, or a file or shards with the part of each node."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if Path(value).is_file() else super().convert(value, param, ctx)
+        return value if Path(value).exists() else super().convert(value, param, ctx)
 
 
 @click.command()
 @click.argument("source")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
-@click.option("--partitioner", type=PartitionerChoice(PARTITIONERS), metavar=f"[{'|'.join(PARTITIONERS)}|FILE]",
+@click.option("--partitioner", type=PartitionerChoice(PARTITIONERS), metavar=f"[{'|'.join(PARTITIONERS)}|FILE|DIR]",
               default=DEFAULT_PARTITIONER, show_default=True,
               help="kaminpar and metis minimize the rows sent, metis-cut minimizes cut edges; ldg streams graphs too "
                    "large for them. The first three balance what --balance says; ldg, random and contiguous balance "
-                   "nodes. FILE lists the part of each node: one number per line as METIS writes it, or id,part.")
+                   "nodes. FILE lists the part of each node: one number per line as METIS writes it, or id,part. DIR "
+                   "has shards: their nodes stay in their parts, and new ones join most of their neighbors.")
 @click.option("--balance", type=BalanceChoice(BALANCES), metavar="WHAT",
               help="What all parts of kaminpar and METIS share equally: nodes, edges, or both, the work of a layer, "
                    f"for which a node counts as {EDGES_A_NODE} edges; training:L counts this work in each of L layers "
@@ -109,8 +110,8 @@ def command(source: str, out: Path, **flags: Any) -> None:
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
     graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet,
-    pyg:data.pt or pyg:Planetoid/Cora; docs/own-data.md describes all of them. MODULE:FUNCTION and FILE.py:FUNCTION name
-    a function of your own that returns a graph. Objects in Python are taken by hpcgnn.preprocess.
+    pyg:data.pt, pyg:Planetoid/Cora or shards:FOLDER; docs/own-data.md describes all of them. MODULE:FUNCTION and
+    FILE.py:FUNCTION name a function of your own that returns a graph. Objects in Python are taken by hpcgnn.preprocess.
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info

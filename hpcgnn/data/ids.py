@@ -83,6 +83,18 @@ class NodeRows:
                 f"are {kinds[isinstance(ids, pa.Array)]}")
 
 
+def places_of(ids: Ids, among: Ids) -> np.ndarray:
+    """Place of each id in `among`, which has each once, (num_ids,) int64; -1 where it is not there."""
+    if isinstance(ids, pa.Array) or isinstance(among, pa.Array):
+        place = pc.index_in(texts_of(ids), value_set=texts_of(among))
+        return place.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    order = np.argsort(among)
+    if not len(among):
+        return np.full(len(ids), -1)
+    place = order[np.minimum(np.searchsorted(among, ids, sorter=order), len(among) - 1)]
+    return np.where(among[place] == ids, place, -1)
+
+
 def ids_of_ends(source: Ids, target: Ids) -> Ids:
     """Ids of a graph known by its edges only, ascending, each once."""
     if not (isinstance(source, pa.Array) or isinstance(target, pa.Array)):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hpcgnn.data.arrays import RowFile, in_pieces, load_array
 from hpcgnn.data.columns import Cells, Ids
 from hpcgnn.data.ids import NodeRows
-from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.options import SourceOptions, silent
 from hpcgnn.data.text_table import (
     INTEGER,
     NUMBER,
@@ -106,6 +106,14 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, as pandas writes for columns "
                    "without names, and was read as values; append ,header=true if it is a header",)
     return NodeFile(path, ids, values, remarks, skipped, columns, dubious)
+
+
+def read_ids(path: Path) -> Ids:
+    """Read one id per line, int64 or texts, in their order. DatasetError for more columns, or an id given twice."""
+    table = TextTable(path, None, silent)
+    if table.num_columns != 1:
+        raise DatasetError(f"{path} has {table.num_columns} columns; expected one id per line")
+    return NodeRows(checked_ids(read_columns(table, [INTEGER])[0], path), str(path)).ids
 
 
 def _shows_ids(table: TextTable) -> bool:

@@ -22,6 +22,7 @@ from hpcgnn.partition.choices import MEASURED, split_balance
 from hpcgnn.report.measured import read_measured
 from hpcgnn.shards.folder import Crew, check_folder, nearest_folder
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.source import KIND, load_shards
 from hpcgnn.shards.writer import Making, Measured, make_shards
 
 STRUCTURAL = "structural"
@@ -146,4 +147,5 @@ def _load(data: Any, options: PreprocessOptions) -> GraphDataset:
         value = getattr(options, name)
         if not (value is None or value is False or (name == "rows" and value == "sources")):
             raise ConfigError(f"the source {data!r} says itself where its {name} lie; leave out {name}=")
-    return load_source(data, options)
+    kind, _, rest = data.partition(":")
+    return load_shards(rest, options) if kind == KIND else load_source(data, options)

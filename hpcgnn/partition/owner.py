@@ -34,12 +34,15 @@ from hpcgnn.partition.work import TrainingWork
 
 
 def own_parts(partitioner: Any, owner: Any = None) -> Any:
-    """The user's array, or path of a file, with the part of each node; None for a partitioner; else ConfigError."""
+    """The user's array, or path of a file or of shards, with the part of each node; None for a partitioner.
+
+    Raises ConfigError for anything else.
+    """
     given = partitioner if owner is None else owner
     if isinstance(given, Path) or (isinstance(given, str) and given not in PARTITIONERS):
-        if not Path(given).is_file():
+        if not Path(given).exists():
             raise ConfigError(f"unknown partitioner {str(given)!r}; choose one of {', '.join(PARTITIONERS)}, or give a "
-                              "file with the part of each node")
+                              "file with the part of each node, or a folder of shards whose parts are kept")
         return Path(given)
     return None if isinstance(given, str) else given
 
@@ -191,6 +194,20 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, scratch: Path 
     kernels.ldg_assign(indptr, indices, order, capacity,
                        np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64), owner)
     return owner
+
+
+def place_new_nodes(dataset: GraphDataset, owner: np.ndarray, num_parts: int) -> np.ndarray:
+    """Give each node whose `owner`, (num_nodes,) int32, is -1 to the part with most of its neighbors that has room.
+
+    As `ldg`, in the order of the nodes; the others keep their part. Returns owners without empty parts.
+    """
+    new = np.flatnonzero(owner < 0).astype(np.int32)
+    if len(new):
+        indptr, indices = symmetric_adjacency(dataset)
+        capacity = max(SLACK * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
+        size = np.bincount(owner[owner >= 0], minlength=num_parts)
+        kernels.ldg_assign(indptr, indices, new, capacity, np.zeros(num_parts, np.int64), size, owner)
+    return fill_empty_parts(owner, num_parts)
 
 
 def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int, weight: np.ndarray | None,

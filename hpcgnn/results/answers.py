@@ -54,7 +54,7 @@ class Answers:
     def __len__(self) -> int:
         return len(self.node_id)
 
-    def __getitem__(self, rows: slice) -> Answers:
+    def __getitem__(self, rows: slice | np.ndarray) -> Answers:
         return replace(self, **{name: getattr(self, name)[rows] for name in ROWS})
 
     @property

@@ -51,6 +51,7 @@ from hpcgnn.shards.records import store_info, store_texts
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.sharing import shared_graph
+from hpcgnn.shards.source import owner_in_shards
 
 NAME_KINDS = {"i": "integers", "U": "texts", "O": "texts"}
 
@@ -175,8 +176,15 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
             tell(f"hpcgnn: no clusters are stored, so each rank of a training in steps cuts its own: {reason}")
             return None
 
-    given = crew.together(lambda: None if crew.rank or how.own_parts is None else read_own_parts(
-        how.own_parts, dataset, how.parts))
+    def read_own() -> np.ndarray | None:
+        own = how.own_parts
+        if crew.rank or own is None:
+            return None
+        if isinstance(own, Path) and own.is_dir():
+            return owner_in_shards(own, dataset, how.parts)
+        return read_own_parts(own, dataset, how.parts)
+
+    given = crew.together(read_own)
     decisive = {item.name: getattr(how, item.name) for item in fields(Making)
                 if item.name not in ("overwrite", "partitioner", "owner")}
     decisive["partitioner"] = how.cut_by if given is None else hashlib.blake2b(given.tobytes()).hexdigest()

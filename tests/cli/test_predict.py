@@ -178,3 +178,34 @@ def test_a_regression_answers_with_values(hpcgnn, shared_path):
     for number in range(4):
         np.testing.assert_allclose(columns[f"value_{number}"], expected[:, number], atol=1e-5, rtol=1e-4)
     assert f"r2: train {summary['results'][-1]['train_score']:.4g}, " in printed
+
+
+@pytest.mark.parallel([1, 2])
+def test_new_nodes_get_the_answers_of_a_training_that_knew_them_as_isolated_nodes(hpcgnn, shared_path):
+    """And `--set nodes=FILE` writes theirs alone, in the order of the file."""
+    comm, grown = MPI.COMM_WORLD, easy_graph()
+    new, of_model = np.arange(200, 240), {"model": "sage", "dropout": 0.5}
+    masks = {name: getattr(grown, name) & (np.arange(240) < 200) for name in ("train_mask", "val_mask")}
+    grown = replace(grown, **masks, test_mask=~masks["train_mask"] & ~masks["val_mask"])
+    isolated = arcs_where(grown, lambda source, target: (source < 200) & (target < 200))
+    old = replace(isolated, indptr=isolated.indptr[:201], **{name: getattr(isolated, name)[:200] for name in (
+        "features", "labels", "train_mask", "val_mask", "test_mask")}).check()
+    whole = write_once(comm, grown, shared_path / "grown")
+    ids, out = shared_path / "ids.txt", shared_path / "p.npz"
+    on_rank_zero(comm, lambda: ids.write_text("".join(f"{node}\n" for node in new[::-1])))
+    found = []
+    for name, graph in (("old", old), ("isolated", isolated)):
+        train(comm, write_once(comm, graph, shared_path / name), shared_path / f"run-{name}", **of_model)
+        status, _, complaints = hpcgnn("predict", shared_path / f"run-{name}", whole, "--other-graph", "--out", out,
+                                       "--set", f"nodes={ids}")
+        assert (status, complaints) == (0, "")
+        found.append(on_rank_zero(comm, lambda: read_answer_arrays(out)))
+    assert found[0]["node"].tolist() == new[::-1].tolist()
+    np.testing.assert_allclose(found[0]["logits"], found[1]["logits"], atol=1e-5, rtol=1e-5)
+    status, _, _ = hpcgnn("predict", shared_path / "run-old", whole, "--other-graph", "--out", out)
+    everything = on_rank_zero(comm, lambda: read_answer_arrays(out))
+    np.testing.assert_array_equal(everything["logits"][new[::-1]], found[0]["logits"])
+    on_rank_zero(comm, lambda: ids.write_text("3\n700\n"))
+    status, _, complaints = hpcgnn("predict", shared_path / "run-old", whole, "--other-graph", "--out", out, "--set",
+                                   f"nodes={ids}")
+    assert status != 0 and "1 ids are of no node, such as 700" in complaints
