@@ -128,8 +128,8 @@ def of_nodes(comm, answers, ids):
     is_lost = comm.allreduce((place >= 0).astype(np.int64)) == 0
     if is_lost.any():
         lost = ids[int(np.argmax(is_lost)):][:1].tolist()[0]
-        raise CollectiveError(f"{int(is_lost.sum()):,} ids are of no node, such as {lost!r}; expected ids of the graph's "
-                              "source")
+        raise CollectiveError(f"{int(is_lost.sum()):,} ids are of no node, such as {lost!r}; expected ids of the "
+                              "graph's source")
     return replace(answers[place[place >= 0]], node_id=np.flatnonzero(place >= 0), num_nodes=len(ids))
 
 

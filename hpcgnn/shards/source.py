@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -156,7 +156,8 @@ def _grown(dataset: GraphDataset, folder: str, settings: dict[str, str], options
     remark = (f"{many:,} nodes and {len(graph.indices) - dataset.num_edges:,} edges were added to {folder}; new nodes "
               "have no labels")
     report = replace(graph.report, remarks=(*dataset.cleaning.remarks, *graph.report.remarks, remark))
-    masks = {name: np.concatenate([getattr(dataset, name), none]) for name in ("train_mask", "val_mask", "test_mask")}
+    masks: dict[str, Any] = {name: np.concatenate([getattr(dataset, name), none])
+                             for name in ("train_mask", "val_mask", "test_mask")}
     grown = replace(dataset, indptr=graph.indptr, indices=graph.indices, features=features,
                     labels=_unlabeled(dataset.labels, many), cleaning=report, edge_weight=graph.edge_weight,
                     node_name=rows.names, **masks).check()
