@@ -342,54 +342,72 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
     Interrupted                a signal came before the ranks were started
     TrainingError              the launcher can't be started
     """
-    number = signal.SIGUSR1 if answers_stops else signal.SIGTERM
-    came: list[int] = []
-
-    def note(given: int, frame) -> None:
-        if given == signal.SIGALRM:
-            process.send_signal(number)
-            return
-        came.append(given)
-        if answers_stops and given == signal.SIGINT and came.count(given) == 1:
-            print("\nhpcgnn: ending after this epoch with a checkpoint; Ctrl-C again ends at once, without one",
-                  file=sys.stderr, flush=True)
-        if answers_stops and given == signal.SIGINT and came.count(given) == 2:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            # Hydra hands TERM on to its ranks, which would end in order; without it, they end at once.
-            is_hydra = launch.launcher.family == MPICH and not launch.launcher.srun_type
-            if is_hydra:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.terminate()
-        elif len(came) == 1:
-            # Again and again, since a launcher that starts may lose one.
-            signal.setitimer(signal.ITIMER_REAL, 1e-3, SECONDS_BETWEEN[number])
-
-    numbers = [one for one in STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    before = {one: signal.signal(one, note) for one in (*numbers, signal.SIGALRM)}
-    try:
+    signals = _HandedOn(launch, answers_stops)
+    with signals as numbers:
         if STOP_REQUEST.signal_number:
             raise Interrupted("interrupted before the ranks were started")
         with suppress(OSError):
             Path("/proc/self/comm").write_text(PROCESS_NAME)
-        process = subprocess.Popen([*launch.words, *program], env=launch.environment, stdin=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE, preexec_fn=_prepare_launcher)
+        try:
+            process = subprocess.Popen([*launch.words, *program], env=launch.environment, stdin=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, preexec_fn=_prepare_launcher)
+        except OSError as error:
+            raise TrainingError(f"{launch.words[0]} can't be started: {error.strerror}") from error
+        signals.process = process
         copier = threading.Thread(target=copy_without_banners, args=(process.stderr, sys.stderr.fileno()), daemon=True)
         copier.start()
         # From here on, and in this thread, whose wait they end.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
         status = process.wait()
         copier.join(1.0)      # a daemon of the launcher may still hold the stream
-    except OSError as error:
-        raise TrainingError(f"{launch.words[0]} can't be started: {error.strerror}") from error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    if came[:1] == [signal.SIGINT] and not answers_stops:
+    if signals.came[:1] == [signal.SIGINT] and not answers_stops:
         return 128 + signal.SIGINT
     return 128 - status if status < 0 else status
+
+
+class _HandedOn:
+    """Hands the stop signals of this process on to the launcher; they are blocked until its process is known.
+
+    As a context it gives the numbers of the signals, and puts back the handlers that it found.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, launch: Launch, answers_stops: bool):
+        self._launch, self._answers_stops = launch, answers_stops
+        self._number = signal.SIGUSR1 if answers_stops else signal.SIGTERM
+        self.came: list[int] = []
+
+    def __enter__(self) -> list[signal.Signals]:
+        self._numbers = [one for one in STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+        self._before = {one: signal.signal(one, self._note) for one in (*self._numbers, signal.SIGALRM)}
+        return self._numbers
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
+
+    def _note(self, given: int, frame: object) -> None:
+        if given == signal.SIGALRM:
+            self.process.send_signal(self._number)
+            return
+        self.came.append(given)
+        is_answered = self._answers_stops and given == signal.SIGINT
+        if is_answered and self.came.count(given) == 1:
+            print("\nhpcgnn: ending after this epoch with a checkpoint; Ctrl-C again ends at once, without one",
+                  file=sys.stderr, flush=True)
+        if is_answered and self.came.count(given) == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            # Hydra hands TERM on to its ranks, which would end in order; without it, they end at once.
+            if self._launch.launcher.family == MPICH and not self._launch.launcher.srun_type:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.terminate()
+        elif len(self.came) == 1:
+            # Again and again, since a launcher that starts may lose one.
+            signal.setitimer(signal.ITIMER_REAL, 1e-3, SECONDS_BETWEEN[self._number])
 
 
 def _prepare_launcher() -> None:
