@@ -146,30 +146,11 @@ class Session:
         # Remove the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
-        # The labels, the loss over them, and the score.
-        masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
-        counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
         if answers_with is not None and links is None:
             labels = together(comm, lambda: as_trained(part.labels, info, answers_with))
             part, info = replace(part, labels=labels), with_classes(info, answers_with)
-        loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
-        if links is None:
-            objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss,
-                                                              part.inner_id))
-            score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
-        else:
-            objective, score = links.objective(comm, part, device), together(comm, links.score)
-        if config.quantize != "none" or config.clusters:
-            advice = "use float rows on the whole graph" if config.clusters else "use float rows"
-            together(comm, lambda: check_task(info.name, objective.task, advice))
-        if links is None and objective.num_global != counted:
-            raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
-                                  f"says {counted}; run hpcgnn preprocess again")
-        if info.num_features == 0:
-            raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
-        if objective.num_global["train"] == 0 and config.epochs and answers_with is None:
-            raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
-                                  "to train; a trained model predicts for it by hpcgnn predict")
+        objective, score = _objective_and_score(comm, config, recipe, info, part, links, device)
+        _check_counts(shards, info, objective, links is None, config.epochs > 0 and answers_with is None)
         if config.label_inputs:
             num_classes, labeled = info.num_classes, objective
             part = together(comm, lambda: with_label_columns(part, num_classes, labeled))
@@ -185,21 +166,13 @@ class Session:
         # Halo input rows are fetched once, here; later exchanges carry hidden rows.
         stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[precision])
         features = exchange.input_rows(stored.to(device))
-        rows = LocalRows(part.indptr, part.indices, part.node_id,
-                         part.in_degree if whole is None else whole.of(part.node_id), features, info.num_nodes,
-                         part.edge_weight, weighted_degree_of(exchange, part, device),
-                         None if whole is None else part.in_degree, part.edge_type, part.edge_attr)
-        graph = LocalGraph(rows, exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
+        graph = LocalGraph(_local_rows(part, whole, info, features, weighted_degree_of(exchange, part, device)),
+                           exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
                            config.sums == "half", config.stored_bits)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         # A first model, only to check what it computes; each seed gets a new one.
-        model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
-        if recipe.model is not None:
-            check_same(comm, {"model": description_of(model)}, "the program's ")
-        together(comm, lambda: _check_tables(model, graph, info))
-        together(comm, lambda: check_statistics(model, comm.size))
-        together(comm, lambda: _check_sums(model, config))
-        together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+        has_weights = part.edge_weight is not None
+        model = _checked_model(comm, config, recipe, info, graph, has_weights)
         tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
         reading = Reading.LOGITS if tried is None or links is not None else reading_of(
             tried, objective.task, info.num_classes, config.score == OWN or not score.task)
@@ -302,10 +275,7 @@ def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
         try:
             info = read_graph_info(folder)
             check_num_parts(info, comm.size)
-            # Only its own part's facts go to a rank: a dict, read by part as the tuple of all is.
-            links = info.links_of_parts
-            told = [(replace(info, statistics={part: row}, links_of_parts={part: links[part]} if links else ()),  # type: ignore[arg-type]  # see above
-                     None) for part, row in enumerate(info.statistics)]
+            told = [(_told_to(part, info), None) for part in range(comm.size)]
         except HpcgnnError as error:
             told = [(None, str(error))] * comm.size
     HERE.note("waits for what graph.h5 says")
@@ -314,6 +284,13 @@ def read_shared_info(comm: MPI.Comm, folder: Path) -> GraphInfo:
     if sentence is not None:
         raise CollectiveError(sentence)
     return info
+
+
+def _told_to(part: int, info: GraphInfo) -> GraphInfo:
+    """The facts of a graph with one part's statistics and count of links, in dicts that are read by part as tuples."""
+    row, links = info.statistics[part], info.links_of_parts
+    own: dict[str, Any] = {"statistics": {part: row}, "links_of_parts": {part: links[part]} if links else ()}
+    return replace(info, **own)
 
 
 def read_part(comm: MPI.Comm, shards: Path, info: GraphInfo) -> Partition:
@@ -405,6 +382,57 @@ def _inner_degree(part: Partition) -> np.ndarray:
     if part.edge_weight is not None:
         return weighted_degree(part.indptr, part.edge_weight)
     return part.in_degree[:part.num_inner]
+
+
+def _objective_and_score(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: GraphInfo, part: Partition,
+                         links: Any, device: torch.device) -> tuple[Objective, Score]:
+    """Collective: the loss over the labels, or over the LinkTask `links`, and the score."""
+    if links is None:
+        masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
+        loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
+        objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss, part.inner_id))
+        score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
+    else:
+        objective, score = links.objective(comm, part, device), together(comm, links.score)
+    if config.quantize != "none" or config.clusters:
+        advice = "use float rows on the whole graph" if config.clusters else "use float rows"
+        together(comm, lambda: check_task(info.name, objective.task, advice))
+    return objective, score
+
+
+def _check_counts(shards: Path, info: GraphInfo, objective: Objective, is_of_nodes: bool, trains: bool) -> None:
+    """Raise CollectiveError, on all ranks, for shards without features or training nodes, or with a wrong count."""
+    counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
+    if is_of_nodes and objective.num_global != counted:
+        raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
+                              f"says {counted}; run hpcgnn preprocess again")
+    if info.num_features == 0:
+        raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
+    if objective.num_global["train"] == 0 and trains:
+        raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
+                              "to train; a trained model predicts for it by hpcgnn predict")
+
+
+def _local_rows(part: Partition, whole: Degrees | None, info: GraphInfo, features: torch.Tensor,
+                weighted: np.ndarray | None) -> LocalRows:
+    """Degrees are those of the whole graph; without the edges that batches cut, a row also has its degree here."""
+    return LocalRows(part.indptr, part.indices, part.node_id,
+                     part.in_degree if whole is None else whole.of(part.node_id), features, info.num_nodes,
+                     part.edge_weight, weighted, None if whole is None else part.in_degree, part.edge_type,
+                     part.edge_attr)
+
+
+def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: GraphInfo, graph: LocalGraph,
+                   has_weights: bool) -> nn.Module:
+    """Collective: a model as each seed gets one, after all checks that need no pass."""
+    model = together(comm, lambda: recipe.build(config, info))
+    if recipe.model is not None:
+        check_same(comm, {"model": description_of(model)}, "the program's ")
+    together(comm, lambda: _check_tables(model, graph, info))
+    together(comm, lambda: check_statistics(model, comm.size))
+    together(comm, lambda: _check_sums(model, config))
+    together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+    return model
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
