@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcgnn.errors import Interrupted, TrainingError
-from hpcgnn.report.run_folder import Run, read_run
+from hpcgnn.library.run_files import LaunchedRun
+from hpcgnn.report.run_folder import read_run
 
 SAYS = "hpcgnn: "
 
 
 def launch(command: str | Sequence[str], ranks: int | None = None, *, hosts: str | None = None,
-           launcher: str = "auto", threads: int | None = None) -> Run | None:
+           launcher: str = "auto", threads: int | None = None) -> LaunchedRun | None:
     """Run a command on several ranks, as `hpcgnn launch` does, and print its output as it comes.
 
     It starts processes of its own, so that a notebook needs no MPI. Interrupting the cell lets a training write a
@@ -34,7 +35,8 @@ def launch(command: str | Sequence[str], ranks: int | None = None, *, hosts: str
 
     Returns
     -------
-    Run of `hpcgnn.report.run_folder` for `train` with `--out`: `summary`, `records` of the epochs, `config`. Else None
+    LaunchedRun for `train` with `--out`: `summary`, `records` of the epochs, `config`, and `plot`, `report`, `to_csv`
+    and `to_pandas` as a run of `hpcgnn.fit` has. Else None
 
     Raises
     ------
@@ -44,7 +46,7 @@ def launch(command: str | Sequence[str], ranks: int | None = None, *, hosts: str
     Examples
     --------
     >>> run = hpcgnn.launch("train shards/demo-p2 --out runs/demo", ranks=2)
-    >>> run.summary["test_score"]
+    >>> run.test_score, run.plot()
     """
     words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     words = words[1:] if words[:1] == ["hpcgnn"] else words
@@ -69,7 +71,7 @@ def launch(command: str | Sequence[str], ranks: int | None = None, *, hosts: str
     if status:
         raise TrainingError(sentence or f"{words[0]} ended with status {status}")
     folder = _folder_of(words)
-    return None if folder is None else read_run(folder, folder.name)
+    return None if folder is None else LaunchedRun(**vars(read_run(folder, folder.name)))
 
 
 def _folder_of(words: list[str]) -> Path | None:

@@ -91,16 +91,6 @@ class Run(FinishedRun):
         return self.graph.comm.rank == 0
 
     @property
-    def test_score(self) -> float:
-        """Test score at the epoch of the best validation score, averaged over the seeds."""
-        return self.summary["test_score"]
-
-    @property
-    def val_score(self) -> float:
-        """Best validation score, averaged over the seeds."""
-        return self.summary["val_score"]
-
-    @property
     def metrics(self) -> list[dict[str, Any]]:
         """The record of each epoch, read from the run folder."""
         return RunFolder(self.path).read_metrics()

@@ -1,15 +1,18 @@
 """RunFiles: a run's folder as a table, a figure and a page; FinishedRun: a run whose scores are known.
 
-`Run` and `OpenedRun` of hpcgnn/library/run.py are such runs. This file imports neither MPI nor torch.
+`Run` and `OpenedRun` of hpcgnn/library/run.py are such runs, and LaunchedRun, which `hpcgnn.launch` returns. This file
+imports neither MPI nor torch.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.report.formats import format_bytes, format_seconds
+from hpcgnn.report.run_folder import Run as StoredRun
 from hpcgnn.report.run_folder import read_runs
 from hpcgnn.report.series import ScoreKind
 from hpcgnn.run.notebook import html_table, is_notebook, show_page
@@ -83,6 +86,16 @@ class FinishedRun(RunFiles):
 
     summary: dict[str, Any]
 
+    @property
+    def test_score(self) -> float:
+        """Test score at the epoch of the best validation score, averaged over the seeds."""
+        return self.summary["test_score"]
+
+    @property
+    def val_score(self) -> float:
+        """Best validation score, averaged over the seeds."""
+        return self.summary["val_score"]
+
     def _facts(self) -> dict[str, str]:
         known = self.summary
         kind = ScoreKind(known["score_name"], known["score_is_share"], known["score_prefers_low"])
@@ -103,3 +116,8 @@ class FinishedRun(RunFiles):
 
     def _repr_html_(self) -> str:
         return html_table(f"Run {self.path}", self._facts())
+
+
+@dataclass(frozen=True, repr=False)
+class LaunchedRun(FinishedRun, StoredRun):
+    """A run that other processes have trained, as its folder says it."""

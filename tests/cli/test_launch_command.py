@@ -390,6 +390,11 @@ def test_a_training_from_python_returns_its_run(tmp_path, monkeypatch, capfd):
     found = hpcgnn.launch(f"train {tmp_path / 'shards'} --epochs 2 --out=runs/mine", threads=1)
     assert [record["epoch"] for record in found.records] == [1, 2] and found.summary["test_score"] > 0
     assert found.path == Path("runs/mine") and found.provenance["ranks"] == 2
+    assert repr(found).startswith("Run(runs/mine)") and found.test_score == found.summary["test_score"]
+    loss = found.plot().axes[0].get_lines()[0].get_ydata()
+    assert list(loss) == [record["loss"] for record in found.records]
+    assert found.report() == Path("runs/mine/report.html") and "<title>" in found.report().read_text()
+    assert len(found.to_csv("epochs.csv").read_text().splitlines()) == 3
     said = capfd.readouterr().out
     assert said.startswith("hpcgnn: 2 ranks of 1 thread by ") and "run folder: runs/mine" in said
 
