@@ -75,11 +75,12 @@ def _by_source(comm: MPI.Comm, part: Partition, source: np.ndarray, target: np.n
     owner = np.full(part.num_inner + part.num_halo, part.part, np.int64)
     owner[part.num_inner:] = np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))
     to = owner[part.indices]
-    order = np.argsort(to, kind="stable")
-    pairs = np.stack([source, target], axis=1)[order]
-    parts = comm.alltoall(np.split(pairs, np.searchsorted(to[order], np.arange(1, comm.size))))
-    everyone = np.concatenate(parts)
-    return everyone[:, 0], everyone[:, 1]
+    pairs = np.stack([source, target], axis=1)[np.argsort(to, kind="stable")]
+    counts = (2 * np.bincount(to, minlength=comm.size)).tolist()
+    coming = comm.alltoall(counts)
+    received = np.empty(sum(coming), pairs.dtype)
+    comm.Alltoallv([pairs.reshape(-1), counts], [received, coming])
+    return received[0::2], received[1::2]
 
 
 def _asked(inner_id: np.ndarray, links: np.ndarray, is_asked: np.ndarray, edges: tuple[np.ndarray, np.ndarray]
