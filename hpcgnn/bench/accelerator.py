@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from hpcgnn.accelerators.design import FOLDER, Design
@@ -24,6 +23,7 @@ from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome, simulate
 from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads
 from hpcgnn.errors import ConfigError
+from hpcgnn.run.tables import print_fitted, terminal_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,6 @@ MEASURES: dict[str, Callable[[Outcome], float]] = {
     "energy": lambda outcome: outcome.energy.total,
 }
 HEADINGS = {"speedup": "speed-up", "dram": "DRAM reduction", "energy": "energy saving"}
-WIDTH = 150
 CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share of all cycles; waits: cycles "
            "that would not be there if DRAM answered at once; DRAM counts whole bursts")
 
@@ -80,15 +79,14 @@ def print_designs(chosen: tuple[Design, ...]) -> None:
         table.add_row(design.name, design.kind, ", ".join(f"{count:,} {unit}" for unit, count in design.units.items()),
                       str(design.bit_width or "mixed"), f"{sum(design.buffers.values()):,g}",
                       ", ".join(f"{name} {kb:,g}" for name, kb in design.buffers.items()))
-    Console(width=max(Console().width, WIDTH)).print(table)
+    print_fitted(table, sys.stdout, terminal_width())
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
     """Print one table per workload, with one row per design or value of the sweep."""
-    console = Console(width=max(Console().width, WIDTH))
     for workload in dict.fromkeys(outcome.workload for outcome in outcomes):
         rows = [outcome for outcome in outcomes if outcome.workload == workload]
-        console.print(_table(workload, rows))
+        print_fitted(_table(workload, rows), sys.stdout, terminal_width())
 
 
 def _table(workload: str, rows: list[Outcome]) -> Table:
@@ -139,7 +137,7 @@ def print_gains(outcomes: list[Outcome]) -> None:
     if not found:
         return
     workloads = list(dict.fromkeys(workload for *_, by_workload in found for workload in by_workload))
-    console, paper = Console(width=max(Console().width, WIDTH)), reported()
+    paper = reported()
     table = Table(box=box.SIMPLE_HEAD, title=f"what {FIRST} gains", title_justify="left", collapse_padding=True,
                   pad_edge=False)
     table.add_column("over", no_wrap=True)
@@ -147,14 +145,14 @@ def print_gains(outcomes: list[Outcome]) -> None:
         table.add_column(heading, justify="right")
     for measure in MEASURES:
         table.add_section()
-        table.add_row(f"[bold]{HEADINGS[measure]}")
+        table.add_row(HEADINGS[measure])
         for _, design, by_workload in (one for one in found if one[0] == measure):
             values = np.array(list(by_workload.values()))
             cells = [f"{by_workload[one]:.2f}" if one in by_workload else "" for one in workloads]
             said = paper[measure].get(design) or (paper["original"].get(design) if measure == "speedup" else None)
             table.add_row(design, *cells, f"{np.exp(np.log(values).mean()):.2f}", f"{values.mean():.2f}",
                           "" if said is None else f"{said:g}")
-    console.print(table)
+    print_fitted(table, sys.stdout, terminal_width())
 
 
 ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage": "leakage"}
