@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcgnn.run.launcher import ABI, FAMILIES, OVERSUBSCRIBES, RUNS_AS_ROOT, YIELDS, family_of
+
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
     "openmpi": "mpirun (Open MPI) 5.0.11",
@@ -64,6 +66,19 @@ def test_an_mpirun_on_path_is_taken_and_its_kind_recognized(run, tmp_path, versi
     launcher = write_launcher(tmp_path / "opt mpi/bin", VERSIONS[version])
     done = run(f"hpcgnn_use_mpi; {SHOW}", launcher.parent)
     assert done.stdout.splitlines()[0] == f"{abi} {launcher}"
+
+
+def test_scripts_and_hpcgnn_launch_know_the_same_of_each_mpi(run, tmp_path):
+    """The scripts choose an MPI before there is a Python that could be asked."""
+    said = ["Open MPI", "OpenRTE", "PRRTE", "prterun", "MPICH", "HYDRA", "Intel(R) MPI", "MVAPICH"]
+    assert sorted(map(str.lower, said)) == sorted(word for words in FAMILIES.values() for word in words)
+    paths = [write_launcher(tmp_path / f"mpi-{number}/bin", word) for number, word in enumerate(said)]
+    asked = "; ".join(f"hpcgnn_mpi_abi {path}" for path in paths)
+    shown = "env; hpcgnn_set_launch 9999; printf '%s\\n' \"${LAUNCH[@]}\""
+    done = run(f"hpcgnn_use_mpi; {asked}; {shown}", paths[0].parent)
+    told = done.stdout.splitlines()
+    assert told[:len(said)] == [ABI[family_of(word)] for word in said]
+    assert {f"{name}={value}" for name, value in (RUNS_AS_ROOT | OVERSUBSCRIBES | YIELDS).items()} <= set(told)
 
 
 def test_an_mpiexec_is_taken_where_there_is_no_mpirun(run, tmp_path):
