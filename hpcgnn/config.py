@@ -114,7 +114,7 @@ class TrainConfig:
     model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
                          flag="common")
     model_args: str = setting("", "What your own model's constructor takes besides the usual sizes, as a JSON object: "
-                              "'{\"heads\": 8}'.", group=MODEL)
+                              "'{\"heads\": 8}'.", group=MODEL, flag="none")
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, flag="common")
     hidden: int = setting(256, "Columns of the hidden layers' rows.", low=1, high=1 << 20, group=MODEL, flag="common")
@@ -158,8 +158,8 @@ class TrainConfig:
     clusters: int = setting(0, "Cut the graph into this many METIS clusters, and train and score without the edges "
                             "between clusters, as hpcgnn infer --clusters. 0 is the whole graph.",
                             low=0, group=TRAINING, flag="none")
-    between_clusters: bool = setting(False, "Keep the edges between clusters of one batch, as infer --between-clusters "
-                                     "does.", group=TRAINING, flag="none")
+    between_clusters: bool = setting(False, "Keep the edges between clusters of one batch, as infer can.",
+                                     group=TRAINING, flag="none")
     batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters per batch of infer, if edges between them are kept.", low=1,
                               group=TRAINING, flag="none")
     optimizer: str = setting("adam", "Adam with weight decay in the gradients (adam), or with weights that shrink by "
@@ -233,7 +233,7 @@ class TrainConfig:
                              ("fp32", "bf16", "fp16", "auto"), group=TRAINING, flag="common")
     store_activations: int = setting(AS_THEY_ARE, "Bits per value that layers keep for the backward pass: 32 keeps "
                                      "rows as they are, fewer bits keep codes that are rounded at random.",
-                                     (2, 4, 8, AS_THEY_ARE), group=TRAINING)
+                                     (2, 4, 8, AS_THEY_ARE), group=TRAINING, flag="none")
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                         "rows' own type (half), as in HalfGNN: faster, and rounded once per product.",
                         ("float32", "half"), devices=("cuda",), group=GPU, flag="none")
@@ -466,7 +466,7 @@ class TrainConfig:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """Arguments of --model-args by name; raises ConfigError unless they are a JSON object."""
+    """Arguments of `model_args` by name; raises ConfigError unless they are a JSON object."""
     try:
         arguments = json.loads(text or "{}")
     except ValueError:

@@ -79,7 +79,7 @@ for dataset in $chosen; do
                 run=$out/$dataset/$model/$bits/$seed
                 train "$run" "$dataset" "$model" "$bits" "$seed"
                 ((bits >= 16)) || answer_in_batches "$run" "$dataset" clusters.txt
-                ((bits >= 16)) || answer_in_batches "$run" "$dataset" batches.txt --between-clusters
+                ((bits >= 16)) || answer_in_batches "$run" "$dataset" batches.txt --set between_clusters=true
             done
         done
     done

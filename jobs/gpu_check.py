@@ -132,7 +132,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
                    "pyg-compiled" if is_real else "pyg-in-process", "--model", "sage,gcn,gat", "--precision",
                    "fp32,tf32,bf16", *(["--epochs", "5"] if is_real else small), program=train)],
         [benchmark("time to score", 55, "time-to-score", arxiv, *where, "--steps", "1,auto", "--lr", "0.01",
-                   "--epochs", "100" if is_real else "3", "--eval-every", "2", "--seconds", "20", program=train)],
+                   "--epochs", "100" if is_real else "3", "--set", "seconds=20", program=train)],
         [benchmark("two ranks", 60, "epoch", graphs["ogbn_arxiv_nofeat"] if is_real else "drawn:2e4,1000",
                    *epoch_where, "--model", "sage,gcn", "--ranks", "2", *small, program=train)],
         [benchmark("kernels", 50, *where, "kernels", *(["--peer", "torch"] if is_real else ["--threads", "1"]),

@@ -55,7 +55,8 @@ call("train", "shards", "--out", "resumed", *small, "--resume")
 call("predict", "steps", "shards", "--out", "predicted.npz", "--embeddings", "--correct-and-smooth")
 call("quantize", "vanilla-gcn", "shards", "--out", "quantized.h5")
 call("infer", "quantized.h5", "shards", "--repeat", "1", "--out", "inferred.h5")
-call("infer", "quantized.h5", "shards", "--repeat", "1", "--clusters", "4", "--batch-size", "2", "--out", "batched.h5")
+call("infer", "quantized.h5", "shards", "--repeat", "1", "--clusters", "4", "--set", "batch_size=2", "--out",
+     "batched.h5")
 call("plan", "shards", "--parts", "1,4", to="plan.txt")
 
 import torch

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from hpcgnn import command_line
+from hpcgnn.cli.grouped import FORMER_FLAGS
 from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
 from hpcgnn.registry import parse_value
@@ -268,6 +269,25 @@ def test_an_unknown_command_names_the_one_that_was_probably_meant(capsys, name, 
     assert capsys.readouterr().err.startswith(f"hpcgnn: No such command {name!r}; {hint}")
 
 
+@pytest.mark.parametrize("words, hint", [
+    (["infer", "m", "s", "--row-bits", "6"], "--row-bits is no flag; write --bits WEIGHTS,ROWS"),
+    (["infer", "m", "s", "--between-clusters"], "--between-clusters is no flag; write --set between_clusters=true"),
+    (["plan", "s", "--sample", "0.5"], "--sample is no flag; write --set sample=SHARE"),
+    (["bench", "time-to-score", "g.npz", "--seeds=3"], "--seeds is no flag; write --repeat SEEDS"),
+    (["train", "s", "--store-activations", "4"], "--store-activations is no flag; write --set store_activations=VALUE"),
+])
+def test_what_was_a_flag_says_what_to_write_now(capsys, words, hint):
+    assert command_line.run(words) == 2
+    assert capsys.readouterr().err == f"hpcgnn: {hint}\n"
+
+
+def test_every_former_flag_is_none_of_its_command():
+    commands = {word: cli.get_command(click.Context(cli), word) for word in ("infer", "quantize", "plan", "bench")}
+    commands["time-to-score"] = commands["bench"].commands["time-to-score"]
+    for command, flag in FORMER_FLAGS:
+        assert flag not in {word for option in commands[command].params for word in option.opts}
+
+
 def test_there_are_no_more_options_than_users_change():
     """A flag exists because a user changes it; what is changed once in a year is set by --set, or is a constant."""
-    assert 80 < len(options_of(cli)) <= 151
+    assert 80 < len(options_of(cli)) <= 139

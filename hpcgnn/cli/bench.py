@@ -12,6 +12,7 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import (
     Shared,
     SharedOptionsGroup,
@@ -29,6 +30,10 @@ from hpcgnn.errors import ConfigError
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
 IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers that can train with ours in one process
+OF_RACE: dict[str, click.ParamType] = {
+    "seconds": click.FloatRange(min=0, min_open=True), "stop_at_target": click.BOOL, "batch": click.STRING,
+    "normalize": click.Choice(NORMALIZATIONS)}
+RACE_DEFAULTS = {"batch": "1024", "seconds": 600.0, "stop_at_target": False, "normalize": "auto"}
 ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that also run on a GPU
 
 
@@ -179,37 +184,31 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
               help="Precision of hpcgnn's rows and products: fp32, bf16 or fp16; peers train in fp32.")
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
               help="hpcgnn trains in one process with --threads threads, or on this many ranks with one thread each.")
-@click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
-              help="Normalization of features, as preprocess's --normalize-features.")
 @_peer_option(("dgl", "pyg"), ", or one kind of their batches, as in dgl-labor; each may be PEER:PROCESSES, else it "
                               "tries 1 process and --threads of them")
 @click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that all contestants try.")
 @click.option("--dropout", default="0.5:0,0.2:0", show_default=True, metavar="LIST",
               help="Dropout rates that all contestants try, RATE or RATE:INPUT. INPUT is the rate of the input rows.")
-@click.option("--batch", default="1024", show_default=True,
-              help="Training nodes per step; every peer tries each value, and divides it among its processes.")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Seeds of the trials that are first at a target; their medians are reported. Trials are compared "
-                   "on the first seed.")
 @click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Most epochs of a training.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Most seconds of a training, without its evaluations.")
-@click.option("--stop-at-target", is_flag=True,
-              help="End a training when it reaches the highest target, and a trial when it can't be the first there; "
-                   "full-graph training that sets the targets goes on to its limit.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
+              help="batch: list of training nodes per step (1024); every peer tries each, and divides it among its "
+                   "processes. seconds: most seconds of a training, without its evaluations (600). stop_at_target=true "
+                   "ends a training when it reaches the highest target, and a trial when it can't be the first there; "
+                   "full-graph training that sets the targets goes on to its limit. normalize: normalization of "
+                   "features, as preprocess's --normalize-features.")
 @click.pass_obj
-def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
+def time_to_score(shared: Shared, graph: str, assignments: tuple[str, ...], **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.
 
     GRAPH is an .npz archive, a folder of shards, drawn:EDGES, or another SOURCE of preprocess. With --device cuda
-    hpcgnn trains on a GPU, and peers can't take part.
+    hpcgnn trains on a GPU, and peers can't take part. --repeat is the number of seeds (1) of the trials that are first
+    at a target, and their medians are reported; trials are compared on the first seed.
     """
     from hpcgnn.bench.race.result import RaceResult
     from hpcgnn.cli.race import make_race
 
     threads = shared.threads or environment.available_cores()
-    if shared.repeat is not None:
-        raise click.UsageError("--repeat is not for this benchmark: --seeds says how often the trial shown is trained")
+    flags |= {"seeds": shared.repeat or 1, **RACE_DEFAULTS, **parse_set(assignments, OF_RACE)}
     benchmark = make_race(graph, flags, threads, shared.steps.begin, shared.device)
     prepare_output(shared.out)
     finish("time-to-score", announce("time-to-score", threads), benchmark, shared, benchmark.failures, RaceResult)

@@ -130,8 +130,24 @@ class GroupedCommand(click.Command):
             raise click.UsageError(explain_option(error, rare), ctx) from error
 
 
+# Flags that were one until they became settings of `--set` or joined another flag: what to write instead.
+FORMER_FLAGS = {
+    ("infer", "--row-bits"): "--bits WEIGHTS,ROWS", ("quantize", "--row-bits"): "--bits WEIGHTS,ROWS",
+    ("infer", "--batch-size"): "--set batch_size=CLUSTERS", ("infer", "--aggregation"): "--set aggregation=WAY",
+    ("infer", "--between-clusters"): "--set between_clusters=true",
+    ("infer", "--pack-features"): "--set pack_features=true",
+    ("plan", "--sample"): "--set sample=SHARE",
+    ("time-to-score", "--seeds"): "--repeat SEEDS", ("time-to-score", "--normalize"): "--set normalize=WAY",
+    ("time-to-score", "--seconds"): "--set seconds=MOST", ("time-to-score", "--batch"): "--set batch=LIST",
+    ("time-to-score", "--stop-at-target"): "--set stop_at_target=true",
+}
+
+
 def explain_option(error: click.NoSuchOption, rare: Collection[str] = ()) -> str:
     """One clause about an unknown flag, with the command's flag or the `rare` setting that was probably meant."""
+    command = error.ctx.info_name if error.ctx else None
+    if (command, error.option_name) in FORMER_FLAGS:
+        return f"{error.option_name} is no flag; write {FORMER_FLAGS[command, error.option_name]}"
     name = error.option_name.lstrip("-").replace("-", "_")
     options = error.ctx.command.params if error.ctx else []
     flags = {flag.lstrip("-").replace("-", "_"): flag for option in options for flag in option.opts

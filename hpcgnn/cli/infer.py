@@ -9,53 +9,68 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli.grouped import parse_set
 from hpcgnn.config import CLUSTERS_A_BATCH
 from hpcgnn.run.output import size_text, time_text
 
-BITS = click.IntRange(2, 8)
+SETTINGS: dict[str, click.ParamType] = {
+    "batch_size": click.IntRange(min=1), "between_clusters": click.BOOL,
+    "aggregation": click.Choice(("auto", "tiles", "gather")), "pack_features": click.BOOL}
+DEFAULTS: dict[str, Any] = {"batch_size": None, "between_clusters": False, "aggregation": None, "pack_features": False}
+
+
+class Widths(click.ParamType):
+    """One width for weights and rows, or two: WEIGHTS,ROWS."""
+
+    name = "widths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        bits = [click.IntRange(2, 8).convert(word, param, ctx) for word in value.split(",")]
+        if len(bits) > 2:
+            self.fail(f"{value!r} has {len(bits)} widths; expected BITS or WEIGHTS,ROWS.", param, ctx)
+        return bits[0], bits[-1]
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("shards", type=click.Path(path_type=Path))
-@click.option("--bits", type=BITS, help="Bits of weights and of rows that are summed, if MODEL is a run folder. "
-                                        "[default: 8]")
-@click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads, if MODEL is a run folder. [default: "
-                                            "--bits]")
+@click.option("--bits", "widths", type=Widths(), metavar="BITS", help="Bits of weights and rows, if MODEL is a run "
+              "folder; WEIGHTS,ROWS gives the rows that a layer reads bits of their own. [default: 8]")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Number of passes to time.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=1800.0, show_default=True,
               help="Seconds without progress after which all ranks end and one says where it is; 0 waits for ever.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the model was not made on.")
 @click.option("--clusters", type=click.IntRange(min=1), help="Cut the graph into this many METIS clusters "
               "and infer in batches of them; edges between clusters are left out. [default: the whole graph at once]")
-@click.option("--batch-size", type=click.IntRange(min=1), help=f"Clusters per batch. [default: {CLUSTERS_A_BATCH}]")
-@click.option("--between-clusters", is_flag=True, help="Keep the edges between clusters of one batch.")
-@click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
-              help="How neighbors are summed in batches: by tiles of bits, by gathering rows, or auto (the faster way "
-                   "for each sum). [default: auto]")
-@click.option("--pack-features", is_flag=True, help="Keep the codes that the first layer reads as Adaptive-Packages "
-              "and multiply from them: less memory and, if most values are zero, less time.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Device that computes; with cuda, the ranks of a node divide its GPUs among them.")
 @click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
               "Adaptive-Packages; their size in each format is printed.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Of batches: batch_size, clusters per "
+              f"batch ({CLUSTERS_A_BATCH}); between_clusters=true keeps the edges between clusters of one batch; "
+              "aggregation, how neighbors are summed: by tiles of bits, gather (of rows), or auto, the faster way for "
+              "each sum. pack_features=true keeps the codes that the first layer reads as Adaptive-Packages and "
+              "multiplies from them: less memory and, if most values are zero, less time.")
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file for predictions, logits and embeddings; "
               "without it none is written.")
-def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
+def command(model: Path, shards: Path, out: Path | None, repeat: int, widths: tuple[int, int] | None,
+            assignments: tuple[str, ...], **options: Any) -> None:
     """Predict for every node of the graph in SHARDS with MODEL, in integers, one MPI rank per part.
 
     MODEL is a file of hpcgnn quantize, or a run folder. The model of a run folder is quantized first, and float models
     of its shape are timed too, in float32 and bfloat16.
     """
+    options |= DEFAULTS | parse_set(assignments, SETTINGS)
+    options["bits"], options["row_bits"] = widths or (None, None)
     if options["clusters"] is None and any(options[name] for name in ("batch_size", "between_clusters", "aggregation")):
-        raise click.UsageError("--batch-size, --between-clusters and --aggregation are for batches; add --clusters")
+        raise click.UsageError("batch_size, between_clusters and aggregation are for batches; add --clusters")
     if options["clusters"] is not None and options["packages"] is not None:
         raise click.UsageError("--packages stores the codes of the whole graph; leave --clusters out")
     if options["clusters"] is not None and options["pack_features"]:
-        raise click.UsageError("--pack-features is for the whole graph, and batches store features in another form; "
+        raise click.UsageError("pack_features is for the whole graph, and batches store features in another form; "
                                "leave --clusters out")
     if options["device"] == "cuda" and options["pack_features"]:
-        raise click.UsageError("--pack-features multiplies from packages on the host, and a device stores bits in "
+        raise click.UsageError("pack_features multiplies from packages on the host, and a device stores bits in "
                                "another form; leave one of them out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel

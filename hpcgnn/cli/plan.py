@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 DEFAULT_METHODS = ("vanilla", "uniform:8", "uniform:1", "pipegcn")
 PRECISIONS = ("fp32", "bf16", "fp16")
+SAMPLE = click.FloatRange(0, 1, min_open=True)
 
 
 @click.command()
@@ -45,7 +47,8 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
 @click.option("--norm", type=click.Choice(("none", "layer", "batch")), default="layer", show_default=True)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="Any setting of hpcgnn train, such as steps=4; what a plan can't count is refused.")
+              help="Any setting of hpcgnn train, such as steps=4; what a plan can't count is refused. sample=SHARE "
+                   "cuts only this share of the graph, and estimates the rest; else a plan samples above 2e8 edges.")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
 @click.option("--balance", type=click.Choice(BALANCES),
               help="What the parts share equally. [default: as in hpcgnn preprocess]")
@@ -55,8 +58,6 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--root", type=PATH, help="Folder of OGB datasets. [default: dataset]")
 @click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
               help="For a graph without labels: K classes made from the graph, as in hpcgnn preprocess.")
-@click.option("--sample", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
-              help="Cut only this share of the graph, and estimate the rest from it. [default: 1 up to 2e8 edges]")
 @click.option("--as", "larger", metavar="SIZES",
               help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
                    "and optionally train=N; edges count in both directions.")
@@ -149,7 +150,9 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
     from hpcgnn.cli.train import read_assignments
     from hpcgnn.planning.planner import Choices, make_plan
 
-    settings = read_assignments(flags["assignments"])
+    of_sample = tuple(word for word in flags["assignments"] if word.startswith("sample="))
+    sample = parse_set(of_sample, {"sample": SAMPLE}).get("sample")
+    settings = read_assignments(tuple(word for word in flags["assignments"] if word not in of_sample))
     for name in settings.keys() & (flags.keys() | {"bits"}):
         raise click.UsageError(f"--set {name} can't be planned; use --"
                                + ("method uniform:BITS" if name == "bits" else name))
@@ -160,7 +163,7 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
     choices = Choices(parts, tuple(dict.fromkeys(methods.split(","))),
                       **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "dropout",
                                                         "partitioner", "balance", "seed", "symmetrize", "root",
-                                                        "make_labels", "sample", "larger")}, settings=settings)
+                                                        "make_labels", "larger")}, sample=sample, settings=settings)
     out = flags["out"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.cli.infer import Widths
 from hpcgnn.run.output import size_text
-
-BITS = click.IntRange(2, 8)
 
 
 @click.command()
 @click.argument("run_folder", type=click.Path(path_type=Path))
 @click.argument("shards", type=click.Path(path_type=Path))
-@click.option("--bits", type=BITS, help="Bits of weights and of the rows that are summed. [default: 8]")
-@click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads. [default: --bits]")
+@click.option("--bits", "widths", type=Widths(), metavar="BITS", help="Bits of weights and rows; WEIGHTS,ROWS gives "
+              "the rows that a layer reads bits of their own. [default: 8]")
 @click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than the run was trained "
                                                   "on.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Device that calibrates and computes the scores.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
-def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | None, other_graph: bool,
-            device: str, out: Path | None) -> None:
+def command(run_folder: Path, shards: Path, widths: tuple[int, int] | None, other_graph: bool, device: str,
+            out: Path | None) -> None:
     """Quantize the best model of RUN_FOLDER to integers, and write it to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
@@ -32,8 +31,8 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
-    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph, device,
-                                                   out or run_folder / "model.h5"))
+    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, *(widths or (None, None)), other_graph,
+                                                   device, out or run_folder / "model.h5"))
 
 
 def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,

@@ -39,7 +39,7 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, dev
     races = [RaceSettings(model, flags["epochs"], flags["seconds"])
              for model in parse_choices("--model", flags["model"], tuple(PEERS_MODEL))]
     trials = Trials(parse_list("--lr", flags["lr"], float), parse_dropouts(flags["dropout"]),
-                    parse_list("--batch", flags["batch"], int), flags["seeds"])
+                    parse_list("batch", flags["batch"], int), flags["seeds"])
     ours = list_ours(parse_methods(flags["method"], tuple(METHODS)), parse_steps(flags["steps"]),
                      parse_choices("--precision", flags["precision"], PRECISIONS))
     asked = parse_processes(flags["peer"], tuple(sorted({1, threads})))
@@ -64,7 +64,7 @@ def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -
     """Raise ConfigError if a batch has fewer training nodes than a peer has processes."""
     most = max((number for numbers in asked.values() for number in numbers), default=1)
     if min(batches) < most:
-        raise ConfigError(f"--batch has {min(batches)}, which {most} processes of a peer can't divide; ask for larger "
+        raise ConfigError(f"batch has {min(batches)}, which {most} processes of a peer can't divide; ask for larger "
                           "ones, or for fewer processes with --peer PEER:PROCESSES")
 
 

@@ -97,7 +97,7 @@ def build_model(shape: ModelShape) -> nn.Module:
     except TypeError as error:
         what = "in_dim, hidden_dim, out_dim, num_layers and dropout" if named is None else ", ".join(
             f"{name}={value!r}" for name, value in named.items()) or "no argument"
-        raise ConfigError(f"model {shape.model} can't be made from {what}: {error}; --model-args gives what else its "
+        raise ConfigError(f"model {shape.model} can't be made from {what}: {error}; model_args gives what else its "
                           "constructor takes") from error
 
 

@@ -205,7 +205,7 @@ class Cutter:
         share = least_share(self.share, num_parts)
         if share < 1 and (self._sends_sums or self._counted is not graph):
             raise ConfigError("a sample of the graph doesn't say what clusters cut, or which rows pre_aggregation "
-                              "sums; use --sample 1, or leave these settings out")
+                              "sums; use --set sample=1, or leave these settings out")
         if share < 1:
             if share not in self._regions:
                 self._regions[share] = sample_region(graph.dataset, share, choices.seed, choices.balance,

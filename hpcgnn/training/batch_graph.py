@@ -47,8 +47,8 @@ class ClusterCut:
         """Flags of `hpcgnn infer` that read the same edges."""
         words = [f"--clusters {self.clusters}"]
         if self.between_clusters:
-            words += [f"--batch-size {self.batch_size}"] if self.batch_size != CLUSTERS_A_BATCH else []
-            words += ["--between-clusters"]
+            words += [f"--set batch_size={self.batch_size}"] if self.batch_size != CLUSTERS_A_BATCH else []
+            words += ["--set between_clusters=true"]
         return " ".join(words)
 
     def remark(self, source: str, answered: ClusterCut | None) -> str | None:

@@ -219,7 +219,7 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     peer = {"dgl": "dgl", "torch_geometric": "pyg"}[package]
-    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--dropout", "0.2", "--batch", 64, "--threads", 2,
+    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--dropout", "0.2", "--set", "batch=64", "--threads", 2,
                        "--peer", f"{peer}:1,{peer}:2", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["case"]: row for row in json.loads((tmp_path / "bench.json").read_text())["measurements"]}
@@ -236,7 +236,7 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
 def test_a_batch_that_processes_can_not_divide_is_refused():
     check_batches((8, 64), {"dgl": (1, 8), "pyg": (2,)})
     check_batches((1,), {})
-    with pytest.raises(ConfigError, match="--batch has 4, which 8 processes of a peer can't divide; ask for larger"):
+    with pytest.raises(ConfigError, match="batch has 4, which 8 processes of a peer can't divide; ask for larger"):
         check_batches((64, 4), {"dgl": (1, 8)})
 
 
@@ -252,7 +252,7 @@ def test_a_batch_that_processes_can_not_divide_is_refused():
     ([SMALL, "--peer", "torch"], 1, "--peer has 'torch'; expected a list of dgl, dgl-sampler, dgl-labor, dgl-uniform,"),
     ([SMALL, "--peer", "dgl-clusters:2"], 1, "--peer has 'dgl-clusters'; expected a list of dgl, dgl-sampler"),
     ([SMALL, "--peer", "dgl:x"], 1, "--peer has 'dgl:x'; expected PEER or PEER:PROCESSES, as in dgl:2"),
-    ([SMALL, "--repeat", "2"], 2, "--repeat is not for this benchmark"),
+    ([SMALL, "--set", "seconds=0"], 2, "--set seconds: 0.0 is not in the range x>0"),
 ])
 def test_what_can_not_be_raced_is_refused_before_anything_trains(arguments, status, complaint, capsys):
     with pytest.raises(SystemExit) as stop:

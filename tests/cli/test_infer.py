@@ -108,7 +108,7 @@ def test_packed_features_give_the_same_bits_and_are_multiplied_from_in_every_pas
     path, multiplied = model_file(shared_path / "m.h5", kind), []
     product = coded_rows.package_product
     monkeypatch.setattr(coded_rows, "package_product", lambda *rows: multiplied.append(rows) or product(*rows))
-    for out, flags in (("codes.h5", []), ("packed.h5", ["--pack-features"])):
+    for out, flags in (("codes.h5", []), ("packed.h5", ["--set", "pack_features=true"])):
         assert not multiplied
         status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 2, "--out", shared_path / out, *flags)
         assert (status, complaints) == (0, "")

@@ -30,8 +30,8 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
     on_rank_zero(comm, lambda: write_model(model, some_model(kind), fingerprint_of(dataset, FeatureStorage("float32"))))
     found = []
     for way in ("tiles", "gather", "auto"):
-        code, out, err = infer(capsys, model, shards, "--clusters", 40, "--batch-size", 2, "--aggregation", way,
-                               "--repeat", 2, "--out", shared_path / f"{way}.h5")
+        code, out, err = infer(capsys, model, shards, "--clusters", 40, "--set", "batch_size=2", "--set",
+                               f"aggregation={way}", "--repeat", 2, "--out", shared_path / f"{way}.h5")
         assert code == 0, err
         assert "batches: 20 with" in out and f"of {dataset.num_edges:,} edges" in out
         assert "as codes of " in out and "between layers" not in out      # what batches have there is not counted
@@ -61,11 +61,11 @@ def alone(dataset, folder, kind):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("flags, words", [(["--clusters", 0], "0 is not in the range"),
-                                          (["--clusters", 4, "--aggregation", "dense"], "'dense' is not one of"),
-                                          (["--batch-size", 4], "add --clusters"),
+                                          (["--clusters", 4, "--set", "aggregation=dense"], "'dense' is not one of"),
+                                          (["--set", "batch_size=4"], "add --clusters"),
                                           (["--clusters", 4, "--packages", "p"], "leave --clusters out"),
-                                          (["--clusters", 4, "--pack-features"], "leave --clusters out"),
-                                          (["--aggregation", "tiles"], "add --clusters")])
+                                          (["--clusters", 4, "--set", "pack_features=true"], "leave --clusters out"),
+                                          (["--set", "aggregation=tiles"], "add --clusters")])
 def test_batches_that_can_not_be_are_refused(flags, words, shared_path, capsys):
     code, _, err = infer(capsys, "model.h5", "shards", *flags)
     assert code == 2 and words in err

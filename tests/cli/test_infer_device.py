@@ -67,7 +67,7 @@ def run(hpcgnn, path, shards, out, *options):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
-@pytest.mark.parametrize("options", [(), ("--clusters", 6, "--batch-size", 2)], ids=["whole", "batches"])
+@pytest.mark.parametrize("options", [(), ("--clusters", 6, "--set", "batch_size=2")], ids=["whole", "batches"])
 def test_a_device_answers_what_the_host_does(hpcgnn, emulating, shards, shared_path, kind, options):
     path = model_file(shared_path / "m.h5", kind)
     _, expected = run(hpcgnn, path, shards, shared_path / "host.h5", *options)
@@ -105,8 +105,8 @@ def test_a_run_is_calibrated_on_a_device(hpcgnn, emulating, shards, shared_path)
 
 
 @pytest.mark.parametrize("options, complaint", [
-    (("--pack-features",), "--pack-features multiplies from packages on the host"),
-    (("--clusters", 4, "--aggregation", "tiles"), "attention weighs neighbors one by one"),
+    (("--set", "pack_features=true"), "pack-features multiplies from packages on the host"),
+    (("--clusters", 4, "--set", "aggregation=tiles"), "attention weighs neighbors one by one"),
 ])
 def test_what_a_device_can_not_do_is_one_sentence(hpcgnn, emulating, shards, shared_path, options, complaint):
     path = model_file(shared_path / "m.h5", "gat")

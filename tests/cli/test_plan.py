@@ -181,7 +181,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--set", "device=cuda"], "does not know what device = cuda costs"),
     (["--set", "pre_aggregation=on", "--model", "gat"], "not all its layers are linear"),
     (["--set", "pre_aggregation=on", "--parts", "4"], "does not know which sums the ranks of a node share"),
-    (["--set", "clusters=4", "--sample", "0.5", "--parts", "64"], "a sample of the graph doesn't say what"),
+    (["--set", "clusters=4", "--set", "sample=0.5", "--parts", "64"], "a sample of the graph doesn't say what"),
     (["--set", "steps=2", "--set", "rematerialize=true"], "steps 2 can't be used with rematerialize"),
     (["--set", "ranks_per_node=4"], "ranks_per_node = 4 contradicts"),
     (["--node", "laptop"], "--cluster and --node both say what a node can do"),

@@ -33,7 +33,7 @@ def percent(line):
 @pytest.mark.parallel([1, 2, 3])
 def test_a_float_run_is_calibrated_and_keeps_its_score(hpcgnn, shards, shared_path):
     run, comm = trained(shards, shared_path, epochs=30), MPI.COMM_WORLD
-    status, printed, complaints = hpcgnn("quantize", run, shards, "--bits", 8, "--row-bits", 6)
+    status, printed, complaints = hpcgnn("quantize", run, shards, "--bits", "8,6")
     assert (status, complaints) == (0, "")
     model, made_on, _ = on_rank_zero(comm, lambda: read_model(run / "model.h5"))
     assert made_on == fingerprint_of(easy_graph(), FeatureStorage("float32"))
@@ -61,7 +61,7 @@ def test_a_run_that_was_trained_as_integers_is_exported_as_it_is(hpcgnn, shards,
     assert max(abs(one - other) for one, other in zip(percent(before), percent(after), strict=True)) <= 1
     refused = hpcgnn("quantize", run, shards, "--bits", 4)
     assert refused == (1, "", "hpcgnn: this run was trained with --quantize uniform and has widths of its own; "
-                       "leave --bits and --row-bits out\n")
+                       "leave --bits out\n")
 
 
 @pytest.mark.parallel([1, 2])

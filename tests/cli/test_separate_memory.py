@@ -40,8 +40,9 @@ def run(hpcgnn, *arguments):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("kind, options", [("gcn", ()), ("gat", ()), ("sage", ("--clusters", 6, "--batch-size", 2)),
-                                           ("gin", ("--clusters", 6, "--aggregation", "gather"))])
+@pytest.mark.parametrize("kind, options", [("gcn", ()), ("gat", ()),
+                                           ("sage", ("--clusters", 6, "--set", "batch_size=2")),
+                                           ("gin", ("--clusters", 6, "--set", "aggregation=gather"))])
 def test_integers_answer(hpcgnn, graph, shards, shared_path, kind, options):
     path = shared_path / "m.h5"
     model = some_model(kind, num_nodes=90, num_layers=3, has_norm=True)

@@ -17,7 +17,7 @@ from hpcgnn.training.batch_graph import ClusterCut
 from hpcgnn.training.run_folder import RunFolder
 
 SETS = {(): [], ("--clusters", 24): ["--set", "clusters=24"],
-        ("--clusters", 24, "--batch-size", 3, "--between-clusters"): [
+        ("--clusters", 24, "--set", "batch_size=3", "--set", "between_clusters=true"): [
             "--set", "clusters=24", "--set", "batch_size=3", "--set", "between_clusters=true"]}
 CUT, JOINED = list(SETS)[1:]
 BOTH = pytest.mark.parametrize("cut", [CUT, JOINED], ids=["clusters", "batches"])
@@ -153,7 +153,7 @@ def test_a_forged_cut_is_refused(tmp_path, text):
 
 def test_flags_are_those_of_infer():
     assert ClusterCut(8).flags == ClusterCut(8, 4).flags == "--clusters 8"
-    assert ClusterCut(8, 16, True).flags == "--clusters 8 --between-clusters"
-    assert ClusterCut(8, 4, True).flags == "--clusters 8 --batch-size 4 --between-clusters"
+    assert ClusterCut(8, 16, True).flags == "--clusters 8 --set between_clusters=true"
+    assert ClusterCut(8, 4, True).flags == "--clusters 8 --set batch_size=4 --set between_clusters=true"
     assert ClusterCut(8, 4).remark("m", ClusterCut(8, 2)) is None
     assert ClusterCut(8, 4, True).remark("m", ClusterCut(8, 2, True)) is not None

@@ -110,7 +110,8 @@ def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(tra
 
 @pytest.mark.parametrize("run, options, batching", [
     ("fp32", ("--bits", 8), ()),
-    ("integers", (), ("--clusters", 12, "--batch-size", 4, "--between-clusters", "--aggregation", "tiles"))])
+    ("integers", (), ("--clusters", 12, "--set", "batch_size=4", "--set", "between_clusters=true", "--set",
+                      "aggregation=tiles"))])
 def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, options, batching):
     assert train(run)[-1] < 1.0
     model, outs = folder / f"{run}.h5", [folder / f"{run}-{name}.h5" for name in ("held", "free")]

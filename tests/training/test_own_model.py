@@ -118,7 +118,7 @@ def test_a_constructor_gets_the_sizes_that_it_names_and_the_arguments_that_are_g
 def test_arguments_that_a_constructor_does_not_take_or_lacks_are_refused(module, arguments, complaint):
     with pytest.raises(ConfigError) as refused:
         build_model(ModelShape(f"{module}:Named", 3, 4, 2, 5, 0.0, arguments=arguments))
-    assert complaint in str(refused.value) and "--model-args gives what else" in str(refused.value)
+    assert complaint in str(refused.value) and "model_args gives what else" in str(refused.value)
 
 
 @pytest.mark.parametrize("settings, complaint", [

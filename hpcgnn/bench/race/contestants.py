@@ -51,8 +51,8 @@ class PeerSettings(RaceSettings):
 PEERS_MODEL = {"sage": "sage", "gcn": "gcn", "gat": "gat", "pyg-sage": "sage", "sage-max": "", "gin": "", "gcnii": "",
                "jknet": "", "appnp": ""}
 OWN_MODEL = "pyg-sage"     # has no dropout of the input rows
-OWN_FLAGS = {"model": "torch_geometric.nn:GraphSAGE",
-             "model-args": '{"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}'}
+OWN_CLASS = "torch_geometric.nn:GraphSAGE"
+OWN_ARGUMENTS = '{"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}'
 FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps per epoch
 FANOUTS = (5, 5, 5), (15, 10, 5)                      # neighbors drawn per node in each layer, the input's first
 DRAWING = ("sampler", "labor")                        # kinds of batches that draw neighbors by a fanout

@@ -22,7 +22,8 @@ from hpcgnn.bench.environment import allocator_name, thread_environment, with_tc
 from hpcgnn.bench.epoch import complaint, find_mpirun, hpcgnn_command
 from hpcgnn.bench.race.contestants import (
     FULL_GRAPH,
-    OWN_FLAGS,
+    OWN_ARGUMENTS,
+    OWN_CLASS,
     OWN_MODEL,
     PEERS_MODEL,
     Contestant,
@@ -120,11 +121,11 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     out = course.folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     is_own = race.model == OWN_MODEL
-    flags = {**(OWN_FLAGS if is_own else {"model": race.model, "norm": "layer"}), "layers": race.layers,
+    flags = {**({"model": OWN_CLASS} if is_own else {"model": race.model, "norm": "layer"}), "layers": race.layers,
              "hidden": race.hidden, "dropout": settings.dropout, "weight-decay": 0, "lr": settings.lr,
              "epochs": race.epochs, "seed": seed, "eval-every": 1, "early-stop": 0, "repeat": 1, "checkpoint-every": 0,
              **({} if course.device == "cpu" else {"device": course.device}), **ours.flags()}
-    more = [] if is_own else ["--set", f"input_dropout={settings.input_dropout}"]
+    more = ["--set", f"model_args={OWN_ARGUMENTS}" if is_own else f"input_dropout={settings.input_dropout}"]
     command = hpcgnn_command("train", course.shards, "--out", out, *(f"--{name}={flags[name]}" for name in flags),
                              *more)
     if course.ranks > 1:
@@ -133,7 +134,7 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     peak_bytes = run_within(command, environment, out / METRICS, race)
     points = list(points_of(read_records(out / METRICS), ours.steps))
     if not points:
-        raise TrainingError(f"{ours.name} ended before its first evaluation; allow more --seconds")
+        raise TrainingError(f"{ours.name} ended before its first evaluation; allow more seconds")
     return Training(points, peak_bytes, allocator_name(environment))
 
 

@@ -232,7 +232,7 @@ class CopiedBatches:
                  group_rows: int = GROUP_ROWS):
         if aggregation == "tiles" and not is_summed(model):
             raise ConfigError("attention weighs neighbors one by one, which tiles of bits can't; use "
-                              "--aggregation gather")
+                              "aggregation=gather")
         self._packed, self._device = packed, device
         self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
         factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]

@@ -76,7 +76,7 @@ def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> In
     if run.is_quantized:
         if bits is not None or row_bits is not None:
             raise CollectiveError(f"this run was trained with --quantize {run.session.config.quantize} and has "
-                                  "widths of its own; leave --bits and --row-bits out")
+                                  "widths of its own; leave --bits out")
     else:
         bits = 8 if bits is None else bits
         model = calibrate(model, run.session.graph, run.session.comm, bits,
@@ -150,7 +150,7 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     model, made_on, cut = together(comm, lambda: read_model(path))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
-        raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
+        raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits out, or "
                               "name the run folder")
     score = "micro_f1" if model.is_multi_label else "accuracy"
     remarks = [*_remarks(str(path), other_graph_line(str(path), made_on, info), cut, answered),
