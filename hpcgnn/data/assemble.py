@@ -5,7 +5,7 @@ A graph without labels can be trained with made ones, classes by in-degree; its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -96,8 +96,8 @@ def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) ->
     """Describe the content of a finished graph and its origins; drawn_with is the seed of a random split."""
     report = dataset.cleaning
     lines = [("nodes", _nodes(dataset, origins)), ("edges", _edges(dataset)), ("weights", _weights(dataset, origins)),
-             ("features", _features(dataset, origins)), ("labels", _labels(dataset, origins)),
-             ("splits", _splits(dataset, origins, drawn_with))]
+             *_of_edges(dataset, origins), ("features", _features(dataset, origins)),
+             ("labels", _labels(dataset, origins)), ("splits", _splits(dataset, origins, drawn_with))]
     lines += [("skipped", text) for text in origins.skipped]
     lines += [("unused", ", ".join(_shortened(origins.unused)))] if origins.unused else []
     lines += [("note", text) for text in report.remarks]
@@ -131,6 +131,17 @@ def _weights(dataset: GraphDataset, origins: Origins) -> str:
     return f"{origins.weights or 'one per edge'}, {span}"
 
 
+def _of_edges(dataset: GraphDataset, origins: Origins) -> list[tuple[str, str]]:
+    lines = []
+    if dataset.edge_type is not None:
+        names = dataset.relation_names
+        count = np.bincount(dataset.edge_type, minlength=len(names))
+        lines.append(("relations", f"{len(names):,}{_from(origins.relations)}: {_counts(names, count)}"))
+    if dataset.edge_attr is not None:
+        lines.append(("edge_attr", f"{dataset.edge_attr.shape[1]:,} per edge{_from(origins.edge_attr, 'from')}"))
+    return lines
+
+
 def _features(dataset: GraphDataset, origins: Origins) -> str:
     names = origins.feature_names
     shown = f": {', '.join(_shortened(names))}" if len(names) == dataset.num_features else ""
@@ -139,6 +150,7 @@ def _features(dataset: GraphDataset, origins: Origins) -> str:
 
 def _labels(dataset: GraphDataset, origins: Origins) -> str:
     labels, where = dataset.labels, _from(origins.labels)
+    names = dataset.class_names or range(dataset.num_classes)
     if dataset.task == "regression":
         known = ~np.isnan(labels)
         counts = f"{int(known.any(axis=1).sum()):,} nodes have one"
@@ -149,20 +161,19 @@ def _labels(dataset: GraphDataset, origins: Origins) -> str:
     if dataset.task == "multi-label":
         has = labels == 1
         count, lacking = has.sum(axis=0), int(np.count_nonzero(~has.any(axis=1)))
-        return (f"{dataset.num_classes:,}, several per node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
+        return (f"{dataset.num_classes:,}, several per node{where}: {_counts(names, count)}; {lacking:,} nodes have "
                 "none of them")
     if not dataset.is_labeled:
         return "none"
     count = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
-    return (f"{dataset.num_classes:,} classes{where}: {_counts(dataset, count)}; {int((labels < 0).sum()):,} nodes "
+    return (f"{dataset.num_classes:,} classes{where}: {_counts(names, count)}; {int((labels < 0).sum()):,} nodes "
             "without a label")
 
 
-def _counts(dataset: GraphDataset, count: np.ndarray) -> str:
-    names = dataset.class_names or range(dataset.num_classes)
+def _counts(names: Sequence, count: np.ndarray) -> str:
     pairs = [f"{str(name)[:SHOWN_CHARACTERS]} ({number:,})"
              for name, number in zip(names[:SHOWN_NAMES], count[:SHOWN_NAMES].tolist(), strict=False)]
-    more = dataset.num_classes - SHOWN_NAMES
+    more = len(names) - SHOWN_NAMES
     return ", ".join(pairs) + (f" and {more:,} more" if more > 0 else "")
 
 
@@ -205,6 +216,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
             raise DatasetError(f"{name} has held-out links of its own; leave out --val-links and --test-links")
         of_names = None if node_name is None else NodeRows(node_name, name)
         held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name)
+    relation_names = graph.relation_names
     graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
     graph = graph.with_remarks(labels.remarks)
     indptr, indices, report = graph[:3]
@@ -232,7 +244,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
                            test_mask, report, graph.edge_weight, node_name, labels.class_names, held_out,
-                           graph.edge_type, graph.edge_attr).check()
+                           graph.edge_type, graph.edge_attr, relation_names).check()
     report = replace(report, read=describe(dataset, origins, drawn_with))
     return replace(dataset, cleaning=report)
 

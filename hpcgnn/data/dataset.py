@@ -50,7 +50,7 @@ class GraphDataset:
     name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
     indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the edges u -> v
     indices : (num_edges,) int32 or int64    sources, ascending within a row, no self-loops; a source comes again only
-                                             with another relation or attribute
+                                             with another relation or other attributes
     features : (num_nodes, num_features) float32: ndarray (possibly memory-mapped), scipy CSR, or FeatureRows
     labels : (num_nodes,) int64 class ids, -1 if unknown; or (num_nodes, num_classes) uint8 indicators, 255 if unknown;
                                              or (num_nodes, num_classes) float32 targets, NaN if unknown
@@ -134,6 +134,7 @@ class GraphDataset:
         """
         self._check_structure()
         self._check_weights()
+        self._check_relations()
         self._check_names()
         self._check_features()
         self._check_labels()
@@ -162,6 +163,27 @@ class GraphDataset:
                                f"expected float32, one for each of {self.num_edges} edges")
         if len(weight) and not (weight.min() > 0 and np.isfinite(weight.max())):
             raise DatasetError(f"{self.name} has edge weights that are not positive and finite")
+
+    def _check_relations(self) -> None:
+        relation, attr, num_relations = self.edge_type, self.edge_attr, len(self.relation_names)
+        if (relation is None) != (num_relations == 0):
+            raise DatasetError(f"{self.name} has {num_relations} relation names, and edges "
+                               f"{'without' if relation is None else 'with'} relations; expected both or neither")
+        if relation is not None:
+            if relation.shape != (self.num_edges,) or relation.dtype != np.int32:
+                raise DatasetError(f"{self.name} has relations of {relation.dtype} and shape {relation.shape}; "
+                                   f"expected int32, one for each of {self.num_edges} edges")
+            if len(relation) and not 0 <= relation.min() <= relation.max() < num_relations:
+                raise DatasetError(f"{self.name} has relations from {relation.min()} to {relation.max()}; expected 0 "
+                                   f"to {num_relations - 1}")
+        if attr is None:
+            return
+        if attr.ndim != 2 or len(attr) != self.num_edges or not attr.shape[1] or attr.dtype != np.float32:
+            raise DatasetError(f"{self.name} has edge attributes of {attr.dtype} and shape {attr.shape}; expected "
+                               f"float32, a row for each of {self.num_edges} edges")
+        step = max(1, CHECKED_VALUES // attr.shape[1])
+        if not all(np.isfinite(attr[first:first + step]).all() for first in range(0, len(attr), step)):
+            raise DatasetError(f"{self.name} has edge attributes that are NaN or infinite")
 
     def _check_names(self) -> None:
         if self.node_name is not None and self.node_name.shape != (self.num_nodes,):

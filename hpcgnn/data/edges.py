@@ -41,7 +41,7 @@ from hpcgnn.data.text_table import (
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
-SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "ignore")
+SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "relation", "ignore")
 WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
 FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
 KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
@@ -51,7 +51,7 @@ KONECT_COUNTS = re.compile(r"% *\d+ +(\d+) +(\d+)")
 
 def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     """Load "FILE[,labels=FILE][,features=FILE][,splits=FILE][,ids=true|false][,header=true|false][,weight=none]
-    [,ignore=LABEL;LABEL]".
+    [,relation=COLUMN][,ignore=LABEL;LABEL]".
 
     The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids. If
     no file has ids, row k belongs to node k. If there are no rows either, the nodes are the ends of edges.
@@ -73,7 +73,8 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     if settings.get("weight", NOTHING) != NOTHING:
         raise DatasetError(f"an edges: source has weight={settings['weight']!r}; expected weight=none, since a third "
                            "column holds weights without being named")
-    edges = read_edge_file(path, options, flags["header"], ids is None, "weight" not in settings)
+    edges = read_edge_file(path, options, flags["header"], ids is None, "weight" not in settings,
+                           settings.get("relation"))
     if ids is None and (labels or features) and isinstance(edges.source, pa.Array):
         raise DatasetError(f"{path} has {_first_text(edges)!r} for a node, and no file gives the nodes' ids, so that "
                            "edges count them from 0; expected whole numbers only, or put the id first in the "
@@ -81,7 +82,8 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     files = [found for found in (labels, features, splits) if found is not None]
     origins = Origins(ids="" if ids is None else f"column 0 of {(features or labels).path.name}",
                       weights=NO_WEIGHTS if "weight" in settings else "" if edges.weight is None else (
-                          f"the third column of {path.name}"),
+                          f"the {'third' if edges.relation is None else 'last'} column of {path.name}"),
+                      relations="" if edges.relation is None else f"column {settings['relation']} of {path.name}",
                       features="" if features is None else features.path.name,
                       labels="" if labels is None else labels.path.name,
                       splits="" if splits is None else splits.path.name,
@@ -90,7 +92,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       dubious=tuple(text for found in (*files, edges) for text in found.dubious))
     given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
-                       ignore=Choices.of(settings).ignored(())[1],
+                       ignore=Choices.of(settings).ignored(())[1], relation=edges.relation,
                        **_values(labels, features, splits, ids, name), is_symmetric=edges.is_symmetric,
                        remarks=tuple(text for found in (*files, edges) for text in found.remarks),
                        labels_hint="labels=FILE", origins=origins)
@@ -105,6 +107,7 @@ class EdgeFile:
     weight : (num_edges,) float64, or None
     num_nodes : int or None          if the file states it: its ids 1 to num_nodes are then rows already
     is_symmetric : bool              each edge is listed once and holds both ways
+    relation : (num_edges,) int64 or texts, or None
     """
 
     source: Ends | Ids
@@ -112,6 +115,7 @@ class EdgeFile:
     weight: np.ndarray | None = None
     num_nodes: int | None = None
     is_symmetric: bool = False
+    relation: np.ndarray | pa.Array | None = None
     remarks: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     dubious: tuple[str, ...] = ()
@@ -125,7 +129,7 @@ def read_links(path: Path, options: SourceOptions) -> tuple[Ids, Ids]:
 
 
 def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None = None,
-                   are_rows: bool = True, has_weights: bool = True) -> EdgeFile:
+                   are_rows: bool = True, has_weights: bool = True, relation: str | None = None) -> EdgeFile:
     """Read two columns of ids, and a third of weights if there is one.
 
     Parameters
@@ -133,9 +137,12 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     has_header : bool or None        None finds out
     are_rows : bool                  no other file has ids, so a file that counts nodes from 1 states their number
     has_weights : bool               take a third column as weights
+    relation : str or None           the column of relations besides these, by its place from 0 or its name
     """
     table = TextTable(path, has_header, options.progress)
     known = _known_form(table)
+    if relation not in (None, NOTHING):
+        return _read_relations(table, known, relation, has_weights)
     first = table.num_unnamed
     num_columns = table.num_columns - first
     header = None if table.header is None else table.header[first:]
@@ -179,8 +186,34 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if weight is not None and len(weight) and weight.min() >= FIRST_TIME and (weight % 1 == 0).all():
         dubious = (f"the third column of {path.name} holds whole numbers from {weight.min():.0f} on, which may be "
                    "times; weight=none leaves them out",)
-    return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, remarks, skipped,
+    return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
                     dubious)
+
+
+def _read_relations(table: TextTable, known: KnownForm | None, relation: str, has_weights: bool) -> EdgeFile:
+    path, first = table.path, table.num_unnamed
+    if known is not None:
+        raise DatasetError(f"{path} is a file of {known.name}, which has no column of relations; leave out relation=")
+    names = table.header or ()
+    place = names.index(relation) if relation in names else int(relation) if relation.isdecimal() else -1
+    others = [column for column in range(first, table.num_columns) if column != place]
+    if not first <= place < table.num_columns or len(others) not in (2, 3):
+        found = f"the columns {', '.join(names)}" if names else f"{table.num_columns} columns and no header"
+        raise DatasetError(f"{path} has {found}, and relation={relation} was given; expected the place of a column, "
+                           "from 0, or its name, beside a source, a target and, if edges have them, weights")
+    kinds: list[str | None] = [INTEGER] * table.num_columns
+    has_weights = has_weights and len(others) == 3
+    if len(others) == 3:
+        kinds[others[2]] = NUMBER if has_weights else None
+    wanted = [column for column in range(table.num_columns) if kinds[column] is not None]
+    found = dict(zip(wanted, read_columns(table, kinds), strict=True))
+    _check_index([found[column] for column in range(first)], path)
+    source, target = _as_one_kind(*(found[column] for column in others[:2]), path)
+    weight = _as_weights(found[others[2]], path, "last") if has_weights else None
+    called = repr(names[place]) if names else str(place)
+    remarks = (*table.remarks, f"relations of edges are column {called} of {path.name}; edges lead from the first of "
+               "the other columns to the second")
+    return EdgeFile(source, target, weight, relation=found[place], remarks=remarks, skipped=table.skipped)
 
 
 @dataclass(frozen=True)
@@ -253,14 +286,23 @@ def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | Non
 def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np.ndarray | None]:
     found, first = read_columns(table, kinds), table.num_unnamed
     _check_index(found[:first], table.path)
-    source, target = (checked_ids(ends, table.path) for ends in found[first:first + 2])
+    source, target = _as_one_kind(*found[first:first + 2], table.path)
+    return source, target, _as_weights(found[first + 2], table.path, "third") if NUMBER in kinds else None
+
+
+def _as_one_kind(source: Ids, target: Ids, path: Path) -> tuple[Ids, Ids]:
+    source, target = (checked_ids(ends, path) for ends in (source, target))
     if isinstance(source, pa.Array) or isinstance(target, pa.Array):
         source, target = texts_of(source), texts_of(target)
-    weight = found[first + 2] if NUMBER in kinds else None
+    return source, target
+
+
+def _as_weights(weight: np.ndarray | pa.Array, path: Path, column: str) -> np.ndarray:
     if isinstance(weight, pa.Array):
         odd = next(text for text in weight.to_pylist() if not is_number(text))
-        raise DatasetError(f"{table.path} has {odd!r} in its third column; expected weights, which are numbers")
-    return source, target, weight
+        raise DatasetError(f"{path} has {odd!r} in its {column} column; expected weights, which are numbers, or "
+                           "relation=1 in the source if its columns are head, relation and tail")
+    return weight
 
 
 def _check_index(index: list[Any], path: Path) -> None:

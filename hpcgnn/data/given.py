@@ -14,7 +14,7 @@ import pyarrow as pa
 from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
-from hpcgnn.data.cleaning import build_csr, check_weights
+from hpcgnn.data.cleaning import CleanGraph, TypedEdges, build_csr, build_typed_csr, check_weights
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import Features
@@ -22,6 +22,7 @@ from hpcgnn.data.hold_out import links_of
 from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
 from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
 from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.relations import read_attributes, read_relations
 from hpcgnn.data.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
@@ -127,8 +128,8 @@ class GivenGraph:
     num_classes : int, or None if labels give it
     splits : see read_splits, or None
     relation : (num_edges,) column, the relation of each edge, numbers or texts; or None
-    relation_names : tuple of str    by relation, if `relation` has numbers from 0; else empty
-    edge_attr : (num_edges, num_edge_features) numbers, or None
+    relation_names : tuple of str    by number; empty: see `read_relations`
+    edge_attr : (num_edges,) or (num_edges, num_edge_features) numbers, or None
     node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
     val_links, test_links : held-out links, of each (2, n) or (n, 2) ids as edges have them, a pair of columns, or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
@@ -174,8 +175,7 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
-    graph = build_csr(source, target, num_nodes, options.symmetrize or given.is_symmetric, given.name,
-                      options.progress, options.scratch, given.weight).with_remarks(given.remarks)
+    graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name)
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
@@ -189,6 +189,18 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
     return assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out)
+
+
+def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, options: SourceOptions) -> CleanGraph:
+    if given.relation is None and given.edge_attr is None:
+        return build_csr(source, target, num_nodes, options.symmetrize or given.is_symmetric, given.name,
+                         options.progress, options.scratch, given.weight)
+    source, target = (np.asarray(ends) for ends in (source, target))
+    relation, names = (None, ()) if given.relation is None else read_relations(
+        given.relation, given.relation_names, len(source), given.name)
+    attr = None if given.edge_attr is None else read_attributes(given.edge_attr, len(source), given.name)
+    return build_typed_csr(TypedEdges(source, target, given.weight, relation, attr), num_nodes, given.is_symmetric,
+                           options.symmetrize, given.name, names, options.progress)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:

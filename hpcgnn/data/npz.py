@@ -21,6 +21,7 @@ from hpcgnn.data.given import GivenGraph, finish_dataset
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
+from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import ROWS, Choices
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -66,13 +67,14 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
 MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
 FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
-SETTINGS = ("label", "weight", "split", "ignore")     # for an archive of arrays
+SETTINGS = ("label", "weight", "relation", "edge_features", "split", "ignore")     # for an archive of arrays
 LINKS = ("val_links", "test_links")
+RELATION_NAMES = "relation_names"
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
     """Load the archive at the path that `rest` starts with; the dataset is named after the file."""
-    file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
+    file, settings = split_path(rest, (*dict.fromkeys((*MATRIX_SETTINGS, *SETTINGS)),), "an npz: source")
     path = Path(file)
     with Archive(path) as archive:
         if is_matrix(archive):
@@ -101,17 +103,21 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     if labels is not None:
         refuse_given_labels(str(path), options)
     weights = None if choices.edge_weight is False else choices.edge_weight or _one_of(archive, WEIGHTS)
+    relation, edge_attr = (_of_edges(archive, choice, usual) for choice, usual in (
+        (choices.relation, "edge_type"), (choices.edge_attr, "edge_attr")))
     ids = archive.read("node_ids") if "node_ids" in archive else None
     if ids is not None and ids.shape != (num_nodes,):
         raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
     num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
     left_out, ignored = choices.ignored(archive.names)
     has_masks = choices.splits is not False and any(mask in archive for mask in MASKS)
-    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, *MASKS, *LINKS}
+    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, relation,
+            edge_attr, *MASKS, *LINKS} | ({RELATION_NAMES} if relation else set())
     unused = tuple(held for held in archive.names if held not in used)
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(ids="array node_ids" if ids is not None else "",
-                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}", labels=f"array {key}",
+                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}",
+                      relations=f"array {relation}", edge_attr=f"array {edge_attr}", labels=f"array {key}",
                       features=next((f"array {held}" for held in FEATURES if held in archive), ""),
                       splits=f"masks{split}", unused=unused,
                       others=tuple(held for held in unused if held not in left_out))
@@ -123,8 +129,18 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
                       val_links=_links(archive, LINKS[0]), test_links=_links(archive, LINKS[1]),
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
+                      relation=None if relation is None else archive.read(relation),
+                      relation_names=read_relation_names(archive.read(RELATION_NAMES), f"{path}: {RELATION_NAMES}")
+                      if relation and RELATION_NAMES in archive else (),
+                      edge_attr=None if edge_attr is None else archive.read(edge_attr),
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
                                   "label=NAME of another")
+
+
+def _of_edges(archive: Archive, choice: str | bool | None, usual: str) -> str | None:
+    if choice is False or (choice is None and usual not in archive):
+        return None
+    return usual if choice is None else choice
 
 
 def _links(archive: Archive, name: str) -> tuple[np.ndarray, np.ndarray] | None:

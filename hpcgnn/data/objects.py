@@ -19,6 +19,7 @@ from hpcgnn.data.pyg import FEATURE_NAMES, are_graphs, graph_of_data, graph_of_d
 from hpcgnn.data.tables import (
     LABEL_NAMES,
     MASK_NAMES,
+    RELATION_NAMES,
     SPLIT_NAMES,
     WEIGHT_NAMES,
     Choices,
@@ -91,6 +92,10 @@ def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
     if choices.edge_weight is not None and choices.edge_weight is not False:
         raise DatasetError(f"{name} is a matrix, and its values are the weights; leave edge_weight out, or pass "
                            "edge_weight=False for none")
+    for what in ("relation", "edge_attr"):
+        if getattr(choices, what) not in (None, False):
+            raise DatasetError(f"{name} is a matrix, which holds one number for each edge; pass a table or an array of "
+                               f"edges to give {what}")
     given = _arrays(choices, name)
     return GivenGraph(name, source, target, weight, row_name=given.pop("node_id"), num_nodes=matrix.shape[0],
                       ignore=choices.ignored(())[1], split_column=choices.split_column,
@@ -99,7 +104,7 @@ def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
 
 
 def _arrays(choices: Choices, name: str) -> dict[str, Any]:
-    for what in ("features", "labels", "splits", "node_ids"):
+    for what in ("features", "labels", "splits", "node_ids", "relation", "edge_attr"):
         if isinstance(getattr(choices, what), str):
             raise DatasetError(f"{name} has no attributes to find {what}={getattr(choices, what)!r} in; pass an array")
     return given_arrays(choices)
@@ -111,9 +116,13 @@ def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
         source, target = ends
     else:
         source, target = as_ends(ends, f"{name}: the edges")
-    weight = None if choices.edge_weight is False else choices.edge_weight
-    return GivenGraph(name, source, target, weight, ignore=choices.ignored(())[1],
-                      split_column=choices.split_column, **_arrays(choices, name))
+    weight, relation, edge_attr = (None if choice is False else choice for choice in (
+        choices.edge_weight, choices.relation, choices.edge_attr))
+    return GivenGraph(name, source, target, weight, relation=relation, edge_attr=edge_attr,
+                      ignore=choices.ignored(())[1], split_column=choices.split_column,
+                      origins=Origins(**{what: "an array" for what, value in (
+                          ("relations", relation), ("edge_attr", edge_attr)) if value is not None}),
+                      **_arrays(choices, name))
 
 
 def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
@@ -129,6 +138,8 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     edges = list(graph.edges(data=True))
     source, target = (_objects([edge[end] for edge in edges]) for end in (0, 1))
     weight, remarks = _edge_weight(edges, choices.edge_weight)
+    relation, relation_key = _of_edges(edges, choices.relation, (*RELATION_NAMES, "type"), name)
+    edge_attr, attr_key = _of_edges(edges, choices.edge_attr, ("edge_attr",), name)
     of_nodes = [graph.nodes[node] for node in ids]
     held = list(dict.fromkeys(key for attributes in of_nodes for key in attributes))
     # A node may lack a label or a split; a node without features is an error.
@@ -146,12 +157,13 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     origins = Origins(
         labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else "",
         splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
+        relations=relation_key, edge_attr=attr_key,
         weights=NO_WEIGHTS if choices.edge_weight is False else f"attribute {choices.edge_weight or 'weight'}",
         unused=tuple(str(key) for key in held if key not in (label, feature, split, *MASK_NAMES)),
         place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else as_features(features, f"{name}: the features"), labels=labels, splits=splits,
-                      is_symmetric=not graph.is_directed(),
+                      is_symmetric=not graph.is_directed(), relation=relation, edge_attr=edge_attr,
                       ignore=ignored,
                       split_column=choices.split_column, origins=origins, remarks=remarks,
                       labels_hint="labels=ATTRIBUTE of the nodes")
@@ -174,6 +186,28 @@ def _edge_weight(edges: list[tuple], choice: Any) -> tuple[Any, tuple[str, ...]]
         return None, ()
     weight = as_numbers([edge[2].get(key, 1) for edge in edges], f"the weights of edges in attribute {key!r}")
     return weight, (f"weights of edges are attribute {key}",)
+
+
+def _of_edges(edges: list[tuple], choice: Any, usual: tuple[str, ...], name: str) -> tuple[Any, str]:
+    # Returns a value, or several, of each edge, and where they were; an edge may not lack one.
+    if choice is None:
+        choice = next((key for key in usual if any(key in edge[2] for edge in edges)), None)
+    if choice is None or choice is False:
+        return None, ""
+    if not is_name(choice):
+        return choice, "an array"
+    columns = []
+    for key in ([choice] if isinstance(choice, str) else choice):
+        lacking = next((edge for edge in edges if key not in edge[2]), None)
+        if lacking is not None:
+            raise DatasetError(f"{name} has no {key!r} at the edge from {lacking[0]!r} to {lacking[1]!r}; expected "
+                               "this attribute at every edge")
+        columns.append(_objects([edge[2][key] for edge in edges]))
+    if isinstance(choice, str):
+        return columns[0], f"attribute {choice}"
+    values = [as_numbers(column, f"{name}: the values of attribute {key!r} of edges")
+              for key, column in zip(choice, columns, strict=True)]
+    return np.column_stack(values), f"attributes {', '.join(choice)}"
 
 
 def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str,

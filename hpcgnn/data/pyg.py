@@ -13,6 +13,7 @@ import inspect
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,41 +25,52 @@ from hpcgnn.data.columns import as_features, as_numbers, as_sparse
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset
 from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
+from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES, Choices, first_of, named_splits
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 FEATURE_NAMES = ("x", "feat", "features", "attr")
+# DGL calls the types of edges _TYPE in a graph that was of several types.
+DGL_RELATIONS, DGL_ATTRIBUTES = ("etype", "edge_type", "rel_type", "relation", "_TYPE"), ("edge_attr", "e_feat", "feat")
 
 
 def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a PyG `Data`, of a dict with its keys, or of several of them, which become one.
 
-    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight (or edge_attr with one column), train_mask,
-    val_mask and test_mask are read if present.
+    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, edge_type, edge_attr, relation_names,
+    train_mask, val_mask and test_mask are read if present. edge_attr with one column holds weights, unless there are
+    other weights or it is asked for by name.
     """
-    named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
-                  if isinstance(choice, str))
+    named, of_edges = (tuple(choice for choice in chosen if isinstance(choice, str)) for chosen in (
+        (choices.features, choices.labels, choices.splits, choices.node_ids),
+        (choices.edge_weight, choices.relation, choices.edge_attr)))
     if are_graphs(data):
-        held, joined_remarks = joined(graphs_in(data, name), _edges, named, name)
+        held, joined_remarks = joined(graphs_in(data, name), _edges, named, name, of_edges)
     else:
         held, joined_remarks = held_of(data, name), ()
     source, target, weight = _edges(held, name)
     refuse_collated(held, source, target, name)
-    remarks = ()
     left_out, ignored = choices.ignored(held)
-    if choices.edge_weight is not None:
-        weight = _found(held, choices.edge_weight, (), name)
-    elif weight is None:
-        weight, remarks = _weight(held)
+    weight_of, attr_of = _of_edges(held, choices, weight is not None)
+    if weight_of is not None:
+        weight = _found(held, weight_of, (), name)
+    is_guess = choices.edge_weight is None and isinstance(weight_of, str) and weight_of == "edge_attr"
+    remarks = ("weights of edges are edge_attr",) if is_guess else ()
     num_nodes = held.get("num_nodes")
+    relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
+    relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, FEATURE_NAMES[:1], name)
     splits = named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name)
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
-                      labels=_found(held, choices.labels, ("y",), name), splits=splits,
+                      labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
+                      relation_names=() if relation is None or names is None else read_relation_names(
+                          names, f"{name}: relation_names"),
+                      edge_attr=_found(held, attr_of, (), name),
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
-                      ignore=ignored, split_column=choices.split_column, origins=_origins(held, choices, left_out),
+                      ignore=ignored, split_column=choices.split_column,
+                      origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out),
                       labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
 
 
@@ -68,14 +80,19 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Orig
                                           ("ids", choices.node_ids, ""))}
     weights = NO_WEIGHTS if choices.edge_weight is False else (
         choices.edge_weight if isinstance(choices.edge_weight, str) else
-        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held and _may_be_weights(key, held)), ""))
+        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held and _may_be_weights(key, held)
+              and not (isinstance(choices.edge_attr, str) and key == choices.edge_attr)), ""))
+    relations, edge_attr = (
+        choice if isinstance(choice, str) else "" if choice is None or choice is False else "an array"
+        for choice in (choices.relation, choices.edge_attr))
     masks = [key for key in held if key.endswith("_mask")]
     splits = choices.splits if isinstance(choices.splits, str) else "masks" + (
         "" if choices.split_column is None else f", split {choices.split_column}")
-    used = {*chosen.values(), weights, splits, "num_nodes", "edge_index", "adj_t", *(masks if masks else ())}
+    used = {*chosen.values(), weights, relations, edge_attr, splits, "num_nodes", "edge_index", "adj_t", *masks}
+    used |= {"relation_names"} if relations else set()
     others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
-    return Origins(splits=splits, weights=weights, unused=tuple(map(str, (key for key in held if key not in used))),
-                   others=others, **chosen)
+    return Origins(splits=splits, weights=weights, relations=relations, edge_attr=edge_attr, others=others,
+                   unused=tuple(map(str, (key for key in held if key not in used))), **chosen)
 
 
 def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -100,15 +117,18 @@ def _may_be_weights(key: str, held: dict[str, Any]) -> bool:
     return key != "edge_attr" or tuple(getattr(held[key], "shape", ()))[1:] in ((), (1,))
 
 
-def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if "edge_weight" in held:
-        return held["edge_weight"], ()
-    if "edge_attr" not in held:
-        return None, ()
-    values = as_numbers(held["edge_attr"], "values of edge_attr")
-    if values.ndim == 1 or values.shape[1:] == (1,):
-        return values.reshape(-1), ("weights of edges are edge_attr",)
-    return None, (f"edge_attr has {values.shape[1]} columns, which no model here uses, and was left out",)
+def _of_edges(held: dict[str, Any], choices: Choices, has_values: bool) -> tuple[Any, Any]:
+    # Returns what to take as weights and as attributes of edges, each a key or as in choices. edge_attr of one column
+    # holds weights, unless there are others (`has_values`: in the matrix of edges) or it is named as attributes.
+    weight, attr = choices.edge_weight, choices.edge_attr
+    if weight is None and not has_values:
+        weight = next((key for key in ("edge_weight", "edge_attr") if key in held and _may_be_weights(key, held)
+                       and not (isinstance(attr, str) and attr == key)), None)
+    if attr is None and "edge_attr" in held:
+        is_weight = isinstance(weight, str) and weight == "edge_attr"
+        is_left_out = weight is False and _may_be_weights("edge_attr", held)
+        attr = None if is_weight or is_left_out else "edge_attr"
+    return weight, attr
 
 
 def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str) -> Any:
@@ -132,10 +152,15 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     if splits is None:
         splits = _found(of_nodes, None if choices.finds_masks else choices.splits, SPLIT_NAMES, name)
     used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
+    relation, edge_attr = (choice if choice is not None else first_of(usual, of_edges) for choice, usual in (
+        (choices.relation, DGL_RELATIONS), (choices.edge_attr, DGL_ATTRIBUTES)))
     origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
+                      **{what: f"edata {key}" if isinstance(key, str) else "an array" for what, key in (
+                          ("relations", relation), ("edge_attr", edge_attr)) if key is not None and key is not False},
                       others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
     source, target = (as_numbers(ends, f"{name}: the ends of edges") for ends in (source, target))
     return GivenGraph(name, source, target, _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name),
+                      relation=_found(of_edges, relation, (), name), edge_attr=_found(of_edges, edge_attr, (), name),
                       row_name=_found(of_nodes, choices.node_ids, (), name), num_nodes=int(graph.num_nodes()),
                       features=None if features is None else as_features(features),
                       labels=_found(of_nodes, choices.labels, LABEL_NAMES, name), splits=splits,
@@ -145,7 +170,7 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
 
 WAY_OUT = "pass Batch.from_data_list(list(dataset))"
 OF_NODES = ("x", "y", "train_mask", "val_mask", "test_mask")
-OF_EDGES = ("edge_weight", "edge_attr")
+OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 Held = dict[str, Any]
 Edges = Callable[[Held, str], tuple[np.ndarray, np.ndarray, Any]]
 
@@ -218,13 +243,14 @@ def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
     return graphs
 
 
-def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str) -> tuple[Held, tuple[str, ...]]:
+def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str,
+           of_edges: tuple[str, ...] = ()) -> tuple[Held, tuple[str, ...]]:
     """Join several graphs into one; return its columns under the keys of a PyG Data, and remarks.
 
     Parameters
     ----------
     edges_of : callable(held, name) -> (source, target, weight or None)
-    named : tuple of str       attributes that are read besides the usual ones
+    named, of_edges : tuple of str     attributes of nodes and of edges that are read besides the usual ones
     """
     if not graphs:
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
@@ -243,15 +269,20 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
         for (source, target, _), offset in zip(edges, first, strict=False)], axis=1)}
     if all(weight is not None for _, _, weight in edges):
         found["edge_weight"] = np.concatenate([weight for _, _, weight in edges])
-    for key in dict.fromkeys((*OF_NODES, *OF_EDGES, *named)):
+    of_edges = (*OF_EDGES, *of_edges)
+    for key in dict.fromkeys((*OF_NODES, *of_edges, *named)):
         lacking = [place for place, held in enumerate(graphs) if key not in held]
         if len(lacking) == len(graphs) or key in found:
             continue
         if lacking:
             raise DatasetError(f"{name} has graphs with {key!r}, and graph {lacking[0]} has none; give it to all or to "
                                "none")
-        expected = [len(source) for source, _, _ in edges] if key in OF_EDGES else num_nodes
-        found[key] = _column(key, [held[key] for held in graphs], expected, name)
+        counted = ("edges", [len(source) for source, _, _ in edges]) if key in of_edges else ("nodes", num_nodes)
+        found[key] = _column(key, [held[key] for held in graphs], *counted, name)
+    if (names := graphs[0].get("relation_names")) is not None:
+        if any(list(held.get("relation_names", ())) != list(names) for held in graphs):
+            raise DatasetError(f"{name} has graphs with different relation_names; expected the same in all")
+        found["relation_names"] = names
     return found, (f"{len(graphs):,} graphs were joined into one; no edge connects two of them",)
 
 
@@ -265,13 +296,12 @@ def _num_nodes(held: Held, place: int, name: str) -> int:
     raise DatasetError(f"{name} doesn't say how many nodes graph {place} has, neither by x nor by num_nodes; {WAY_OUT}")
 
 
-def _column(key: str, values: list[Any], expected: list[int], name: str) -> Any:
+def _column(key: str, values: list[Any], kind: str, expected: list[int], name: str) -> Any:
     what = f"{name}: the values of {key!r}"
     parts = [as_features(value, what) if key == "x" else as_numbers(value, what) for value in values]
     rows = [part.shape[0] for part in parts]
     if rows != expected:
         place = next(number for number, pair in enumerate(zip(rows, expected, strict=True)) if pair[0] != pair[1])
-        kind = "edges" if key in OF_EDGES else "nodes"
         of_graphs = ": labels are of whole graphs, and hpcgnn trains on nodes" * (set(rows) == {1} and key == "y")
         raise DatasetError(f"{name} has {rows[place]} values of {key!r} for {expected[place]} {kind} of graph "
                            f"{place}{of_graphs}; expected one for each of the {kind}")
@@ -301,7 +331,7 @@ def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: st
                            f"{WAY_OUT}, or set data.num_nodes if it is one graph")
 
 
-SETTINGS = ("label", "features", "weight", "id", "split", "ignore")
+SETTINGS = ("label", "features", "weight", "relation", "edge_features", "id", "split", "ignore")
 DEFAULT_ROOT = Path("dataset")
 PUBLIC_NAME = re.compile(r"(?P<kind>[A-Z]\w+)(?:/(?P<name>[\w-]+))?")
 FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
@@ -309,8 +339,8 @@ FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE)
 
 
 def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
-    Data.to_dict(); the dataset is named after the file.
+    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,relation=KEY][,edge_features=KEY][,id=KEY]
+    [,split=KEY or number][,ignore=...]", torch.save of Data.to_dict(); the dataset is named after the file.
 
     If there is no such file, "CLASS/NAME" or "CLASS" is a dataset of torch_geometric.datasets, which its class
     downloads to options.root if it is missing.

@@ -19,15 +19,17 @@ from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns
 from hpcgnn.errors import DatasetError
 
 UNNAMED = "column 0"
-SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features", "ignore")
+SETTINGS = ("nodes", "source", "target", "weight", "relation", "edge_features", "id", "label", "split", "features",
+            "ignore")
 
 
 def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
-    """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,id=COLUMN][,label=COLUMN]
-    [,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
+    """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,relation=COLUMN]
+    [,edge_features=COLUMN;COLUMN][,id=COLUMN][,label=COLUMN][,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is
+    named after the file of edges.
 
-    Columns with a usual name need not be named; weight=none and split=none leave out such a column. All columns of the
-    nodes that are not used otherwise are features.
+    Columns with a usual name need not be named; weight=none, relation=none and split=none leave out such a column. All
+    columns of the nodes that are not used otherwise are features; attributes of edges are only those that are named.
     """
     read = read_csv_table if kind == "csv" else read_parquet_table
     file, _, settings_text = rest.partition(",")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ ROWS = ("sources", "destinations")
 class Choices:
     """Where in an object things are, or the things themselves as arrays; `hpcgnn.preprocess` describes each option.
 
-    `features`, `labels`, `splits`, `edge_weight` and `node_ids` may be False, which leaves them out. With `ignore`
-    False, every label except NaN is a class.
+    `features`, `labels`, `splits`, `edge_weight`, `relation`, `edge_attr` and `node_ids` may be False, which leaves
+    them out. With `ignore` False, every label except NaN is a class.
     """
 
     name: str | None = None
@@ -31,6 +31,8 @@ class Choices:
     labels: Any = None
     splits: Any = None
     edge_weight: Any = None
+    relation: Any = None
+    edge_attr: Any = None
     node_ids: Any = None
     nodes: Any = None
     source: str | int | None = None
@@ -44,10 +46,13 @@ class Choices:
 
     @classmethod
     def of(cls, settings: dict[str, str], **more: Any) -> Choices:
-        """Choices from the settings label=, weight=, id=, split= and ignore= of a source."""
+        """Choices from the settings label=, weight=, relation=, edge_features=, id=, split=, ignore= of a source."""
         ignore, split = settings.get("ignore"), settings.get("split")
         found = {name: choice_of(settings.get(key)) for name, key in (
-            ("labels", "label"), ("edge_weight", "weight"), ("node_ids", "id"))}
+            ("labels", "label"), ("edge_weight", "weight"), ("relation", "relation"), ("edge_attr", "edge_features"),
+            ("node_ids", "id"))}
+        if found["edge_attr"] and ";" in found["edge_attr"]:
+            found["edge_attr"] = found["edge_attr"].split(";")
         found["splits"] = int(split) if split is not None and split.isdecimal() else choice_of(split)
         found["ignore"] = choice_of(ignore) if ignore in (None, NOTHING) else ignore.split(";")
         return cls(**found | more)
@@ -95,6 +100,7 @@ def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
 SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head")
 TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest")
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
+RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
@@ -150,14 +156,19 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
     target, target_column = _end(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
-    unused = [column for column in edges if column not in (source_column, target_column, weight_column)]
+    relation, relation_column = pick(edges, choices.relation, RELATION_NAMES, "edges")
+    edge_attr, attr_columns = edge_columns(edges, choices.edge_attr, name)
+    used_columns = {source_column, target_column, weight_column, relation_column, *attr_columns}
+    of_edges = {"relation": relation, "edge_attr": edge_attr}
+    origins = Origins(weights=_weights(weight_column, choices.edge_weight), relations=_or_array(
+        relation, relation_column), edge_attr=_or_array(edge_attr, *attr_columns))
+    unused = [column for column in edges if column not in used_columns]
     skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
     unused = [column for column in unused if column not in index]
     remarks = ()
     if choices.nodes is None:
-        origins = Origins(weights=_weights(weight_column, choices.edge_weight), skipped=skipped,
-                          unused=tuple(f"{column} of edges" for column in unused))
-        return _without_nodes(source, target, weight, choices, name, origins)
+        origins = replace(origins, skipped=skipped, unused=tuple(f"{column} of edges" for column in unused))
+        return replace(_without_nodes(source, target, weight, choices, name, origins), **of_edges)
     nodes = columns_of(choices.nodes, "nodes")
     left_out, ignored = choices.ignored([*nodes, *edges])
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
@@ -177,15 +188,15 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     if choices.labels is None and label_columns and len(ids):
         place = place_beside(label_columns[0], {
             column: values.iloc[0] if hasattr(values, "iloc") else values[0] for column, values in nodes.items()})
-    origins = Origins(
-        ids=_named(id_column), weights=_weights(weight_column, choices.edge_weight), features="the nodes' columns",
+    origins = replace(
+        origins, ids=_named(id_column), features="the nodes' columns",
         feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
         unused=(*(f"{column} of edges" for column in unused),
                 *(f"{column} of nodes" for column in nodes if column not in chosen.difference(left_out).union(index))),
         skipped=(*skipped, *(f"column {column!r} of nodes, {AN_INDEX}" for column in index)),
         others=tuple(others), place=place)
     return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
-                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored,
+                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored, **of_edges,
                       remarks=remarks, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
 
@@ -213,6 +224,10 @@ def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name
     return GivenGraph(name, source, target, weight, **given_arrays(choices), ignore=choices.ignored(())[1],
                       split_column=choices.split_column, origins=origins,
                       labels_hint="nodes=TABLE with a column of labels, or labels=ARRAY")
+
+
+def _or_array(value: Any, *columns: str | None) -> str:
+    return "" if value is None else _named(*columns)
 
 
 def _named(*columns: str | None) -> str:
@@ -250,6 +265,20 @@ def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[
             raise DatasetError(f"the {what} have no column {choice!r}; they have {', '.join(table)}")
         return table[choice], choice
     return choice, None
+
+
+def edge_columns(edges: Table, choice: Any, name: str) -> tuple[Any, list[str]]:
+    """Return the attributes of edges that a choice names, (num_edges, num_columns), and their columns.
+
+    An array is returned as it is; None and False are none.
+    """
+    if choice is None or choice is False:
+        return None, []
+    if not is_name(choice):
+        return choice, []
+    picked = [pick(edges, column, (), "edges") for column in ([choice] if isinstance(choice, str) else choice)]
+    return np.column_stack([as_numbers(values, f"{name}: the values of column {column!r} of edges")
+                            for values, column in picked]), [column for _, column in picked]
 
 
 def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:

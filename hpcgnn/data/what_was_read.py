@@ -29,6 +29,8 @@ class Origins:
 
     ids: str = ""
     weights: str = ""
+    relations: str = ""
+    edge_attr: str = ""
     features: str = ""
     feature_names: tuple[str, ...] = ()
     labels: str = ""

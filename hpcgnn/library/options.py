@@ -38,6 +38,8 @@ class Options(TypedDict, total=False):
     labels: Any
     splits: Any
     edge_weight: Any
+    relation: Any
+    edge_attr: Any
     node_ids: Any
     nodes: Any
     source: str | int | None

@@ -103,6 +103,11 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
         ids, or the number of one of several splits, the columns of masks of shape (num_nodes, num_splits)
     edge_weight : array, or name of a column or attribute of edges; False leaves weights out
         Weights are positive. Weights of duplicate edges are added
+    relation : array, or name of a column or attribute of edges; False leaves relations out
+        One per edge, a whole number from 0 or a text. Edges of two relations between the same nodes are two edges
+    edge_attr : array with a row per edge, or name of a column or attribute of edges, or list of names; False leaves
+        attributes out
+        Edges of one relation between the same nodes are duplicates if their attributes are equal, else parallel edges
     node_ids : array with the id of each row of features and labels, or the name of that column
         Texts or integers; predictions come back under them
     nodes : table of nodes       with a table of edges; one row per node
@@ -113,7 +118,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     name : str                   name of the dataset
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes texts and whole numbers for
         classes, and numbers with a fraction for targets of a regression
-    symmetrize : bool            add the reverse of every edge that lacks it
+    symmetrize : bool            add the reverse of every edge that lacks it; if edges have relations, and not all hold
+        both ways, every edge gets a reverse of a relation of its own, called "NAME reverse"
     seed : int                   seed of the partitioner, of random splits, and of a synthetic graph that names none
     partitioner : name of a partitioner, or array or file with the part of each node; owner is the same as an array or a
         file. A file has one line per node: its part, in the order of nodes, or id,part

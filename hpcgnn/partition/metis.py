@@ -23,19 +23,29 @@ def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner 
                         scratch: Path | None = None, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray]:
     """Neighbor lists with every edge in both directions: (num_nodes + 1,) int64 and (num_neighbors,) int32, ascending.
 
-    A symmetric dataset's own arrays are returned. `scratch` is a folder for the edges of a large directed graph while
-    they are sorted. ConfigError if the graph has more nodes than 32-bit ids can name.
+    Parallel edges count once. A symmetric dataset without them keeps its own arrays. `scratch` is a folder for the
+    edges of a large directed graph while they are sorted. ConfigError if the graph has more nodes than 32-bit ids can
+    name.
     """
     if dataset.num_nodes > MAX_NODES:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes, metis and ldg take at most {MAX_NODES}; "
                           f"{advice}")
     indptr = np.ascontiguousarray(dataset.indptr, dtype=np.int64)
     indices = np.ascontiguousarray(dataset.indices, dtype=np.int32)
-    if kernels.has_symmetric_rows(indptr, indices, np.empty(dataset.num_nodes, np.int64)):
+    if kernels.has_symmetric_rows(indptr, indices, np.empty(dataset.num_nodes, np.int64)) and not (
+            has_parallel_edges(indptr, indices)):
         return indptr, indices
     task = progress("adding reverse edges", 2 * len(indices))
     both = sort_arcs(indices, RowsOfEntries(indptr, len(indices), dataset.name), dataset.num_nodes, True, scratch, task)
     return both.indptr, both.indices
+
+
+def has_parallel_edges(indptr: np.ndarray, indices: np.ndarray) -> bool:
+    """Whether a row of a CSR with ascending rows lists a source more than once."""
+    is_again = indices[1:] == indices[:-1]
+    starts = indptr[1:-1]
+    is_again[starts[(starts > 0) & (starts < len(indices))] - 1] = False
+    return bool(is_again.any())
 
 
 # From metis.h.

@@ -78,7 +78,8 @@ def within_batches(graph: PlannedGraph, num_clusters: int, batch_size: int, keep
                        keeps_all)
     is_kept = group[np.repeat(np.arange(graph.num_nodes), np.diff(arcs.indptr))] == group[arcs.indices]
     indptr = np.concatenate([[0], np.cumsum(is_kept)])[arcs.indptr]
-    return replace(graph, dataset=replace(dataset, indptr=indptr, indices=arcs.indices[is_kept], edge_weight=None))
+    return replace(graph, dataset=replace(dataset, indptr=indptr, indices=arcs.indices[is_kept], edge_weight=None,
+                                          edge_type=None, edge_attr=None, relation_names=()))
 
 
 def graph_of_shards(folder: Path) -> PlannedGraph:

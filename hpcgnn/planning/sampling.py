@@ -179,5 +179,5 @@ def _induced(dataset: GraphDataset, node_id: np.ndarray) -> GraphDataset:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(target[is_inside], minlength=len(node_id)))])
     return replace(dataset, indptr=indptr, indices=sources[is_inside].astype(dataset.indices.dtype),
                    features=np.empty((len(node_id), 0), np.float32), labels=dataset.labels[node_id],
-                   edge_weight=None, node_name=None,
+                   edge_weight=None, edge_type=None, edge_attr=None, relation_names=(), node_name=None,
                    **{name: getattr(dataset, name)[node_id] for name in ("train_mask", "val_mask", "test_mask")})

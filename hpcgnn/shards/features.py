@@ -50,6 +50,13 @@ def hash_graph(dataset: GraphDataset) -> str:
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
     if dataset.edge_weight is not None:
         _add(digest, dataset.edge_weight, "<f4")      # more bytes than a graph without weights has
+    # Named, since the bytes alone could be those of weights.
+    if dataset.edge_type is not None:
+        digest.update(f"relations {len(dataset.relation_names)}".encode())
+        _add(digest, dataset.edge_type, "<i4")
+    if dataset.edge_attr is not None:
+        digest.update(f"attributes {dataset.edge_attr.shape[1]}".encode())
+        _add(digest, dataset.edge_attr, "<f4")
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ class Fingerprint:
 
     The digests do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
 
-    graph : str               nodes, edges and edge weights
+    graph : str               nodes, and edges with their weights, relations and attributes
     split : str               labels or targets, the number of classes, and the three masks
     features : str            values as they are stored, and their form
     """

@@ -83,10 +83,13 @@ def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_p
     else:
         features = _read_features(file, path, info, part)
     weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
+    relation = file[schema.EDGE_TYPE][()] if info.relation_names else None
+    attr = file[schema.EDGE_ATTR][()] if info.num_edge_features else None
     cluster = file[schema.CLUSTER][()] if info.num_clusters else None
     held_out = file[schema.HELD_OUT][()] if info.links_of_parts else None
     partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
-                          inner_name=_read_names(file, path, info, part), cluster=cluster, held_out=held_out)
+                          inner_name=_read_names(file, path, info, part), cluster=cluster, held_out=held_out,
+                          edge_type=relation, edge_attr=attr)
     _refuse(path, find_part_fault(partition, info))
     return partition
 

@@ -19,7 +19,16 @@ from hpcgnn.data.what_was_read import WhatWasRead
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.schema import CLASS_NAMES, WHAT_WAS_READ, GraphInfo, Provenance, check_layout, holds, integer_of
+from hpcgnn.shards.schema import (
+    CLASS_NAMES,
+    RELATION_NAMES,
+    WHAT_WAS_READ,
+    GraphInfo,
+    Provenance,
+    check_layout,
+    holds,
+    integer_of,
+)
 from hpcgnn.shards.sealed import AGAIN
 
 
@@ -66,9 +75,11 @@ MORE = ("task", "has_edge_weights", "node_names")    # written together, and onl
 CLUSTERS = ("num_clusters", "cluster_digest")          # written together, if there are clusters
 LINKS = ("num_val_links", "num_test_links")      # written together, if links are held out, with links_of_parts
 LINKS_OF_PARTS = "links_of_parts"
+NUM_RELATIONS, NUM_EDGE_FEATURES = "num_relations", "num_edge_features"
+OF_EDGES = (NUM_RELATIONS, NUM_EDGE_FEATURES)      # written together, if edges have relations or attributes
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
-                                     "boundary_degree", "relation_names", "num_edge_features"))
+                                     "boundary_degree", RELATION_NAMES, NUM_EDGE_FEATURES))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -88,6 +99,10 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
     for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ()),
                  *(LINKS if info.links_of_parts else ())):
         file.attrs[name] = getattr(info, name)
+    if info.has_typed_edges:
+        file.attrs[NUM_RELATIONS], file.attrs[NUM_EDGE_FEATURES] = len(info.relation_names), info.num_edge_features
+    if info.relation_names:
+        store_texts(file, RELATION_NAMES, info.relation_names)
     if info.class_names:
         store_texts(file, CLASS_NAMES, info.class_names)
     file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
@@ -100,8 +115,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 def load_info(file: h5py.File, path: Path) -> GraphInfo:
     """Read what `store_info` wrote; the shapes of arrays must match the counts in the file.
 
-    Raises ShardError for class names that are not texts or of another number, or if some of the attributes that are
-    written together are missing.
+    Raises ShardError for names of classes or relations that are not texts or of another number, or if some of the
+    attributes that are written together are missing.
     """
     more = {**_load_together(file, path, MORE), **_load_together(file, path, CLUSTERS),
             **_load_together(file, path, LINKS)}
@@ -110,6 +125,10 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
     if "num_val_links" in more:
         check_layout(file, path, {LINKS_OF_PARTS: (np.int64, (integer_of(file, path, "num_parts"),))})
         more[LINKS_OF_PARTS] = _plain(file[LINKS_OF_PARTS][()])
+    if _load_together(file, path, OF_EDGES):
+        num_relations, more[NUM_EDGE_FEATURES] = (integer_of(file, path, name) for name in OF_EDGES)
+        if num_relations:
+            more[RELATION_NAMES] = tuple(load_texts(file, path, RELATION_NAMES, num_relations).tolist())
     if holds(file, CLASS_NAMES):
         names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
         more[CLASS_NAMES] = tuple(names.tolist())

@@ -68,7 +68,9 @@ def check_layout(file: h5py.Group, path: Path, layout: Layout, advice: str = AGA
 
 GRAPH_VERSION = 3
 GRAPH_VERSION_OF_MORE = 4  # for a graph.h5 with more: targets, names of classes, weights of edges, ids, clusters
-GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
+# With relations or attributes of edges: a version that does not know them would train on the edges without them.
+GRAPH_VERSION_OF_RELATIONS = 5
+GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GRAPH_VERSION_OF_RELATIONS)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # format of a part file with features in packages; all else in it is as in format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
@@ -84,6 +86,7 @@ PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary
 # Parts of a part file that graph.h5 announces: two arrays, and an array or a group of texts.
 EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
 HELD_OUT = "held_out"
+EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
 WHAT_WAS_READ = "what_was_read"     # an attribute of graph.h5 that shards of earlier versions lack
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
@@ -184,9 +187,21 @@ class GraphInfo:
 
     @property
     def says_more(self) -> bool:
-        """Whether graph.h5 needs the newer format, which shards before version 0.2 did not have."""
+        """Whether graph.h5 needs a newer format, which shards before version 0.2 did not have."""
         return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none"
-                    or self.num_clusters or self.links_of_parts)
+                    or self.num_clusters or self.links_of_parts or self.has_typed_edges)
+
+    @property
+    def has_typed_edges(self) -> bool:
+        """Whether edges have relations or attributes."""
+        return bool(self.relation_names or self.num_edge_features)
+
+    @property
+    def graph_version(self) -> int:
+        """Format of graph.h5."""
+        if self.has_typed_edges:
+            return GRAPH_VERSION_OF_RELATIONS
+        return GRAPH_VERSION_OF_MORE if self.says_more else GRAPH_VERSION
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

@@ -39,8 +39,8 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_clusters, _faults_of_links,
-                   _faults_of_statistics, _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_relations, _faults_of_clusters,
+                   _faults_of_links, _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -68,7 +68,8 @@ def _faults_of_counts(info: GraphInfo) -> Iterator[str]:
         yield f"has is_multi_label of type {type(info.is_multi_label).__name__}, expected a bool"
     limits = {"num_nodes": (1, MAX_NODES), "num_edges": (0, 1 << 62), "num_features": (0, MAX_FEATURES),
               "num_classes": (1, MAX_CLASSES), "num_parts": (1, MAX_NODES), "num_train": (0, info.num_nodes),
-              "num_val": (0, info.num_nodes), "num_test": (0, info.num_nodes)}
+              "num_val": (0, info.num_nodes), "num_test": (0, info.num_nodes),
+              "num_edge_features": (0, MAX_FEATURES)}
     for name, (low, high) in limits.items():
         if not low <= getattr(info, name) <= high:
             yield f"has {name} = {getattr(info, name)}, expected {low} to {high}"
@@ -86,6 +87,11 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
         yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
     if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
         yield f"has class_names that are not {info.num_classes} different names, one per class"
+
+
+def _faults_of_relations(info: GraphInfo) -> Iterator[str]:
+    if len(set(info.relation_names)) != len(info.relation_names) or len(info.relation_names) > MAX_CLASSES:
+        yield f"has relation_names that are not at most {MAX_CLASSES} different names"
 
 
 def _faults_of_clusters(info: GraphInfo) -> Iterator[str]:
@@ -165,6 +171,10 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
         "train_mask": (bool, inner), "val_mask": (bool, inner), "test_mask": (bool, inner)}
     if info.has_edge_weights:
         layout[schema.EDGE_WEIGHT] = (np.float32, (counts.num_edges,))
+    if info.relation_names:
+        layout[schema.EDGE_TYPE] = (np.int32, (counts.num_edges,))
+    if info.num_edge_features:
+        layout[schema.EDGE_ATTR] = (np.float32, (counts.num_edges, info.num_edge_features))
     if info.num_clusters:
         layout[schema.CLUSTER] = (np.int32, inner)
     if info.links_of_parts:
@@ -190,11 +200,15 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
 
 def find_row_fault(part: Partition) -> str | None:
-    """A fault if the sources of some row do not strictly ascend in global ids, else None; slower than
-    `find_part_fault`.
+    """A fault if the sources of some row do not ascend in global ids, else None; slower than `find_part_fault`.
+
+    A source comes again only with a larger relation, or an equal one and other attributes.
     """
-    known_id = part.node_id
-    if not _ascends(known_id[part.indices], part.indptr):
+    order = part.node_id[part.indices]
+    if part.edge_type is not None:
+        relations = np.unique(np.append(part.edge_type, 0))
+        order = order * len(relations) + np.searchsorted(relations, part.edge_type)
+    if not _ascends(order, part.indptr, may_repeat=part.edge_attr is not None):
         return "has a row of indices with sources that do not ascend"
     return None
 
@@ -262,6 +276,10 @@ def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
     weight = part.edge_weight
     if weight is not None and weight.size and not (weight.min() > 0 and np.isfinite(weight.max())):
         yield "has edge_weight that is not positive and finite"
+    if part.edge_type is not None:
+        yield from _out_of_range("edge_type", part.edge_type, len(info.relation_names))
+    if part.edge_attr is not None and not is_finite(part.edge_attr):
+        yield "has edge_attr that is NaN or infinite"
     if part.importance.size and not (part.importance.min() >= 0 and part.importance.max() <= 1):
         yield "has importance that is not between 0 and 1"
 
@@ -308,8 +326,8 @@ def _out_of_range(name: str, array: np.ndarray, limit: int) -> Iterator[str]:
             yield f"has {name} from {low} to {high}, expected 0 to {limit - 1}"
 
 
-def _ascends(ids: np.ndarray, offset: np.ndarray) -> bool:
-    rises = ids[1:] > ids[:-1]
+def _ascends(ids: np.ndarray, offset: np.ndarray, may_repeat: bool = False) -> bool:
+    rises = ids[1:] >= ids[:-1] if may_repeat else ids[1:] > ids[:-1]
     starts = offset[1:-1]
     rises[starts[(starts > 0) & (starts < len(ids))] - 1] = True
     return bool(rises.all())

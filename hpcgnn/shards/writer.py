@@ -48,7 +48,7 @@ from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming, kept_stages
 from hpcgnn.shards.reader import read_graph_info, read_owner
 from hpcgnn.shards.records import store_info, store_texts
-from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
+from hpcgnn.shards.schema import GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.sharing import shared_graph
 from hpcgnn.shards.source import owner_in_shards
@@ -247,8 +247,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
 
         def finish() -> GraphInfo:
             info = _describe(cut, storage.form, provenance, run_id, written[-1][0], statistics)
-            version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
-            write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
+            write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, info.graph_version,
                          partial(_store_graph, info=info, owner=owner))
             return info
 
@@ -312,7 +311,7 @@ def _store_part(file: h5py.File, partition: Partition) -> None:
         file.attrs[name] = getattr(partition, name)
     for name in schema.PART_ARRAYS:
         file[name] = getattr(partition, name)
-    for name in (schema.EDGE_WEIGHT, schema.CLUSTER, schema.HELD_OUT):
+    for name in (schema.EDGE_WEIGHT, schema.EDGE_TYPE, schema.EDGE_ATTR, schema.CLUSTER, schema.HELD_OUT):
         if getattr(partition, name) is not None:
             file[name] = getattr(partition, name)
     if partition.inner_name is not None:
@@ -347,4 +346,6 @@ def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str
         cluster_digest="" if cluster is None else hash_clusters(cluster),
         num_val_links=0 if held is None else int((held[:, 2] == VALIDATION).sum()),
         num_test_links=0 if held is None else int((held[:, 2] == TEST).sum()), links_of_parts=stored,
+        relation_names=dataset.relation_names,
+        num_edge_features=0 if dataset.edge_attr is None else dataset.edge_attr.shape[1],
     )
