@@ -59,7 +59,7 @@ def refinement_line(settings: dict) -> str:
 
 
 def fact_lines(info: GraphInfo) -> list[str]:
-    """Class names, node ids, edge weights and held-out links, if the graph has them, and clusters."""
+    """Class names, node ids, what edges carry and held-out links, if the graph has them, and clusters."""
     lines = []
     if info.class_names:
         shown = ", ".join(info.class_names[:SHOWN_CLASSES])
@@ -70,6 +70,10 @@ def fact_lines(info: GraphInfo) -> list[str]:
         lines.append(f"ids of nodes: {kind}; predictions come back under them")
     if info.has_edge_weights:
         lines.append("edges have weights")
+    carried = [f"{number:,} {what}{'s' * (number > 1)}" for number, what in (
+        (len(info.relation_names), "relation"), (info.num_edge_features, "attribute")) if number]
+    if carried:
+        lines.append(f"edges have {' and '.join(carried)}")
     if info.links_of_parts:
         lines.append(f"held-out links: {info.num_val_links:,} for validation, {info.num_test_links:,} for test")
     if info.num_clusters:

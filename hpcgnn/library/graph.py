@@ -27,7 +27,7 @@ class Graph:
     """A graph in shards and the ranks that hold it, one part each. A part is read only when it is needed.
 
     In one process, the whole graph can be read as tensors, whatever its number of parts. Their rows are in the order of
-    the source, their edges ascend by source, then target, and training does not read them.
+    the source, their edges ascend by source, target and relation, and training does not read them.
 
     Attributes
     ----------
@@ -65,6 +65,16 @@ class Graph:
         """Columns of a model's outputs: classes, or targets of a regression."""
         return self.info.num_classes
 
+    @property
+    def relation_names(self) -> tuple[str, ...]:
+        """Names of the relations of edges by number; empty without relations."""
+        return self.info.relation_names
+
+    @property
+    def num_edge_features(self) -> int:
+        """Number of attributes of an edge."""
+        return self.info.num_edge_features
+
     @cached_property
     def node_index(self) -> np.ndarray:
         """Source numbers of this rank's nodes, (n,) int64, ascending; read at first use. ShardError as in
@@ -93,6 +103,16 @@ class Graph:
         return self._whole.get("edge_weight")
 
     @property
+    def edge_type(self) -> torch.Tensor | None:
+        """Relations of the edges, (num_edges,) int64, see `relation_names`; None if they have none."""
+        return self._whole.get("edge_type")
+
+    @property
+    def edge_attr(self) -> torch.Tensor | None:
+        """Attributes of the edges, (num_edges, num_edge_features) float32; None if they have none."""
+        return self._whole.get("edge_attr")
+
+    @property
     def y(self) -> torch.Tensor:
         """Class ids of all nodes, (num_nodes,) int64, -1 if unknown; several labels or targets per node are
         (num_nodes, num_classes) float32, NaN if unknown.
@@ -117,7 +137,8 @@ class Graph:
     def to_pyg(self) -> Data:
         """The whole graph as a `torch_geometric.data.Data` of the tensors above.
 
-        If the source names its nodes, `node_ids` has the names: (num_nodes,) int64, or a list of str.
+        If the source names its nodes, `node_ids` has the names: (num_nodes,) int64, or a list of str. If edges have
+        relations, `relation_names` is a list of str.
 
         Raises
         ------
@@ -155,9 +176,14 @@ class Graph:
                  **{f"{split}_mask": of_nodes(f"{split}_mask") for split in ("train", "val", "test")}}
         if self.info.has_edge_weights:
             found["edge_weight"] = np.concatenate([part.edge_weight for part in parts])[order]
+        if self.info.relation_names:
+            found["edge_type"] = np.concatenate([part.edge_type for part in parts])[order].astype(np.int64)
+        if self.info.num_edge_features:
+            found["edge_attr"] = np.concatenate([part.edge_attr for part in parts])[order]
         if self.info.node_names == "integers":
             found["node_ids"] = of_nodes("inner_name")
         names = {"node_ids": of_nodes("inner_name").tolist()} if self.info.node_names == "texts" else {}
+        names |= {"relation_names": list(self.info.relation_names)} if self.info.relation_names else {}
         return {**{name: torch.from_numpy(values) for name, values in found.items()}, **names}
 
     def check_ranks(self) -> None:
@@ -182,6 +208,8 @@ class Graph:
         return html_table(f"Graph {self.name}", {
             "nodes": f"{info.num_nodes:,}", "edges": f"{info.num_edges:,}", "features": f"{info.num_features:,}",
             "targets" if info.task == "regression" else "classes": f"{info.num_classes:,}",
+            **({"relations": f"{len(info.relation_names):,}"} if info.relation_names else {}),
+            **({"edge features": f"{info.num_edge_features:,}"} if info.num_edge_features else {}),
             "training, validation, test": f"{info.num_train:,}, {info.num_val:,}, {info.num_test:,} nodes",
             "held here": f"{self._held}, {self.shards}"})
 

@@ -96,6 +96,11 @@ class Partition:
         return len(self.indices)
 
     @property
+    def has_typed_edges(self) -> bool:
+        """Whether edges have relations or attributes, so that some may be parallel."""
+        return self.edge_type is not None or self.edge_attr is not None
+
+    @property
     def num_cut_edges(self) -> int:
         """Number of edges from a halo row."""
         return int((self.indices >= self.num_inner).sum())

@@ -249,7 +249,8 @@ def _find_fault(file: BinaryIO, kind: str, version: int | tuple[int, ...]) -> st
         return f"is a {seal.kind} file, expected a {kind} file"
     versions = (version,) if isinstance(version, int) else version
     if seal.version not in versions:
-        return f"has format {seal.version}, this version reads {' and '.join(map(str, versions))}"
+        known = " and ".join(filter(None, (", ".join(map(str, versions[:-1])), str(versions[-1]))))
+        return f"has format {seal.version}, this version reads {known}"
     if seal.num_bytes != num_bytes:
         state = "truncated" if num_bytes < seal.num_bytes else "damaged"
         return f"is {state}: it has {num_bytes} bytes, expected {seal.num_bytes}"

@@ -206,8 +206,7 @@ def find_row_fault(part: Partition) -> str | None:
     """
     order = part.node_id[part.indices]
     if part.edge_type is not None:
-        relations = np.unique(np.append(part.edge_type, 0))
-        order = order * len(relations) + np.searchsorted(relations, part.edge_type)
+        order = order * (int(part.edge_type.max(initial=0)) + 1) + part.edge_type
     if not _ascends(order, part.indptr, may_repeat=part.edge_attr is not None):
         return "has a row of indices with sources that do not ascend"
     return None

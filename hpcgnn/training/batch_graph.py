@@ -22,6 +22,9 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 
 NAMES = ("clusters", "batch_size", "between_clusters")
+INTEGERS_REFUSE_TYPES = ("models of integers take no relations and attributes of edges, and this graph has some; train "
+                         "a model of floats, or preprocess the graph without them, by relation=none and "
+                         "edge_features=none")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
     `keeps_all` keeps the edges between clusters of one batch. The result has the in-degrees within batches; all its
     rows are marginal. Inner rows keep their order.
 
-    Raises CollectiveError: edges have weights, which batches do not read, or rank 0 can't cut the graph.
+    Raises CollectiveError: edges have weights, relations or attributes, which batches do not read, or rank 0 can't cut
+    the graph.
     """
     together(comm, lambda: _refuse_weights(part))
     group = _groups_of_rows(comm, part, num_clusters, batch_size, keeps_all)
@@ -136,6 +140,9 @@ def _refuse_weights(part: Partition) -> None:
     if part.edge_weight is not None:
         raise ConfigError("hpcgnn infer computes in batches without edge weights, and this graph has them; leave "
                           "clusters out, or preprocess the graph without weights")
+    if part.has_typed_edges:
+        raise ConfigError("hpcgnn infer computes in batches without relations and attributes of edges, and this graph "
+                          "has some; leave clusters out, or preprocess the graph without them")
 
 
 def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,

@@ -44,7 +44,7 @@ from hpcgnn.run.watchdog import HERE
 from hpcgnn.settings import import_named
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
-from hpcgnn.training.batch_graph import Degrees, within_batches
+from hpcgnn.training.batch_graph import INTEGERS_REFUSE_TYPES, Degrees, within_batches
 from hpcgnn.training.edge_dropout import EdgeDropout
 from hpcgnn.training.evaluate import as_trained, with_classes
 from hpcgnn.training.label_inputs import LabelInputs, with_label_columns
@@ -173,6 +173,7 @@ class Session:
         # A first model, only to check what it computes; each seed gets a new one.
         has_weights = part.edge_weight is not None
         model = _checked_model(comm, config, recipe, info, graph, has_weights)
+        together(comm, lambda: _check_typed_edges(config, info))
         tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
         reading = Reading.LOGITS if tried is None or links is not None else reading_of(
             tried, objective.task, info.num_classes, config.score == OWN or not score.task)
@@ -463,9 +464,27 @@ def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks:
 
 def _remarks(config: TrainConfig, info: GraphInfo, model: nn.Module, tried: Tried | None,
              has_weights: bool) -> tuple[str, ...]:
-    of_edges = model.remarks(has_weights) if isinstance(model, Distributed) else []
+    of_edges = model.remarks(has_weights) if isinstance(model, Distributed) else _unused_of_edges(config, info, model)
     of_steps = [OWN_CLUSTERS] if config.in_clusters and not info.num_clusters else []
     return (*of_edges, *of_steps, *([tried.remark] if tried is not None and tried.remark else ()))
+
+
+def _unused_of_edges(config: TrainConfig, info: GraphInfo, model: nn.Module) -> list[str]:
+    # A model of PyTorch Geometric or of the user's own says itself what it does not take.
+    if not is_of_hpcgnn(model):
+        return []
+    unused = [f"{number:,} {what}{'s' * (number > 1)}" for number, what, is_taken in (
+        (len(info.relation_names), "relation", getattr(model, "takes_relations", False)),
+        (info.num_edge_features, "attribute", getattr(model, "takes_edge_attributes", False)))
+              if number and not is_taken]
+    if not unused:
+        return []
+    return [f"the graph's edges have {' and '.join(unused)}, and {config.model} does not take them: it trains without"]
+
+
+def _check_typed_edges(config: TrainConfig, info: GraphInfo) -> None:
+    if config.quantize != "none" and info.has_typed_edges:
+        raise ConfigError(INTEGERS_REFUSE_TYPES)
 
 
 def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:

@@ -33,6 +33,7 @@ from hpcgnn.ops.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.batch_graph import INTEGERS_REFUSE_TYPES
 from hpcgnn.training.evaluate import as_trained
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
@@ -41,6 +42,8 @@ from hpcgnn.training.scores import SCORES
 def refuse_edge_weights(part: Partition) -> None:
     if part.edge_weight is not None:
         raise ConfigError(INTEGERS_REFUSE)
+    if part.has_typed_edges:      # parallel edges are one bit
+        raise ConfigError(INTEGERS_REFUSE_TYPES)
 
 
 @dataclass(frozen=True)
