@@ -93,7 +93,7 @@ def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
         raise DatasetError(f"{name} is a matrix, and its values are the weights; leave edge_weight out, or pass "
                            "edge_weight=False for none")
     for what in ("relation", "edge_attr"):
-        if getattr(choices, what) not in (None, False):
+        if getattr(choices, what) is not None and getattr(choices, what) is not False:
             raise DatasetError(f"{name} is a matrix, which holds one number for each edge; pass a table or an array of "
                                f"edges to give {what}")
     given = _arrays(choices, name)

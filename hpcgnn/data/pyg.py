@@ -31,8 +31,8 @@ from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 FEATURE_NAMES = ("x", "feat", "features", "attr")
-# DGL calls the types of edges _TYPE in a graph that was of several types.
-DGL_RELATIONS, DGL_ATTRIBUTES = ("etype", "edge_type", "rel_type", "relation", "_TYPE"), ("edge_attr", "e_feat", "feat")
+# DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.
+DGL_RELATIONS, DGL_ATTRIBUTES = ("etype", "edge_type", "rel_type", "relation", "_type"), ("edge_attr", "e_feat", "feat")
 
 
 def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:

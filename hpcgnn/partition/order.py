@@ -111,9 +111,12 @@ def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_
         rows.append(row[column >= 0])
         columns.append(column[column >= 0])
     row, column = np.concatenate(rows), np.concatenate(columns)
-    return scipy.sparse.csr_matrix((np.ones(len(row), np.int8), (row, column)), shape=(num_inner, num_inner))
+    # Entries of parallel edges are joined, as bool, since sums of int8 could end at 0.
+    arcs = scipy.sparse.csr_matrix((np.ones(len(row), bool), (row, column)), shape=(num_inner, num_inner))
+    return arcs.astype(np.int8)
 
 
 def undirected(arcs: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
     """Every edge in both directions, int8 CSR of ones."""
-    return (arcs + arcs.T).astype(bool).astype(np.int8)
+    arcs = arcs.astype(bool)
+    return (arcs + arcs.T).astype(np.int8)

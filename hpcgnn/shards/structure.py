@@ -269,7 +269,9 @@ def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
     central = part.indices[:part.indptr[part.num_central]]
     if central.max(initial=0) >= max(part.num_inner, 1):
         yield "has a central row with a halo neighbor in indices"
-    yield from _out_of_range("in_degree", part.in_degree, info.num_nodes)
+    # Parallel edges count.
+    yield from _out_of_range("in_degree", part.in_degree, info.num_edges + 1 if info.has_typed_edges else
+                             info.num_nodes)
     if not np.array_equal(part.in_degree[:part.num_inner], np.diff(part.indptr)):
         yield "has in_degree that disagrees with indptr for the inner rows"
     weight = part.edge_weight

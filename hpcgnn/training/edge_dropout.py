@@ -1,8 +1,9 @@
 """EdgeDropout: the graph of an epoch without a random share of its edges.
 
-An edge's draw belongs to its source and destination, so P ranks leave out the same edges as one rank. Sums are over
-the thinned graph: means divide by the neighbors that are left, and A of gcn has the thinned degrees, as after
-`dropout_edge` of PyTorch Geometric. The matrices of the thinned graph are built anew in every epoch.
+An edge's draw belongs to its source and destination, and to its place among parallel edges, so P ranks leave out the
+same edges as one rank. Sums are over the thinned graph: means divide by the neighbors that are left, and A of gcn has
+the thinned degrees, as after `dropout_edge` of PyTorch Geometric. The matrices of the thinned graph are built anew in
+every epoch.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class EdgeDropout:
 
     def __init__(self, graph: LocalGraph, probability: float, reads_halo_degrees: bool):
         self._graph, self._probability, self._reads_halo_degrees = graph, probability, reads_halo_degrees
+        rows = graph.rows
+        is_typed = rows.edge_type is not None or rows.edge_attr is not None
+        self._copy = place_among_parallel(rows.indptr, rows.indices) if is_typed else None
 
     def thinned(self, seed: int, epoch: int) -> LocalGraph:
         """Collective: the graph of an epoch, with the rows and the exchange of the whole one."""
@@ -53,6 +57,8 @@ class EdgeDropout:
             target = np.repeat(node_id[first:last], np.diff(np.clip(indptr[first:last + 1], start, stop)))
             # A pair of nodes as one number stands for the node of a draw.
             pair = target * num_nodes + node_id[indices[start:stop]]
+            if self._copy is not None:
+                pair += self._copy[start:stop] * num_nodes ** 2
             kept[start:stop] = dropout(torch.ones(stop - start, 1), self._probability, pair, key)[:, 0].numpy() > 0
         return kept
 
@@ -62,3 +68,12 @@ class EdgeDropout:
         if not self._reads_halo_degrees:
             return np.concatenate([own, np.zeros(graph.num_halo, np.float32)])
         return graph.share(torch.from_numpy(own)[:, None].to(graph.x.device))[:, 0].cpu().numpy()
+
+
+def place_among_parallel(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Number of edges right before each one in its row of a CSR that have its source, (num_edges,) int64."""
+    place, is_first = np.arange(len(indices)), np.ones(len(indices), bool)
+    is_first[1:] = indices[1:] != indices[:-1]
+    starts = indptr[:-1]
+    is_first[starts[starts < len(indices)]] = True
+    return place - np.maximum.accumulate(np.where(is_first, place, 0))
