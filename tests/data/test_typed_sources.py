@@ -132,7 +132,7 @@ def test_edge_attr_of_one_column_is_the_weight_unless_it_is_asked_for(more, choi
 
 
 def test_one_column_that_can_be_no_weight_says_how_to_take_it():
-    with pytest.raises(DatasetError, match="edge of weight 0.0 from node 0 to 1; expected positive"):
+    with pytest.raises(DatasetError, match=r"edge of weight 0\.0 from node 0 to 1; expected positive"):
         read(data_of(edge_attr=torch.arange(8.0)))
 
 
@@ -233,7 +233,7 @@ def test_a_file_of_a_known_collection_has_no_relations(files):
 
 def test_a_matrix_holds_no_relations():
     matrix = scipy.sparse.csr_matrix((np.ones(8), (SOURCE, TARGET)), shape=(4, 4))
-    with pytest.raises(DatasetError, match="is a matrix, which holds one number for each edge; .* to give relation"):
+    with pytest.raises(DatasetError, match=r"is a matrix, which holds one number for each edge; .* to give relation"):
         read(matrix, relation=RELATION)
 
 

@@ -169,11 +169,11 @@ class StandInDGLGraph:
 
 def test_what_is_not_used_is_said_from_python_too(made, plain, capsys):
     data = data_of(plain)
-    data.edge_type = torch.zeros(data.edge_index.shape[1], dtype=torch.int64)
-    data.edge_attr = torch.ones(data.edge_index.shape[1], 3)
+    data.edge_time = torch.zeros(data.edge_index.shape[1], dtype=torch.int64)
+    data.pos = torch.ones(len(plain.ids), 3)
     made(data)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hpcgnn: unused in ")]
-    assert len(said) == 1 and "edge_type" in said[0] and "edge_attr" in said[0]
+    assert len(said) == 1 and "edge_time" in said[0] and "pos" in said[0]
 
 
 def test_a_stand_in_of_a_dgl_graph_comes_back(made, plain):
