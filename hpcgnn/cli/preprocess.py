@@ -71,7 +71,9 @@ class PartitionerChoice(click.Choice):
                    f"stores none. [default: {ROWS_A_CLUSTER}; 0 for {', '.join(FRUGAL_PARTITIONERS)}]")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Seed of the partitioner, of random splits and of synthetic graphs.")
-@click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
+@click.option("--symmetrize/--directed", default=False,
+              help="Add the reverse of every edge that lacks it. If edges have relations, and not all hold both ways, "
+                   "every edge gets a reverse of a relation of its own. [default: directed]")
 @click.option("--root", type=click.Path(path_type=Path),
               help="Folder of the datasets of OGB and PyTorch Geometric. [default: dataset]")
 @click.option("--feature-format", "--feature-dtype", "feature_format", type=click.Choice(FEATURE_FORMATS),
