@@ -9,26 +9,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from hpcgnn.errors import ConfigError
 
 # Their forward takes a pair (source rows, destination rows).
 PAIRED = ("SAGEConv", "GraphConv", "GATConv", "GATv2Conv", "TransformerConv", "GINConv", "GINEConv",
-          "ResGatedGraphConv", "LEConv", "GeneralConv", "EdgeConv", "GENConv", "CGConv", "FiLMConv", "SimpleConv")
+          "ResGatedGraphConv", "LEConv", "GeneralConv", "EdgeConv", "GENConv", "CGConv", "FiLMConv", "SimpleConv",
+          "NNConv", "GMMConv", "SplineConv", "RGCNConv", "FastRGCNConv")
 # They take one table of rows, and read sources only in `propagate`.
-PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv")
+PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv", "RGATConv", "HEATConv", "PDNConv")
 # They weigh edges by D^-1/2 (A + I) D^-1/2 and take one table of rows.
 NORMALIZED = ("GCNConv", "SGConv", "TAGConv", "SSGConv", "APPNP", "GCN2Conv", "LGConv", "MixHopConv")
 SUPPORTED = PAIRED + PLAIN + NORMALIZED
-ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv")
+ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv", "RGATConv", "HEATConv")
+# They choose weights by the relation of an edge; FiLMConv does if it has several.
+TYPED = ("RGCNConv", "FastRGCNConv", "RGATConv", "HEATConv", "FiLMConv")
+# They can't do without edge_attr; those of the second line only if they were made for its columns.
+NEEDS_ATTRIBUTES = ("GINEConv", "NNConv", "GMMConv", "SplineConv", "HEATConv", "PDNConv",
+                    "TransformerConv", "ResGatedGraphConv", "PNAConv", "CGConv")
 # What passes along an edge is the neighbor's row, or that row times the edge's weight.
 SUMMING = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "GatedGraphConv", *NORMALIZED)
 # They read the sums once, so that these may be kept.
 READS_SUMS_ONCE = ("SAGEConv", "GraphConv", "GINConv")
 # Their sums are linear in the source rows, so a sum over sampled rows stays unbiased if the rows are divided by the
 # sampled share.
-LINEAR = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "ClusterGCNConv", "GatedGraphConv", *NORMALIZED)
+LINEAR = ("SAGEConv", "GraphConv", "GINConv", "SimpleConv", "ClusterGCNConv", "GatedGraphConv", "NNConv", "GMMConv",
+          "SplineConv", "RGCNConv", "FastRGCNConv", "PDNConv", *NORMALIZED)
 
 REFUSED = {
     "ChebConv": "its Laplacian needs degrees of both directions of every neighbor; use TAGConv",
@@ -42,12 +50,9 @@ REFUSED = {
     "FusedGATConv": "it takes a sparse matrix in both directions; use GATConv, which has the same weights",
     "CuGraphSAGEConv": "it takes a sparse matrix of one process; use SAGEConv",
     "CuGraphGATConv": "it takes a sparse matrix of one process; use GATConv",
-    "RGCNConv": "it needs a type of every edge, which shards don't hold",
-    "FastRGCNConv": "it needs a type of every edge, which shards don't hold",
-    "RGATConv": "it needs a type of every edge, which shards don't hold",
-    "HGTConv": "it needs types of nodes and edges, which shards don't hold",
-    "HANConv": "it needs types of nodes and edges, which shards don't hold",
-    "HeteroConv": "it needs types of nodes and edges, which shards don't hold",
+    "HGTConv": "it takes a table of rows for each type of nodes; use RGATConv or HEATConv, which take edge_type",
+    "HANConv": "it takes a table of rows for each type of nodes; use RGATConv or HEATConv, which take edge_type",
+    "HeteroConv": "it takes a table of rows for each type of nodes; use RGCNConv, which takes edge_type",
     "HypergraphConv": "shards hold a graph, not a hypergraph",
 }
 AGGREGATIONS = ("SumAggregation", "MeanAggregation", "MaxAggregation", "MinAggregation", "MulAggregation",
@@ -68,6 +73,7 @@ class Way:
     attends: bool       # a softmax weights the rows
     is_linear: bool     # sums are linear in the source rows
     num_exchanges: int  # exchanges of halo rows per forward
+    place: str          # "SAGEConv at model.conv", for messages
 
 
 def is_convolution(module: nn.Module) -> bool:
@@ -96,7 +102,7 @@ def way_of(conv: nn.Module, place: str) -> Way:
         getattr(type(conv), method, None) is not getattr(known, method, None) for method in ("forward", "edge_update"))
     if is_own:
         _check_own(conv, what)
-        return Way("own", name, _reduction(conv), False, _sums(conv), 1)
+        return Way("own", name, _reduction(conv), False, _sums(conv), 1, what)
     if known.__name__ not in SUPPORTED:
         reason = REFUSED.get(known.__name__, "hpcgnn does not know it to be right over several ranks")
         raise ConfigError(f"{what} can't be distributed: {reason}")
@@ -105,7 +111,7 @@ def way_of(conv: nn.Module, place: str) -> Way:
     kind = "pair" if name in PAIRED else "plain" if name in PLAIN else "normalized"
     is_linear = name in LINEAR and _sums(conv) and not getattr(conv, "project", False)
     reduction = "gcn" if kind == "normalized" and is_normalizing(conv) else _reduction(conv)
-    return Way(kind, name, reduction, name in ATTENDING or _attends(conv), is_linear, _num_exchanges(conv, name))
+    return Way(kind, name, reduction, name in ATTENDING or _attends(conv), is_linear, _num_exchanges(conv, name), what)
 
 
 def only_sums(conv: nn.Module, way: Way) -> bool:
@@ -131,6 +137,32 @@ def loop_weight(conv: nn.Module) -> float | None:
     if not getattr(conv, "add_self_loops", False):
         return None
     return 2.0 if getattr(conv, "improved", False) else 1.0
+
+
+def num_edge_columns(conv: nn.Module) -> int | None:
+    """Return the columns of edge_attr that a convolution expects; 0 if any number fits, None if it takes none."""
+    for name in ("edge_dim", "in_edge_channels"):
+        if isinstance(getattr(conv, name, None), int):
+            return getattr(conv, name)
+    kind = type(conv).__name__
+    if kind in ("CGConv", "GMMConv", "SplineConv"):
+        return conv.dim or None
+    inside = {"GINEConv": "lin", "NNConv": "nn", "HEATConv": "edge_attr_emb"}.get(kind, "lin_edge")
+    if isinstance(getattr(conv, inside, None), nn.Module):
+        maps = (part for part in getattr(conv, inside).modules() if isinstance(getattr(part, "weight", None), torch.Tensor))
+        first = next(maps, None)
+        return 0 if first is None or first.weight.dim() != 2 else first.weight.shape[1]
+    is_taken = "edge_attr" in conv.inspector.get_flat_param_names(["message"]) and not hasattr(conv, "lin_edge")
+    is_known = type(conv).__module__.startswith(PYG) and kind != "GINEConv"
+    return 0 if is_taken and not is_known else None
+
+
+def needs_relations(conv: nn.Module, name: str) -> bool:
+    return name in TYPED and getattr(conv, "num_relations", 2) > 1
+
+
+def needs_attributes(conv: nn.Module, name: str) -> bool:
+    return name in NEEDS_ATTRIBUTES and num_edge_columns(conv) is not None
 
 
 def _reduction(conv: nn.Module) -> str:
@@ -179,8 +211,6 @@ def _check_known(conv: nn.Module, name: str, what: str) -> None:
                           "apply dropout to the rows before it instead")
     if name == "SimpleConv" and conv.combine_root == "self_loop":
         raise ConfigError(f"{what} can't be distributed with combine_root='self_loop'; use combine_root='sum'")
-    if name == "FiLMConv" and conv.num_relations > 1:
-        raise ConfigError(f"{what} can't be distributed with several relations, since shards hold no type of an edge")
 
 
 def _check_own(conv: nn.Module, what: str) -> None:

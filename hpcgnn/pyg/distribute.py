@@ -7,18 +7,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.distributed import Distributed
 from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
-from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight
+from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight, needs_relations, num_edge_columns
 from hpcgnn.pyg.edges import GraphEdges
-from hpcgnn.pyg.fitting import INDEX_NAMES, num_edge_columns, signature_of, ways_of
+from hpcgnn.pyg.fitting import INDEX_NAMES, signature_of, ways_of
 from hpcgnn.pyg.fitting import is_pyg as is_pyg
-from hpcgnn.pyg.passing import ForwardPassing
+from hpcgnn.pyg.passing import ForwardPassing, UnfitEdges
 from hpcgnn.pyg.recomputation import Region, checkpoints
 from hpcgnn.pyg.row_functions import RowFunctions
 
@@ -27,7 +30,7 @@ class DistributedModel(Distributed):
     """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
     Its state has the plain model's names, so that it loads into the plain model. The module's forward takes (x,
-    edge_index), and edge_weight or edge_attr if it uses them. `reduction`, `attends` and `num_exchanges` are traits for
+    edge_index), and edge_weight, edge_attr or edge_type if it uses them. `reduction`, `attends` and `num_exchanges` are traits for
     methods, see `hpcgnn.nn.models.ModelTraits`.
 
     Raises ConfigError for a part that can't be distributed, by name, with the reason.
@@ -108,21 +111,29 @@ class DistributedModel(Distributed):
         return tables
 
     def _called(self, rows: torch.Tensor, edges: GraphEdges) -> torch.Tensor:
-        weight, signature = edges.edge_weight, self._signature
+        signature = self._signature
         named = {name: edges.graph.node_index for name in signature.index_names}
-        if weight is not None and signature.weight_name is not None:
-            named[signature.weight_name] = weight if signature.weight_name == "edge_weight" else weight[:, None]
+        named |= {name: value for name, value in self._of_edges(edges, rows.dtype).items()
+                  if name in signature.edge_names and value is not None}
         if signature.takes_data:
             data, index = sys.modules["torch_geometric.data"].Data, edges.graph.node_index
             return self.module(data(x=rows, edge_index=edges.sealed, **named, **dict.fromkeys(INDEX_NAMES, index)))
         return self.module(rows, edges.sealed, **named) if signature.takes_edges else self.module(rows, **named)
+
+    def _of_edges(self, edges: GraphEdges, dtype: torch.dtype) -> dict[str, torch.Tensor | None]:
+        weight, values = edges.edge_weight, edges.edge_attr
+        if values is None and weight is not None and self._signature.weighs_by_attribute:
+            values = weight[:, None]
+        return {"edge_weight": weight, "edge_attr": None if values is None else values.to(dtype),
+                "edge_type": edges.edge_type}
 
     def _edges_of(self, graph: LocalGraph) -> GraphEdges:
         """Collective for a new graph: return its edges, with normalized weights where convolutions need them."""
         whole, rows = graph.whole
         if self._edges is None or self._edges.graph is not whole:
             weight = self._weight_of(whole)
-            self._check_weights(weight is not None)
+            self._check_graph(weight is not None, getattr(whole, "edge_attr", None) is not None,
+                              getattr(whole, "edge_type", None) is not None)
             self._edges = self._normalized(GraphEdges(whole, weight))
         if rows is None:
             return self._edges
@@ -138,48 +149,74 @@ class DistributedModel(Distributed):
                 edges.normalize(loop_weight(conv))
         return edges
 
-    def _check_weights(self, has_weights: bool) -> None:
+    def _check_graph(self, has_weights: bool, has_attributes: bool, has_relations: bool) -> None:
         signature = self._signature
-        if not has_weights:
-            if signature.needs_weight is not None:
-                raise ConfigError(f"{self._name}.forward needs {signature.needs_weight}, and the graph has no edge "
-                                  f"weights; write {signature.needs_weight}=None, or preprocess the graph with weights")
-            return
-        if signature.weight_name is None:
+        has_columns = has_attributes or (has_weights and signature.weighs_by_attribute)
+        for name, is_there, what in (("edge_weight", has_weights, "edge weights"),
+                                     ("edge_attr", has_columns, "attributes of edges"),
+                                     ("edge_type", has_relations, "relations")):
+            if name in signature.needed and not is_there:
+                raise ConfigError(f"{self._name}.forward needs {name}, and the graph has no {what}; write {name}=None, "
+                                  f"or preprocess the graph with {what}")
+        takes_weights = "edge_weight" in signature.edge_names or (signature.weighs_by_attribute and not has_attributes)
+        if has_weights and not takes_weights:
             raise ConfigError(f"the graph has edge weights and {self._name} takes none; let its forward take "
                               "edge_weight and pass it to the convolutions, or leave them out by "
                               "hpcgnn.distribute(model, graph, ignore_edge_weights=True)")
-        for place, columns in self._edge_columns():
-            if columns > 1 and signature.weight_name == "edge_attr":
-                raise ConfigError(f"{place} is made for {columns} columns of edge_attr, and the graph has one weight "
-                                  "per edge; make it for 1 column")
 
-    def _edge_columns(self) -> list[tuple[str, int]]:
-        found = []
-        for place in self._ways:
-            conv = self.module.get_submodule(place)
-            columns = num_edge_columns(conv)
-            if columns:
-                found.append((f"{type(conv).__name__} at model{'.' * bool(place)}{place}", columns))
-        return found
-
-    def remarks(self, has_weights: bool) -> list[str]:
-        """Return what a user should know about training this model on a graph with or without edge weights."""
-        if has_weights and not self._ignores_edge_weights:
-            return []
+    def remarks(self, info: Any) -> list[str]:
+        """Return what a user should know about training this model on the edges of a graph, see GraphInfo."""
+        taken, num_columns, num_relations = self._signature.edge_names, info.num_edge_features, len(info.relation_names)
+        unused = [f"{number} {what}{'s' * (number > 1)}" for name, number, what in (
+            ("edge_attr", num_columns, "attribute"), ("edge_type", num_relations, "relation")) if number and name not in taken]
+        if unused:
+            return [f"the graph's edges have {' and '.join(unused)}, and {self._name} does not take them: it trains "
+                    "without"]
+        is_given = num_columns or num_relations or (
+            info.has_edge_weights and self._signature.weighs_by_attribute and not self._ignores_edge_weights)
+        made_for = [] if is_given else [
+            (way.place, columns) for place, way in self._ways.items()
+            if (columns := num_edge_columns(self.module.get_submodule(place)))]
         return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and "
-                f"{'edge weights are ignored' if has_weights else 'the graph has no edge weights'}: it trains without"
-                for place, columns in self._edge_columns()[:1]]
+                f"{'edge weights are ignored' if info.has_edge_weights else 'the graph has no attributes of edges'}: it "
+                "trains without" for place, columns in made_for[:1]]
 
     def check_fits(self, graph: Any) -> None:
-        """Check the model's columns, and whether it takes edge weights, against a graph; ConfigError if they differ."""
+        """Check the model's columns, and what it takes of edges, against a graph; ConfigError if they differ."""
         for name, found, what in (("in_channels", graph.num_features, "features"),
                                   ("out_channels", graph.num_classes, "outputs")):
             stated = getattr(self.module, name, None)
             if isinstance(stated, int) and stated != found:
                 raise ConfigError(f"{self._name} has {name}={stated}, and the graph has {found} {what}; make the model "
                                   f"with {name}={found}")
-        self._check_weights(getattr(graph.info, "has_edge_weights", False) and not self._ignores_edge_weights)
+        info = graph.info
+        self._check_graph(info.has_edge_weights and not self._ignores_edge_weights, info.num_edge_features > 0,
+                          len(info.relation_names) > 0)
+        convolutions = [(self.module.get_submodule(place), way.name) for place, way in self._ways.items()]
+        if any(num_edge_columns(conv) is not None or needs_relations(conv, name) for conv, name in convolutions):
+            self._try_edges(info)
+
+    def _try_edges(self, info: Any) -> None:
+        """Raise UnfitEdges if a convolution can't compute on such edges, as a forward on three nodes in a ring shows."""
+        numbers, ones = np.arange(3), np.ones(3, np.float32)
+        rows = LocalRows(
+            np.arange(4), np.roll(numbers, 1).astype(np.int32), numbers, np.ones(3, np.int32),
+            torch.zeros(3, info.num_features, device=next(self.module.parameters(), torch.empty(0)).device),
+            info.num_nodes, *((ones, ones) if info.has_edge_weights else (None, None)),
+            edge_type=np.zeros(3, np.int32) if info.relation_names else None,
+            edge_attr=np.zeros((3, info.num_edge_features), np.float32) if info.num_edge_features else None)
+        graph, modes = LocalGraph(rows, AloneExchange(), is_trial=True), [(part, part.training) for part in self.modules()]
+        graph.begin_forward(seed=0, epoch=0, is_training=False)
+        try:
+            with torch.no_grad(), torch.random.fork_rng([]):
+                DistributedModel(self.module.eval(), self._ignores_edge_weights)(graph, graph.x)
+        except UnfitEdges:
+            raise
+        except Exception:      # three nodes are too few, or the user's code fails: the trial before training says so
+            return
+        finally:
+            for part, mode in modes:
+                part.training = mode
 
 
 def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool = False) -> DistributedModel:
@@ -190,7 +227,7 @@ def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool
 
     Parameters
     ----------
-    model : nn.Module               forward(x, edge_index), with edge_weight or edge_attr, or forward(data)
+    model : nn.Module               forward(x, edge_index), with edge_weight, edge_attr or edge_type, or forward(data)
     graph : hpcgnn.Graph or None    check that the model fits it
     ignore_edge_weights : bool      train without the graph's edge weights; else a model that takes none is refused
 

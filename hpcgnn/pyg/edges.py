@@ -1,7 +1,8 @@
 """GraphEdges: the edges of a part in PyTorch Geometric's form, with weights normalized by degrees of the whole graph.
 
-A model's forward gets `SealedEdges` instead, which it may pass on but not read. A step of an epoch has the edges into
-its own rows, and takes their factors from the edges of the whole graph.
+A model's forward gets `SealedEdges` instead, which it may pass on and select from, as in `edge_index[:, edge_type == 1]`,
+but not read. A step of an epoch has the edges into its own rows, and takes their factors from the edges of the whole
+graph.
 """
 
 from __future__ import annotations
@@ -19,20 +20,41 @@ from hpcgnn.ops.cuda.resident import resident
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
             *(getattr(torch.Tensor, name).__get__ for name in (
                 "shape", "device", "dtype", "layout", "is_cuda", "is_sparse", "ndim", "requires_grad")))
+REPEATED = 0x1E3779B97F4A7C15      # an odd number, so that ids of repeated edges collide with others by chance only
 
 
 class SealedEdges(torch.Tensor):
-    """Edges that may be passed to a convolution but not read: their node numbers hold on one rank only."""
+    """Edges that may be passed to a convolution but not read: their node numbers hold on one rank only.
+
+    A selection of whole edges, by a mask or by their places, is sealed, too.
+    """
+
+    owner: GraphEdges
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         if func in READABLE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.__getitem__ and _selects_edges(*args):
+            return args[0].owner.seal(plain_edges(args[0])[args[1]])
         name = getattr(func, "__name__", str(func))
         raise ConfigError(f"the model reads or changes edge_index itself, by {name}, which can't be distributed: "
                           "a rank holds the edges into its own nodes only; pass edge_index to the convolutions as it "
                           "comes, and leave self-loops and normalization to them")
+
+
+def _selects_edges(edges: Any, index: Any) -> bool:
+    """Whether an index keeps both rows and takes some columns: edges[:, mask] or edges[:, places]."""
+    return (type(edges) is SealedEdges and isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None)
+            and type(index[1]) is torch.Tensor and index[1].dim() == 1
+            and index[1].dtype in (torch.bool, torch.int64, torch.int32))
+
+
+def plain_edges(edges: torch.Tensor) -> torch.Tensor:
+    """(2, n) int64 local node numbers of edges, sealed or not."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return edges.as_subclass(torch.Tensor)
 
 
 class GraphEdges:
@@ -47,12 +69,15 @@ class GraphEdges:
     ----------
     edge_index : (2, num_edges) int64       local sources and destinations
     sealed : SealedEdges                    given to a model's forward
+    edge_type : (num_edges,) int64 or None
+    edge_attr : (num_edges, num_edge_features) float32 or None
     """
 
     def __init__(self, graph: Any, edge_weight: torch.Tensor | None, whole: GraphEdges | None = None):
         self.graph, self.edge_weight, self._whole = graph, edge_weight, whole
         self.edge_index = graph.edge_index
-        self.sealed = self.edge_index.as_subclass(SealedEdges)
+        self.edge_type, self.edge_attr = getattr(graph, "edge_type", None), getattr(graph, "edge_attr", None)
+        self.sealed = self.seal(self.edge_index)
         self._normalized: dict[tuple[float | None, bool], tuple[torch.Tensor, torch.Tensor]] = {}
         self._matrices: dict[tuple[float | None, bool], tuple[SparseRows, SparseRows]] = {}
         self._factors: dict[tuple[float | None, bool], torch.Tensor] = {}      # (num_rows,), D^-1/2
@@ -62,6 +87,12 @@ class GraphEdges:
 
     def __reduce__(self):
         return type(None), ()      # a file holds no graph
+
+    def seal(self, edge_index: torch.Tensor) -> SealedEdges:
+        """Return edges of this graph, (2, n) local node numbers, so that a model can't read them."""
+        sealed = edge_index.as_subclass(SealedEdges)
+        sealed.owner = self
+        return sealed
 
     def normalize(self, loop_weight: float | None) -> None:
         """Collective: prepare `normalized` for a loop weight, with and without edge weights.
@@ -119,9 +150,19 @@ class GraphEdges:
         self._normalized[kind] = edge_index, factors[source] * weight * factors[target]
 
     def draw_ids(self, edge_index: torch.Tensor) -> torch.Tensor:
-        """Return (n,) int64 ids of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""
+        """Return (n,) int64 ids of edges, the same on any number of ranks: both ends' global ids, 31 bits each.
+
+        Edges between the same two nodes, which differ in relation or attributes, follow each other; the second one's id
+        has REPEATED added, and so on.
+        """
         ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)
-        return ids[edge_index[1]] << 31 | ids[edge_index[0]]
+        ids = ids[edge_index[1]] << 31 | ids[edge_index[0]]
+        if self.edge_type is None and self.edge_attr is None:
+            return ids
+        place = torch.arange(len(ids), device=ids.device)
+        is_first = torch.ones_like(ids, dtype=torch.bool)
+        is_first[1:] = ids[1:] != ids[:-1]
+        return ids + (place - torch.cummax(place * is_first, 0).values) * REPEATED & (1 << 63) - 1
 
 
 def _rows_of(matrix: scipy.sparse.csr_matrix, has_half_sums: bool) -> SparseRows:

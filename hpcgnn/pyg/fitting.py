@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.pyg.convolutions import PYG, Way, is_aggregation, is_convolution, way_of
+from hpcgnn.pyg.convolutions import PYG, Way, is_aggregation, is_convolution, num_edge_columns, way_of
 
 OVER_ALL_NODES = ("it is computed over all nodes of the graph, and a rank has only some of them; use BatchNorm, or "
                   "LayerNorm with mode='node'")
@@ -36,7 +35,7 @@ JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential
 
 # Arguments that are given each node's number in the source.
 INDEX_NAMES = ("node_index", "n_id")
-WEIGHT_NAMES = ("edge_weight", "edge_attr")
+EDGE_NAMES = ("edge_weight", "edge_attr", "edge_type")
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,10 @@ class Signature:
 
     takes_data: bool                   # takes one torch_geometric.data.Data
     takes_edges: bool = True           # takes (x, edge_index); else rows alone
-    weight_name: str | None = None     # argument for edge weights, "edge_weight" or "edge_attr"
-    needs_weight: str | None = None    # argument for edge weights without a default
+    edge_names: tuple[str, ...] = ()   # arguments for what edges have: edge_weight, edge_attr, edge_type
+    needed: tuple[str, ...] = ()       # those of them without a default
     index_names: tuple[str, ...] = ()  # arguments for the nodes' numbers in the source
+    weighs_by_attribute: bool = False  # takes edge weights as the one column of edge_attr, if edges have no attributes
 
 
 def is_pyg(model: nn.Module) -> bool:
@@ -117,39 +117,30 @@ def signature_of(model: nn.Module) -> Signature:
     name, named = type(model).__name__, _named_parameters(model)
     needed = [p.name for p in named if p.default is p.empty]
     if needed == ["data"]:
-        return Signature(True, weight_name="edge_weight")
+        return Signature(True, edge_names=EDGE_NAMES)
     names = [p.name for p in named] if named else ["x", "edge_index"]     # Sequential's forward takes *args
     takes_edges = names[1:2] == ["edge_index"]
     if not takes_edges and any(is_convolution(module) for module in model.modules()):
         raise ConfigError(f"{name}.forward takes ({', '.join(names)}), which can't be distributed; let it take "
                           "(x, edge_index), or (data)")
     rest = needed[1 + takes_edges:]
-    others = [other for other in rest if other not in WEIGHT_NAMES + INDEX_NAMES]
+    others = [other for other in rest if other not in EDGE_NAMES + INDEX_NAMES]
     if others:
         raise ConfigError(f"{name}.forward needs {', '.join(others)}, which shards don't hold; give it a default")
-    return Signature(False, takes_edges, _weight_name(model, names) if takes_edges else None,
-                     next((other for other in rest if other in WEIGHT_NAMES), None),
-                     tuple(other for other in names if other in INDEX_NAMES))
+    edge_names = _edge_names(model, names) if takes_edges else ()
+    return Signature(False, takes_edges, edge_names, tuple(other for other in rest if other in EDGE_NAMES),
+                     tuple(other for other in names if other in INDEX_NAMES),
+                     "edge_attr" in edge_names and "edge_weight" not in edge_names and _takes_attributes(model))
 
 
-def _weight_name(model: nn.Module, names: list[str]) -> str | None:
-    if getattr(model, "supports_edge_weight", "edge_weight" in names) and "edge_weight" in names:
-        return "edge_weight"
-    takes_attributes = any(num_edge_columns(module) is not None for module in model.modules() if is_convolution(module))
-    return "edge_attr" if "edge_attr" in names and takes_attributes else None
+def _edge_names(model: nn.Module, names: list[str]) -> tuple[str, ...]:
+    # Models of PyTorch Geometric have arguments that not all of them pass on.
+    passes = {"edge_weight": getattr(model, "supports_edge_weight", True),
+              "edge_attr": getattr(model, "supports_edge_attr", True)}
+    if passes["edge_attr"] and type(model).__module__.startswith(PYG):
+        passes["edge_attr"] = _takes_attributes(model)
+    return tuple(name for name in EDGE_NAMES if name in names and passes.get(name, True))
 
 
-def num_edge_columns(conv: nn.Module) -> int | None:
-    """Return the columns of edge_attr that a convolution expects; 0 if any number fits, None if it takes none."""
-    for name in ("edge_dim", "in_edge_channels"):
-        if isinstance(getattr(conv, name, None), int):
-            return getattr(conv, name)
-    if type(conv).__name__ == "CGConv":
-        return conv.dim or None
-    if isinstance(getattr(getattr(conv, "lin_edge", None), "weight", None), torch.Tensor):
-        return conv.lin_edge.weight.shape[1]
-    if type(conv).__name__ == "GINEConv" and conv.lin is not None:
-        return conv.lin.weight.shape[1]
-    is_taken = "edge_attr" in conv.inspector.get_flat_param_names(["message"]) and not hasattr(conv, "lin_edge")
-    is_known = type(conv).__module__.startswith(PYG) and type(conv).__name__ != "GINEConv"
-    return 0 if is_taken and not is_known else None
+def _takes_attributes(model: nn.Module) -> bool:
+    return any(num_edge_columns(module) is not None for module in model.modules() if is_convolution(module))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -26,9 +27,22 @@ from hpcgnn.nn.deep.propagation import neighbor_sums
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.aggregation import aggregate
 from hpcgnn.ops.storage import STORAGE_NUMBER
-from hpcgnn.pyg.convolutions import READS_SUMS_ONCE, Way, is_normalizing, loop_weight, only_sums
-from hpcgnn.pyg.edges import GraphEdges
+from hpcgnn.pyg.convolutions import (
+    READS_SUMS_ONCE,
+    Way,
+    is_normalizing,
+    loop_weight,
+    needs_attributes,
+    needs_relations,
+    num_edge_columns,
+    only_sums,
+)
+from hpcgnn.pyg.edges import GraphEdges, SealedEdges, plain_edges
 from hpcgnn.pyg.recomputation import HaloAgain, Region
+
+
+class UnfitEdges(ConfigError):
+    """A convolution lacks relations or attributes of edges, or is made for others."""
 
 
 class ForwardPassing:
@@ -70,6 +84,8 @@ class ForwardPassing:
         self._read: dict[tuple[int, int, bool], tuple[int, torch.Tensor]] = {}     # which exchange, and the rows
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
         self._input, self._summing = x, {conv for conv, way in ways.items() if only_sums(conv, way)}
+        # They learn the weights of edges, so they are normalized anew in each pass.
+        self._learning = {conv for conv, way in ways.items() if way.name == "PDNConv" and conv.normalize}
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
@@ -109,6 +125,8 @@ class ForwardPassing:
         try:
             for conv in self._summing:
                 conv.propagate = partial(self._summed, conv)
+            for conv in self._learning:
+                conv.normalize = False
             for conv in self.ways:
                 handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
                             conv.register_propagate_forward_pre_hook(self._before_propagate),
@@ -121,6 +139,8 @@ class ForwardPassing:
                 handle.remove()
             for conv in self._summing:
                 vars(conv).pop("propagate", None)
+            for conv in self._learning:
+                conv.normalize = True
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
@@ -153,16 +173,22 @@ class ForwardPassing:
             return None
         call = inspect.signature(conv.forward).bind(*args, **kwargs)
         values = call.arguments
-        if self.tables and "x" in values:
-            values["x"] = self.own_rows(values["x"])
-        if values["edge_index"] is not self.edges.sealed:
+        if self.tables:
+            values |= {name: self.own_rows(value) for name, value in values.items()}
+        edges = values["edge_index"]
+        if not isinstance(edges, SealedEdges) or edges.owner is not self.edges:
             raise ConfigError(f"{way.name} was given edges that are not the graph's, so they can't be "
-                              "distributed; pass it edge_index as the model's forward gets it")
+                              "distributed; pass it edge_index as the model's forward gets it, or a selection of it")
+        is_whole = edges is self.edges.sealed
+        self._check_edges(conv, way, values)
         if way.kind == "normalized" and is_normalizing(conv):
+            if not is_whole:
+                raise ConfigError(f"{way.place} can't be distributed on a selection of edges, which it would normalize "
+                                  "by degrees that one rank does not know; use normalize=False, or SAGEConv")
             self._begin_normalized(conv, way, values)
         else:
-            values["edge_index"] = self.edges.edge_index
-            if self._takes_sums(conv, values["x"], values):
+            values["edge_index"] = self.edges.edge_index if is_whole else plain_edges(edges)
+            if is_whole and self._takes_sums(conv, values["x"], values):
                 self._gets_inner.add(conv)
                 return call.args, call.kwargs
             self._gets_inner.discard(conv)
@@ -194,37 +220,79 @@ class ForwardPassing:
 
     def _begin_pair(self, values: dict, way: Way) -> None:
         x = values["x"]
+        if x is None or (isinstance(x, torch.Tensor) and not x.is_floating_point()):
+            values["x"] = self._all_numbers(x, way)
+            return
         source, target = x if isinstance(x, (tuple, list)) else (x, None)
         h_all = self.complete(source, way)
         values["x"] = h_all, target if isinstance(x, (tuple, list)) else h_all[:self.graph.num_inner]
-        keep = self._present_edges(source, way)
+        keep = self._present_edges(source, way, values["edge_index"])
         if keep is None:
             return
-        values["edge_index"] = self.edges.edge_index[:, keep]
-        for name in ("edge_weight", "edge_attr"):
-            if isinstance(values.get(name), torch.Tensor):
-                values[name] = values[name][keep]
+        values["edge_index"] = values["edge_index"][:, keep]
+        for name, value in values.items():
+            if name.startswith("edge_") and name != "edge_index" and isinstance(value, torch.Tensor):
+                values[name] = value[keep]
 
-    def _present_edges(self, rows: torch.Tensor, way: Way) -> torch.Tensor | None:
+    def _all_numbers(self, numbers: torch.Tensor | None, way: Way) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of all nodes here, and of this rank's own, for a convolution with a row of weights for each node."""
+        if way.name != "RGCNConv":
+            raise ConfigError(f"{way.place} was given {'no rows' if numbers is None else 'whole numbers'}, and would "
+                              "count nodes on one rank; give it rows, such as nn.Embedding(num_nodes, dim).weight" + (
+                                  ", or use RGCNConv" if way.name == "FastRGCNConv" else ""))
+        if numbers is not None and numbers is not self.graph.node_index:
+            raise ConfigError(f"{way.place} was given whole numbers that are not the nodes'; pass None or n_id")
+        known = torch.from_numpy(self.graph.node_id.astype(np.int64)).to(self.graph.x.device)
+        return known, known[:self.graph.num_inner]
+
+    def _check_edges(self, conv: nn.Module, way: Way, values: dict) -> None:
+        """Raise UnfitEdges if a convolution lacks relations or attributes of edges, or is made for others."""
+        given, graph = values.get("edge_attr"), self.edges
+        if needs_relations(conv, way.name) and values.get("edge_type") is None:
+            raise UnfitEdges(f"{way.place} needs edge_type, the relation of each edge, and " + (
+                "the graph has none; preprocess it with relations" if graph.edge_type is None else
+                "was given none; let the model's forward take edge_type and pass it on"))
+        if given is None:
+            if needs_attributes(conv, way.name):
+                raise UnfitEdges(f"{way.place} needs edge_attr, and " + (
+                    "the graph has no attributes of edges; preprocess it with them" if graph.edge_attr is None else
+                    "was given none; let the model's forward take edge_attr and pass it on"))
+            return
+        columns = num_edge_columns(conv) or (
+            values["x"].shape[-1] if way.name == "GINEConv" and isinstance(values["x"], torch.Tensor) else 0)
+        found = given.shape[1] if given.dim() == 2 else 1
+        if not columns or found == columns:
+            return
+        if given is graph.edge_attr:
+            what = f"the graph has {found}"
+        else:
+            what = ("the graph has one weight per edge" if found == 1 and graph.edge_weight is not None
+                    and graph.edge_attr is None else f"is given {found}")
+        raise UnfitEdges(f"{way.place} is made for {columns} columns of edge_attr, and {what}; make it for {found} "
+                          f"column{'s' * (found > 1)}")
+
+    def _present_edges(self, rows: torch.Tensor, way: Way, edge_index: torch.Tensor) -> torch.Tensor | None:
         # None keeps all edges: sums that are linear take absent rows as zeros.
         if way.is_linear or self._is_constant(rows):
             return None
         present = self.graph.halo_present(rows)
         if present is None:
             return None
-        return torch.from_numpy(present).to(rows.device)[self.edges.edge_index[0]]
+        return torch.from_numpy(present).to(rows.device)[edge_index[0]]
 
     def _before_propagate(self, conv: nn.Module, inputs: tuple) -> tuple:
         edge_index, _, given = inputs
         way, values = self.ways[conv], {name: self.own_rows(value) for name, value in given.items()}
         if conv in self._normalized:
             edge_index, values["edge_weight"] = self.edges.normalized(*self._normalized[conv])
-        elif edge_index is self.edges.sealed:
-            edge_index = self.edges.edge_index
+        elif isinstance(edge_index, SealedEdges):
+            edge_index = plain_edges(edge_index)
+        if conv in self._learning:
+            edge_index = self._normalize(conv, way, edge_index, values)
         keep = None
         for name in _source_names(conv):
             if values.get(name) is not None:
-                values[name], present = self._lifted(conv, way, values[name])
+                values[name], present = self._lifted(conv, way, values[name], edge_index)
                 keep = present if keep is None else keep
         if keep is not None:
             edge_index = edge_index[:, keep]
@@ -232,6 +300,22 @@ class ForwardPassing:
                       for name, value in values.items()}
         self.passed = edge_index
         return edge_index, (self.graph.num_rows, self.graph.num_inner), values
+
+    def _normalize(self, conv: nn.Module, way: Way, edge_index: torch.Tensor, values: dict) -> torch.Tensor:
+        """Collective: weigh edges by D^-1/2 (A + I) D^-1/2, where the weights in A are learned.
+
+        Owners scale rows by D^-1/2 before these are sent, so no degrees are sent. Returns edges with self-loops.
+        """
+        x, weight, (source, target) = values["x"], values["edge_weight"], edge_index
+        own = torch.arange(len(x), device=x.device)
+        if conv.add_self_loops:
+            weight = torch.cat([weight, weight.new_ones(len(x))])
+            source, target = torch.cat([source, own]), torch.cat([target, own])
+        degree = weight.new_zeros(len(x)).index_add(0, target, weight)
+        factor = degree.pow(-0.5).masked_fill(degree == 0, 0.0)
+        values["x"] = self.complete(factor[:, None] * x, way), x
+        values["edge_weight"] = factor[target] * weight
+        return torch.stack([source, target])
 
     def _takes_sums(self, conv: nn.Module, rows: Any, given: dict) -> bool:
         """Whether a convolution reads nothing of its neighbors' rows but their sum or mean."""
@@ -271,11 +355,11 @@ class ForwardPassing:
             self._shared.add(self._read[key][0])
         return self._read.setdefault(key, (len(self._read), rows))[0]
 
-    def _lifted(self, conv: nn.Module, way: Way,
-                rows: torch.Tensor | tuple) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
+    def _lifted(self, conv: nn.Module, way: Way, rows: torch.Tensor | tuple,
+                edge_index: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
         source, target = rows if isinstance(rows, (tuple, list)) else (rows, rows)
         num_inner = self.graph.num_inner
-        if way.kind == "pair" or conv in self._mapped_here:
+        if way.kind == "pair" or conv in self._mapped_here or conv in self._learning:
             target = target if target is None or len(target) == num_inner else target[:num_inner]
             return (source, target), None
         if len(source) != num_inner:
@@ -283,8 +367,8 @@ class ForwardPassing:
                               f"{num_inner} nodes of its own; pass one row per node")
         if conv in self._wide:
             h = self._wide[conv]
-            return (_in_towers(conv, self.complete(h, way)), target), self._present_edges(h, way)
-        return (self.complete(source, way), target), self._present_edges(source, way)
+            return (_in_towers(conv, self.complete(h, way)), target), self._present_edges(h, way, edge_index)
+        return (self.complete(source, way), target), self._present_edges(source, way, edge_index)
 
     def _before_edges(self, conv: nn.Module, inputs: tuple) -> None:
         self.passed = inputs[0]

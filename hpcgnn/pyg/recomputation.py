@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class Region:
                               "it outside of the function that is checkpointed")
 
     def first(self, *args: Any) -> Any:
-        """First run in the reentrant form. Edges come as the class SealedEdges, since torch copies arguments."""
+        """First run in the reentrant form. Edges come as Untouched, since torch copies arguments that are tensors."""
         args = self._with_edges(args)
         self.begin(args)
         try:
@@ -98,7 +99,14 @@ class Region:
         return args if self._passing is None else tuple(map(self._passing.own_rows, args))
 
     def _with_edges(self, args: tuple) -> tuple:
-        return tuple(self._passing.edges.sealed if one is SealedEdges else one for one in args)
+        return tuple(one.edges if isinstance(one, Untouched) else one for one in args)
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """Edges on their way through a function of torch that would copy them."""
+
+    edges: SealedEdges
 
 
 class HaloAgain(torch.autograd.Function):
@@ -143,7 +151,7 @@ def checkpoints(make: Callable[[Callable], Region]) -> Iterator[None]:
             def run(*given: Any) -> Any:
                 return next(runs, region.again)(*given)
 
-            return reentrant.apply(run, preserve, *(SealedEdges if isinstance(one, SealedEdges) else one
+            return reentrant.apply(run, preserve, *(Untouched(one) if isinstance(one, SealedEdges) else one
                                                     for one in args))
 
     def whole(function: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:

@@ -201,11 +201,15 @@ class RowFunctions(TorchFunctionMode):
         return dropout(flat, probability, ids, key).view_as(rows)
 
     def _ids_of(self, num_rows: int):
-        # Rows belong to edges while messages pass, otherwise to nodes; other lengths have no ids.
+        # Rows belong to edges while messages pass, otherwise to nodes, or else to all edges; other lengths have no ids.
         passing, graph = self._passing, self._passing.graph
         if passing.passed is not None and num_rows == passing.passed.shape[1]:
             return passing.edges.draw_ids(passing.passed).cpu().numpy()
-        return graph.ids(0, num_rows) if num_rows in (graph.num_inner, graph.num_rows) else None
+        if num_rows in (graph.num_inner, graph.num_rows):
+            return graph.ids(0, num_rows)
+        if num_rows == passing.edges.edge_index.shape[1]:
+            return passing.edges.draw_ids(passing.edges.edge_index).cpu().numpy()
+        return None
 
     def _uniform(self, like: torch.Tensor) -> torch.Tensor | None:
         ids = self._ids_of(len(like)) if like.dim() else None
@@ -263,11 +267,12 @@ class RowFunctions(TorchFunctionMode):
                 given = given._replace(running_mean=rows.new_zeros(rows.shape[1]),
                                        running_var=rows.new_ones(rows.shape[1]))
             return functional.batch_norm(rows, *given._replace(training=False))
-        is_of_edges = passing.passed is not None and len(rows) == passing.passed.shape[1]
+        passed = passing.edges.edge_index if passing.passed is None else passing.passed
+        is_of_edges = len(rows) == passed.shape[1]
         if rows.dim() != 2 or (len(rows) != passing.graph.num_inner and not is_of_edges):
             raise ConfigError(f"the model normalizes {tuple(rows.shape)} over a batch, which can't be distributed: "
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
-                              "columns)")
+                              "columns), or of edges")
         if passing.replay is not None:      # the first run already updated them
             given = given._replace(running_mean=None, running_var=None)
         return batch_norm(passing.graph, rows, given.running_mean, given.running_var, given.weight, given.bias,

@@ -111,16 +111,19 @@ class PlainModel(nn.Module):
         self.module, self.record = module, record
         self._num_passes = 0      # training passes so far; each draws another dropout
 
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor,
-                edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None,
+                edge_attr: torch.Tensor | None = None, edge_type: torch.Tensor | None = None) -> torch.Tensor:
         """Answer for all nodes of a graph; without dropout in `eval` mode.
 
         Parameters
         ----------
         x : (num_nodes, num_features) float32         may require a gradient, but not for an sgc without dropout
         edge_index : (2, num_edges) integer           sources and destinations. As in preprocess, self-loops are left
-                                                      out, and repeated edges become one, with the sum of their weights
+                                                      out, and repeated edges become one, with the sum of their weights;
+                                                      edges that differ in edge_type or edge_attr are not repeated
         edge_weight : (num_edges,) float32 or None    at least 0, for a model that was trained on a graph with weights
+        edge_attr : (num_edges, num_edge_features) float32 or None
+        edge_type : (num_edges,) integer or None      as graph.edge_attr and graph.edge_type of a model that reads them
 
         Returns
         -------
@@ -133,21 +136,28 @@ class PlainModel(nn.Module):
         KernelError      weights that are negative or not finite
         """
         check_edge_weights(self.module, type(self.module).__name__, edge_weight is not None)
-        graph = graph_of(x, edge_index, edge_weight)
+        graph = graph_of(x, edge_index, edge_weight, edge_attr, edge_type)
         self._num_passes += self.training
         graph.begin_forward(seed=0, epoch=self._num_passes, is_training=self.training)
         # The graph's own input is a constant, so no layer computes a gradient for it.
         return self.module(graph, x.float().contiguous() if x.requires_grad else graph.x)
 
 
-def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> LocalGraph:
+def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None,
+             edge_attr: torch.Tensor | None = None, edge_type: torch.Tensor | None = None) -> LocalGraph:
     """A LocalGraph of one part; parameters and errors as in `PlainModel.forward`."""
     source, target = _ends(edge_index, len(x))
-    if edge_weight is not None and edge_weight.shape != (edge_index.shape[1],):
-        raise ConfigError(f"edge_weight has shape {tuple(edge_weight.shape)}, expected ({edge_index.shape[1]},)")
+    _check_edges(edge_index.shape[1], edge_weight, edge_attr, edge_type)
     is_arc, num_nodes = source != target, max(1, len(x))
-    arcs, place = np.unique((target * num_nodes + source)[is_arc], return_inverse=True)   # by destination, then source
-    source, target = arcs % num_nodes, arcs // num_nodes
+    key = (target * num_nodes + source)[is_arc]      # by destination, then source
+    relation = None if edge_type is None else edge_type.cpu().numpy().astype(np.int32)[is_arc]
+    values = None if edge_attr is None else edge_attr.detach().float().cpu().numpy()[is_arc]
+    # Edges are one edge if they have the same ends, relation and attributes.
+    for more in (relation, None if values is None else np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)):
+        if more is not None:
+            key = np.unique(np.stack([key, more]), axis=1, return_inverse=True)[1].reshape(-1)
+    arcs, first, place = np.unique(key, return_index=True, return_inverse=True)
+    source, target = source[is_arc][first], target[is_arc][first]
     in_degree = np.bincount(target, minlength=len(x))
     indptr = np.concatenate([[0], np.cumsum(in_degree)]).astype(np.int64)
     weights: dict[str, Any] = {}
@@ -156,8 +166,21 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
         weight = np.bincount(place, weight, minlength=len(arcs)).astype(np.float32)
         weights = {"edge_weight": weight, "weighted_degree": weighted_degree(indptr, weight)}
     rows = LocalRows(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
-                     x.detach().float().contiguous(), **weights)
+                     x.detach().float().contiguous(), **weights,
+                     edge_type=None if relation is None else relation[first],
+                     edge_attr=None if values is None else values[first])
     return LocalGraph(rows, AloneExchange())
+
+
+def _check_edges(num_edges: int, weight: torch.Tensor | None, attr: torch.Tensor | None,
+                 relation: torch.Tensor | None) -> None:
+    for name, given, shape in (("edge_weight", weight, f"({num_edges},)"),
+                               ("edge_attr", attr, f"({num_edges}, num_edge_features)"),
+                               ("edge_type", relation, f"({num_edges},)")):
+        if given is not None and (given.dim() != shape.count(" ") + 1 or len(given) != num_edges):
+            raise ConfigError(f"{name} has shape {tuple(given.shape)}, expected {shape}")
+    if relation is not None and relation.is_floating_point():
+        raise ConfigError(f"edge_type has type {relation.dtype}, expected integers")
 
 
 def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

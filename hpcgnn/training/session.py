@@ -171,9 +171,7 @@ class Session:
                            config.sums == "half", config.stored_bits)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         # A first model, only to check what it computes; each seed gets a new one.
-        has_weights = part.edge_weight is not None
-        model = _checked_model(comm, config, recipe, info, graph, has_weights)
-        together(comm, lambda: _check_typed_edges(config, info))
+        model = _checked_model(comm, config, recipe, info, graph)
         tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
         reading = Reading.LOGITS if tried is None or links is not None else reading_of(
             tried, objective.task, info.num_classes, config.score == OWN or not score.task)
@@ -183,7 +181,7 @@ class Session:
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe,
                    replace(traits, num_layers=traits.num_layers + (links is not None)),
-                   rows_within, steps, _remarks(config, info, model, tried, has_weights), tried, reading,
+                   rows_within, steps, _remarks(config, info, model, tried), tried, reading,
                    LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
                    EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
                    if config.edge_dropout else None,
@@ -423,8 +421,8 @@ def _local_rows(part: Partition, whole: Degrees | None, info: GraphInfo, feature
                      part.edge_attr)
 
 
-def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: GraphInfo, graph: LocalGraph,
-                   has_weights: bool) -> nn.Module:
+def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: GraphInfo,
+                   graph: LocalGraph) -> nn.Module:
     """Collective: a model as each seed gets one, after all checks that need no pass."""
     model = together(comm, lambda: recipe.build(config, info))
     if recipe.model is not None:
@@ -432,7 +430,8 @@ def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: Gr
     together(comm, lambda: _check_tables(model, graph, info))
     together(comm, lambda: check_statistics(model, comm.size))
     together(comm, lambda: _check_sums(model, config))
-    together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+    together(comm, lambda: check_edge_weights(model, config.model, info.has_edge_weights, config.quantize != "none"))
+    together(comm, lambda: _check_typed_edges(config, info))
     return model
 
 
@@ -462,9 +461,8 @@ def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks:
     return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
 
 
-def _remarks(config: TrainConfig, info: GraphInfo, model: nn.Module, tried: Tried | None,
-             has_weights: bool) -> tuple[str, ...]:
-    of_edges = model.remarks(has_weights) if isinstance(model, Distributed) else _unused_of_edges(config, info, model)
+def _remarks(config: TrainConfig, info: GraphInfo, model: nn.Module, tried: Tried | None) -> tuple[str, ...]:
+    of_edges = model.remarks(info) if isinstance(model, Distributed) else _unused_of_edges(config, info, model)
     of_steps = [OWN_CLUSTERS] if config.in_clusters and not info.num_clusters else []
     return (*of_edges, *of_steps, *([tried.remark] if tried is not None and tried.remark else ()))
 

@@ -151,11 +151,17 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     degree = np.full(len(rows), source.shape[1], np.int32)
     indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
     features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().to(dtype).to(device)
-    weights: dict[str, Any] = {}
+    of_edges: dict[str, Any] = {}
     if graph.edge_weight is not None:
-        weights = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
+        of_edges = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
+    # An edge has the relation and attributes of an edge of the graph, chosen by its ends, so that each part has the same.
+    place = (rows[:, None] + rows[source]).reshape(-1)
+    for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
+        if values is not None:
+            of_edges[name] = values[place % len(values)] if len(values) else np.zeros(
+                (len(place), *values.shape[1:]), values.dtype)
     tried = LocalRows(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
-                      graph.num_nodes, **weights)
+                      graph.num_nodes, **of_edges)
     return LocalGraph(tried, AloneExchange(), is_trial=True)
 
 
