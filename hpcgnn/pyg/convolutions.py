@@ -149,9 +149,9 @@ def num_edge_columns(conv: nn.Module) -> int | None:
         return conv.dim or None
     inside = {"GINEConv": "lin", "NNConv": "nn", "HEATConv": "edge_attr_emb"}.get(kind, "lin_edge")
     if isinstance(getattr(conv, inside, None), nn.Module):
-        maps = (part for part in getattr(conv, inside).modules() if isinstance(getattr(part, "weight", None), torch.Tensor))
-        first = next(maps, None)
-        return 0 if first is None or first.weight.dim() != 2 else first.weight.shape[1]
+        weights = (getattr(part, "weight", None) for part in getattr(conv, inside).modules())
+        first = next((weight for weight in weights if isinstance(weight, torch.Tensor)), None)
+        return 0 if first is None or first.dim() != 2 else first.shape[1]
     is_taken = "edge_attr" in conv.inspector.get_flat_param_names(["message"]) and not hasattr(conv, "lin_edge")
     is_known = type(conv).__module__.startswith(PYG) and kind != "GINEConv"
     return 0 if is_taken and not is_known else None

@@ -30,8 +30,8 @@ class DistributedModel(Distributed):
     """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
     Its state has the plain model's names, so that it loads into the plain model. The module's forward takes (x,
-    edge_index), and edge_weight, edge_attr or edge_type if it uses them. `reduction`, `attends` and `num_exchanges` are traits for
-    methods, see `hpcgnn.nn.models.ModelTraits`.
+    edge_index), and edge_weight, edge_attr or edge_type if it uses them. `reduction`, `attends` and `num_exchanges` are
+    traits for methods, see `hpcgnn.nn.models.ModelTraits`.
 
     Raises ConfigError for a part that can't be distributed, by name, with the reason.
     """
@@ -167,19 +167,19 @@ class DistributedModel(Distributed):
     def remarks(self, info: Any) -> list[str]:
         """Return what a user should know about training this model on the edges of a graph, see GraphInfo."""
         taken, num_columns, num_relations = self._signature.edge_names, info.num_edge_features, len(info.relation_names)
-        unused = [f"{number} {what}{'s' * (number > 1)}" for name, number, what in (
-            ("edge_attr", num_columns, "attribute"), ("edge_type", num_relations, "relation")) if number and name not in taken]
+        unused = [f"{name} ({number} {what}{'s' * (number > 1)})" for name, number, what in (
+            ("edge_attr", num_columns, "column"), ("edge_type", num_relations, "relation"))
+                  if number and name not in taken]
         if unused:
-            return [f"the graph's edges have {' and '.join(unused)}, and {self._name} does not take them: it trains "
-                    "without"]
-        is_given = num_columns or num_relations or (
-            info.has_edge_weights and self._signature.weighs_by_attribute and not self._ignores_edge_weights)
+            return [f"the graph's edges have {' and '.join(unused)}, and {self._name}.forward does not take "
+                    f"{'it' if len(unused) == 1 else 'them'}: it trains without"]
+        is_given = num_columns or num_relations or (info.has_edge_weights and not self._ignores_edge_weights)
         made_for = [] if is_given else [
             (way.place, columns) for place, way in self._ways.items()
             if (columns := num_edge_columns(self.module.get_submodule(place)))]
-        return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and "
-                f"{'edge weights are ignored' if info.has_edge_weights else 'the graph has no attributes of edges'}: it "
-                "trains without" for place, columns in made_for[:1]]
+        reason = "edge weights are ignored" if info.has_edge_weights else "the graph has no attributes of edges"
+        return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and {reason}: it trains without"
+                for place, columns in made_for[:1]]
 
     def check_fits(self, graph: Any) -> None:
         """Check the model's columns, and what it takes of edges, against a graph; ConfigError if they differ."""
@@ -197,15 +197,17 @@ class DistributedModel(Distributed):
             self._try_edges(info)
 
     def _try_edges(self, info: Any) -> None:
-        """Raise UnfitEdges if a convolution can't compute on such edges, as a forward on three nodes in a ring shows."""
-        numbers, ones = np.arange(3), np.ones(3, np.float32)
+        """Raise UnfitEdges if a convolution can't compute on such edges, as a forward on a ring of three nodes shows."""
+        numbers, ones, last = np.arange(3), np.ones(3, np.float32), len(info.relation_names) - 1
+        device = next(self.module.parameters(), torch.empty(0)).device
         rows = LocalRows(
             np.arange(4), np.roll(numbers, 1).astype(np.int32), numbers, np.ones(3, np.int32),
-            torch.zeros(3, info.num_features, device=next(self.module.parameters(), torch.empty(0)).device),
-            info.num_nodes, *((ones, ones) if info.has_edge_weights else (None, None)),
-            edge_type=np.zeros(3, np.int32) if info.relation_names else None,
+            torch.zeros(3, info.num_features, device=device), info.num_nodes,
+            *((ones, ones) if info.has_edge_weights else (None, None)),
+            edge_type=np.full(3, last, np.int32) if info.relation_names else None,
             edge_attr=np.zeros((3, info.num_edge_features), np.float32) if info.num_edge_features else None)
-        graph, modes = LocalGraph(rows, AloneExchange(), is_trial=True), [(part, part.training) for part in self.modules()]
+        graph = LocalGraph(rows, AloneExchange(), is_trial=True)
+        modes = [(part, part.training) for part in self.modules()]
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         try:
             with torch.no_grad(), torch.random.fork_rng([]):

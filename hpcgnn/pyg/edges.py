@@ -1,12 +1,13 @@
 """GraphEdges: the edges of a part in PyTorch Geometric's form, with weights normalized by degrees of the whole graph.
 
-A model's forward gets `SealedEdges` instead, which it may pass on and select from, as in `edge_index[:, edge_type == 1]`,
-but not read. A step of an epoch has the edges into its own rows, and takes their factors from the edges of the whole
-graph.
+A model's forward gets `SealedEdges` instead, which it may pass on, and select from as in `edge_index[:, edge_type ==
+1]`, but not read. A step of an epoch has the edges into its own rows, and takes their factors from the edges of the
+whole graph.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,11 @@ class GraphEdges:
 
     def __reduce__(self):
         return type(None), ()      # a file holds no graph
+
+    @cached_property
+    def largest_relation(self) -> int:
+        """The largest number in edge_type; -1 without edges."""
+        return int(self.edge_type.max()) if len(self.edge_type) else -1
 
     def seal(self, edge_index: torch.Tensor) -> SealedEdges:
         """Return edges of this graph, (2, n) local node numbers, so that a model can't read them."""

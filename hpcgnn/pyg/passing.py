@@ -247,29 +247,24 @@ class ForwardPassing:
 
     def _check_edges(self, conv: nn.Module, way: Way, values: dict) -> None:
         """Raise UnfitEdges if a convolution lacks relations or attributes of edges, or is made for others."""
-        given, graph = values.get("edge_attr"), self.edges
-        if needs_relations(conv, way.name) and values.get("edge_type") is None:
-            raise UnfitEdges(f"{way.place} needs edge_type, the relation of each edge, and " + (
-                "the graph has none; preprocess it with relations" if graph.edge_type is None else
-                "was given none; let the model's forward take edge_type and pass it on"))
-        if given is None:
-            if needs_attributes(conv, way.name):
-                raise UnfitEdges(f"{way.place} needs edge_attr, and " + (
-                    "the graph has no attributes of edges; preprocess it with them" if graph.edge_attr is None else
-                    "was given none; let the model's forward take edge_attr and pass it on"))
-            return
-        columns = num_edge_columns(conv) or (
-            values["x"].shape[-1] if way.name == "GINEConv" and isinstance(values["x"], torch.Tensor) else 0)
-        found = given.shape[1] if given.dim() == 2 else 1
-        if not columns or found == columns:
-            return
-        if given is graph.edge_attr:
-            what = f"the graph has {found}"
-        else:
-            what = ("the graph has one weight per edge" if found == 1 and graph.edge_weight is not None
-                    and graph.edge_attr is None else f"is given {found}")
-        raise UnfitEdges(f"{way.place} is made for {columns} columns of edge_attr, and {what}; make it for {found} "
-                          f"column{'s' * (found > 1)}")
+        edges, attributes, relations = self.edges, values.get("edge_attr"), values.get("edge_type")
+        if relations is None and needs_relations(conv, way.name):
+            raise UnfitEdges(_lacks(way, "edge_type", "relations of edges", edges.edge_type is not None))
+        if attributes is None and needs_attributes(conv, way.name):
+            raise UnfitEdges(_lacks(way, "edge_attr", "attributes of edges", edges.edge_attr is not None))
+        made_for = getattr(conv, "num_relations", None)
+        if relations is edges.edge_type is not None and made_for is not None and made_for <= edges.largest_relation:
+            raise UnfitEdges(f"{way.place} is made for {made_for} relations, and the graph has more; make it for the "
+                             "graph's, len(graph.info.relation_names)")
+        columns = num_edge_columns(conv)
+        if way.name == "GINEConv" and not columns and isinstance(values["x"], torch.Tensor):
+            columns = values["x"].shape[-1]
+        found = None if attributes is None else attributes.shape[1] if attributes.dim() == 2 else 1
+        if columns and found is not None and found != columns:
+            is_weight = found == 1 and edges.edge_attr is None and edges.edge_weight is not None
+            what = "the graph has one weight per edge" if is_weight else f"is given {found}"
+            raise UnfitEdges(f"{way.place} is made for {columns} columns of edge_attr, and {what}; make it for {found} "
+                             f"column{'s' * (found > 1)}")
 
     def _present_edges(self, rows: torch.Tensor, way: Way, edge_index: torch.Tensor) -> torch.Tensor | None:
         # None keeps all edges: sums that are linear take absent rows as zeros.
@@ -375,6 +370,12 @@ class ForwardPassing:
 
     def _after(self, conv: nn.Module, inputs: tuple, out: torch.Tensor) -> None:
         self.passed = None
+
+
+def _lacks(way: Way, name: str, what: str, has_graph: bool) -> str:
+    return f"{way.place} needs {name}, and " + (
+        f"was given none; let the model's forward take {name} and pass it on" if has_graph else
+        f"the graph has no {what}; preprocess it with them")
 
 
 def _source_names(conv: nn.Module) -> list[str]:

@@ -174,11 +174,10 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
 
 def _check_edges(num_edges: int, weight: torch.Tensor | None, attr: torch.Tensor | None,
                  relation: torch.Tensor | None) -> None:
-    for name, given, shape in (("edge_weight", weight, f"({num_edges},)"),
-                               ("edge_attr", attr, f"({num_edges}, num_edge_features)"),
-                               ("edge_type", relation, f"({num_edges},)")):
-        if given is not None and (given.dim() != shape.count(" ") + 1 or len(given) != num_edges):
-            raise ConfigError(f"{name} has shape {tuple(given.shape)}, expected {shape}")
+    for name, given, num_dims in (("edge_weight", weight, 1), ("edge_attr", attr, 2), ("edge_type", relation, 1)):
+        if given is not None and (given.dim() != num_dims or len(given) != num_edges):
+            raise ConfigError(f"{name} has shape {tuple(given.shape)}, expected ({num_edges},"
+                              f"{' num_edge_features' * (num_dims > 1)})")
     if relation is not None and relation.is_floating_point():
         raise ConfigError(f"edge_type has type {relation.dtype}, expected integers")
 

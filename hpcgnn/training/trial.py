@@ -154,7 +154,7 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     of_edges: dict[str, Any] = {}
     if graph.edge_weight is not None:
         of_edges = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
-    # An edge has the relation and attributes of an edge of the graph, chosen by its ends, so that each part has the same.
+    # An edge takes relation and attributes from an edge of the graph that its ends choose, so all parts agree on them.
     place = (rows[:, None] + rows[source]).reshape(-1)
     for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
         if values is not None:

@@ -76,7 +76,8 @@ def typed_graph(open_part):
 
 
 def with_relations(dataset, seed=4):
-    """The dataset with relations and attributes; each fifth edge comes again in the next relation, with other values."""
+    """The dataset with relations and attributes; each fifth edge comes again in the next relation, with other values.
+    """
     rng, is_twice = np.random.default_rng(seed), np.arange(len(dataset.indices)) % 5 == 0
     times = 1 + is_twice
     target = np.repeat(np.repeat(np.arange(dataset.num_nodes), dataset.in_degree()), times)

@@ -1,11 +1,14 @@
-"""Convolutions that read attributes and relations of edges equal the unmodified model on the whole graph, in answers and
-in the gradient of every weight.
+"""Models that read attributes and relations of edges equal the unmodified model on the whole graph, in answers and in
+the gradient of every weight.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
+from torch.utils.checkpoint import checkpoint
 
 import hpcgnn
 
@@ -89,7 +92,7 @@ class TwoLayers(torch.nn.Module):
         super().__init__()
         torch.manual_seed(4)
         self.first, self.last, self.takes = make(6, 8), make(8, 5), takes
-        self.end = torch.nn.LazyLinear(5)
+        self.end = torch.nn.Linear(getattr(self.last, "out_channels", 5), 5)
 
     def forward(self, x, edge_index, edge_attr=None, edge_type=None):
         given = {"edge_attr": edge_attr, "edge_type": edge_type}
@@ -97,15 +100,162 @@ class TwoLayers(torch.nn.Module):
         return self.end(self.last(torch.tanh(self.first(x, edge_index, **more)), edge_index, **more))
 
 
-def two_layers(make, takes):
-    model = TwoLayers(make, takes)
-    model.end = torch.nn.Linear(8 if getattr(model.last, "out_channels", 5) == 8 else 5, 5)
-    return model
-
-
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name, takes, make", CASES, ids=[f"{name}-{'-'.join(takes)}" for name, takes, _ in CASES])
 def test_answers_and_gradients_equal_those_of_one_process(typed_graph, assert_equals_pyg, name, takes, make):
-    whole, model = typed_graph(), hpcgnn.distribute(two_layers(make, takes))
+    whole, model = typed_graph(), hpcgnn.distribute(TwoLayers(make, takes))
     assert_equals_pyg(whole, model, edge_attr=whole.edge_attr, edge_type=whole.edge_type)
     assert whole.graph.current_pass.num_halo_calls <= 2      # one exchange for each convolution
+
+
+class ByRelation(torch.nn.Module):
+    """A convolution for each relation, on the edges of that relation, which is how many programs write R-GCN."""
+
+    def __init__(self, make):
+        super().__init__()
+        torch.manual_seed(4)
+        self.map = torch.nn.Linear(6, 8)
+        # No edge has the last relation.
+        self.convolutions = torch.nn.ModuleList([make(8, 5) for _ in range(RELATIONS + 1)])
+
+    def forward(self, x, edge_index, edge_type):
+        h = torch.tanh(self.map(x))
+        return sum(conv(h, edge_index[:, edge_type == number]) for number, conv in enumerate(self.convolutions))
+
+
+class OwnRelational(pyg.MessagePassing):
+    """A user's relational convolution."""
+
+    def __init__(self, i, o):
+        super().__init__(aggr="mean")
+        self.weight = torch.nn.Parameter(torch.randn(RELATIONS, i, o) / 3)
+
+    def forward(self, x, edge_index, edge_type):
+        out = 0
+        for number, weight in enumerate(self.weight):
+            places = (edge_type == number).nonzero().view(-1)
+            out = out + self.propagate(edge_index[:, places], x=x, size=(len(x), len(x))) @ weight
+        return out
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("make", [
+    pyg.SAGEConv, pyg.GATConv, lambda i, o: pyg.PNAConv(i, o, ["max"], ["identity"], DEGREES),
+], ids=["SAGEConv", "GATConv", "PNAConv"])
+def test_edges_of_one_relation_can_be_selected_and_rows_cross_once(typed_graph, assert_equals_pyg, make):
+    whole = typed_graph()
+    assert_equals_pyg(whole, hpcgnn.distribute(ByRelation(make)), edge_type=whole.edge_type)
+    assert whole.graph.current_pass.num_halo_calls == 1
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_relational_convolution_of_the_users_is_taken(typed_graph, assert_equals_pyg):
+    whole = typed_graph()
+    assert_equals_pyg(whole, hpcgnn.distribute(TwoLayers(OwnRelational, ("edge_type",))), edge_type=whole.edge_type)
+    assert whole.graph.current_pass.num_halo_calls == 1
+
+
+class WithoutRows(torch.nn.Module):
+    """R-GCN of a graph without features: a row of weights for each node."""
+
+    def __init__(self, takes_numbers):
+        super().__init__()
+        torch.manual_seed(4)
+        self.takes_numbers = takes_numbers
+        self.first, self.last = pyg.RGCNConv(NUM_NODES, 8, RELATIONS, num_bases=2), pyg.RGCNConv(8, 5, RELATIONS)
+
+    def forward(self, x, edge_index, edge_type, n_id=None):
+        h = self.first(n_id if self.takes_numbers else None, edge_index, edge_type)
+        return self.last(torch.tanh(h), edge_index, edge_type)
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("takes_numbers", [False, True])
+def test_a_relational_model_may_have_a_row_of_weights_for_each_node(typed_graph, assert_equals_pyg, takes_numbers):
+    whole = typed_graph()
+    assert_equals_pyg(whole, hpcgnn.distribute(WithoutRows(takes_numbers)), edge_type=whole.edge_type,
+                      n_id=torch.arange(NUM_NODES))
+    assert whole.graph.current_pass.num_halo_calls == 1
+
+
+class Encoded(torch.nn.Module):
+    """Attributes of edges that the model itself maps, adds learned rows of relations to, normalizes and drops out."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(4)
+        self.relation, self.encoder, self.dropout = torch.nn.Embedding(RELATIONS, 8), mlp(COLUMNS, 8), dropout
+        self.map, self.first = torch.nn.Linear(6, 8), pyg.GINEConv(torch.nn.Linear(8, 8))
+        self.last = pyg.GATv2Conv(8, 5, edge_dim=8)
+
+    def forward(self, x, edge_index, edge_attr, edge_type):
+        e = torch.nn.functional.dropout(self.encoder(edge_attr) + self.relation(edge_type), self.dropout, self.training)
+        return self.last(self.first(self.map(x), edge_index, e).tanh(), edge_index, edge_attr=e)
+
+
+class OfData(Encoded):
+    def forward(self, data):
+        return super().forward(data.x, data.edge_index, data.edge_attr, data.edge_type)
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_model_may_learn_rows_of_relations_and_map_attributes(typed_graph, assert_equals_pyg):
+    named = {name: getattr(typed_graph(), name) for name in ("edge_attr", "edge_type")}
+    plain = assert_equals_pyg(typed_graph(), hpcgnn.distribute(Encoded()), **named)
+    assert plain.relation.weight.grad.abs().min() > 0      # of every relation
+    model = hpcgnn.distribute(OfData())
+    assert_equals_pyg(typed_graph(), model, Encoded().double(), **named)
+    norm = Encoded().double().encoder[1]
+    norm(Encoded().double().encoder[0](named["edge_attr"]))
+    torch.testing.assert_close(model.module.encoder[1].running_mean.double(), norm.running_mean, rtol=1e-5, atol=1e-6)
+
+
+def gathered(model, graph, comm):
+    """Collective: answers by global id."""
+    ids = np.concatenate(comm.allgather(graph.node_id[:graph.num_inner]))
+    return np.concatenate(comm.allgather(model(graph, graph.x).detach().numpy()))[np.argsort(ids)]
+
+
+@pytest.mark.parallel([2, 3])
+def test_what_is_dropped_of_edges_is_the_same_on_any_number_of_ranks(typed_graph):
+    whole, alone = typed_graph(), typed_graph(comm=MPI.COMM_SELF)
+    found, expected = (gathered(hpcgnn.distribute(Encoded(0.5)), each.graph, comm)
+                       for comm, each in ((MPI.COMM_WORLD, whole), (MPI.COMM_SELF, alone)))
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    without = gathered(hpcgnn.distribute(Encoded()), alone.graph, MPI.COMM_SELF)
+    assert np.abs(found - without).max() > 0.1 * np.abs(without).max()
+
+
+def test_edges_between_the_same_nodes_are_dropped_on_their_own(typed_graph):
+    seen = []
+
+    class Watched(pyg.SAGEConv):
+        def message(self, x_j):
+            seen.append(torch.nn.functional.dropout(torch.ones_like(x_j), 0.5, self.training))
+            return x_j
+
+    graph = typed_graph(comm=MPI.COMM_SELF).graph
+    hpcgnn.distribute(Watched(6, 5))(graph, graph.x)
+    source, target = graph.edge_index
+    again = ((source[1:] == source[:-1]) & (target[1:] == target[:-1])).nonzero().view(-1)
+    assert len(again) > 30
+    share = (seen[0][again] == seen[0][again + 1]).double().mean()
+    assert abs(share - 0.5) < 5 * (0.25 / seen[0][again].numel()) ** 0.5      # five standard deviations of a fair coin
+
+
+class OfOneRelation(torch.nn.Module):
+    def __init__(self, call=lambda function, *args: function(*args)):
+        super().__init__()
+        torch.manual_seed(4)
+        self.map, self.conv, self.call = torch.nn.Linear(6, 8), pyg.SAGEConv(8, 5), call
+
+    def forward(self, x, edge_index, edge_type):
+        return self.call(self.conv, torch.tanh(self.map(x)), edge_index[:, edge_type == 1])
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_a_checkpoint_keeps_a_selection_of_edges(typed_graph, assert_equals_pyg, is_reentrant):
+    whole, call = typed_graph(), lambda *args: checkpoint(*args, use_reentrant=is_reentrant)
+    assert_equals_pyg(whole, hpcgnn.distribute(OfOneRelation(call)), OfOneRelation().double(),
+                      edge_type=whole.edge_type)

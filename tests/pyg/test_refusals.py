@@ -46,9 +46,14 @@ class OwnEdgeUpdate(pyg.GATConv):
         return super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
 
 
-class NeedsTypes(Around):
-    def forward(self, x, edge_index, edge_type):
+class NeedsTime(Around):
+    def forward(self, x, edge_index, edge_time):
         return self.conv(x, edge_index)
+
+
+class NeedsRelations(Around):
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x, edge_index, edge_type)
 
 
 class OnlyRows(Around):
@@ -69,6 +74,23 @@ class NeedsWeights(Around):
 class TakesAttributes(Around):
     def forward(self, x, edge_index, edge_attr=None):
         return self.conv(x, edge_index, edge_attr=edge_attr)
+
+
+class TakesSome(Around):
+    def forward(self, x, edge_index, edge_attr=None):
+        return self.conv(x, edge_index, edge_attr=edge_attr[:, :3])
+
+
+class TakesRelations(Around):
+    def forward(self, x, edge_index, edge_type=None):
+        return self.conv(x, edge_index, edge_type)
+
+
+def graph_with(has_edge_weights=False, num_edge_features=0, num_relations=0):
+    """What a model's check reads of a graph."""
+    return SimpleNamespace(num_features=6, num_classes=5, info=SimpleNamespace(
+        num_nodes=60, num_features=6, has_edge_weights=has_edge_weights, num_edge_features=num_edge_features,
+        relation_names=tuple(f"r{number}" for number in range(num_relations))))
 
 
 LINEAR = torch.nn.Linear(6, 5)
@@ -101,7 +123,8 @@ def dynamic():
     (lambda: OwnEdges(), "OwnEdges at model can't be distributed: its message or update takes edge_index_j"),
     (lambda: Twice(), "Twice at model can't be distributed: its message or update takes both x and x_j"),
     (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
-    (lambda: NeedsTypes(), "NeedsTypes.forward needs edge_type, which shards don't hold"),
+    (lambda: NeedsTime(), "NeedsTime.forward needs edge_time, which shards don't hold"),
+    (lambda: Around(pyg.HGTConv(6, 5, (["a"], [("a", "to", "a")]))), "HGTConv at model.conv can't be distributed: it"),
     (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
     (lambda: OnLocalGraph(), "OnLocalGraph has no convolution of PyTorch Geometric to distribute"),
 ])
@@ -167,7 +190,7 @@ def test_a_forward_that_would_differ_is_refused_where_it_does(whole_graph, make,
 
 
 def test_a_model_that_does_not_fit_the_graph_is_refused():
-    graph = SimpleNamespace(num_features=6, num_classes=5, info=SimpleNamespace(has_edge_weights=True))
+    graph = graph_with(has_edge_weights=True)
     hpcgnn.distribute(pyg.GCN(6, 8, 2, 5), graph)
     hpcgnn.distribute(pyg.GAT(6, 8, 2, 5, edge_dim=1), graph)
     for model, complaint in [(pyg.GCN(7, 8, 2, 5), "GCN has in_channels=7, and the graph has 6 features"),
@@ -180,16 +203,89 @@ def test_a_model_that_does_not_fit_the_graph_is_refused():
 
 
 def test_columns_of_edges_that_the_graph_does_not_have_are_named():
-    weighted, unweighted = (SimpleNamespace(num_features=6, num_classes=5, info=SimpleNamespace(has_edge_weights=has))
-                            for has in (True, False))
-    for conv in (pyg.GATv2Conv(6, 5, edge_dim=3), pyg.GENConv(6, 5, edge_dim=3), pyg.CGConv(6, dim=3),
-                 pyg.GeneralConv(6, 5, in_edge_channels=3)):
+    weighted, unweighted = graph_with(has_edge_weights=True), graph_with()
+    for conv in (pyg.GATv2Conv(6, 5, edge_dim=3), pyg.GENConv(6, 5, edge_dim=3), pyg.GeneralConv(
+            6, 5, in_edge_channels=3)):
         name = type(conv).__name__
         with pytest.raises(ConfigError, match=f"{name} at model.conv is made for 3 columns of edge_attr, and the graph "
                                               "has one weight per edge"):
             hpcgnn.distribute(TakesAttributes(conv), weighted)
-        remark, = hpcgnn.distribute(TakesAttributes(conv), unweighted).remarks(False)
+        remark, = hpcgnn.distribute(TakesAttributes(conv), unweighted).remarks(unweighted.info)
         assert remark.startswith(f"{name} at model.conv is made for edge_attr of 3 columns")
     with pytest.raises(ConfigError, match=r"NeedsWeights\.forward needs edge_weight, and the graph has no"):
         hpcgnn.distribute(NeedsWeights(), unweighted)
     hpcgnn.distribute(NeedsWeights(), weighted)
+
+
+@pytest.mark.parametrize("make, graph, complaint", [
+    (lambda: TakesAttributes(pyg.GATv2Conv(6, 5, edge_dim=3)), graph_with(num_edge_features=5),
+     "GATv2Conv at model.conv is made for 3 columns of edge_attr, and is given 5; make it for 5 columns"),
+    (lambda: TakesAttributes(pyg.GINEConv(LINEAR)), graph_with(num_edge_features=5),
+     "GINEConv at model.conv is made for 6 columns of edge_attr, and is given 5"),
+    (lambda: TakesAttributes(pyg.NNConv(6, 5, torch.nn.Linear(3, 30))), graph_with(num_edge_features=2),
+     "NNConv at model.conv is made for 3 columns of edge_attr, and is given 2"),
+    (lambda: pyg.GAT(6, 8, 2, 5, edge_dim=3), graph_with(num_edge_features=4),
+     "GATConv at model.convs.0 is made for 3 columns of edge_attr, and is given 4"),
+    (lambda: TakesAttributes(pyg.CGConv(6, dim=3)), graph_with(),
+     "CGConv at model.conv needs edge_attr, and the graph has no attributes of edges; preprocess it"),
+    (lambda: Around(pyg.GINEConv(LINEAR, edge_dim=3)), graph_with(num_edge_features=3),
+     "GINEConv at model.conv needs edge_attr, and was given none; let the model's forward take edge_attr"),
+    (lambda: TakesRelations(pyg.RGCNConv(6, 5, 4)), graph_with(),
+     "RGCNConv at model.conv needs edge_type, and the graph has no relations of edges; preprocess it with them"),
+    (lambda: Around(pyg.FiLMConv(6, 5, num_relations=2)), graph_with(num_relations=2),
+     "FiLMConv at model.conv needs edge_type, and was given none; let the model's forward take edge_type"),
+    (lambda: TakesRelations(pyg.RGCNConv(6, 5, 3)), graph_with(num_relations=4),
+     "RGCNConv at model.conv is made for 3 relations, and the graph has more"),
+    (lambda: NeedsRelations(pyg.RGCNConv(6, 5, 3)), graph_with(),
+     "NeedsRelations.forward needs edge_type, and the graph has no relations"),
+    (lambda: TakesAttributes(pyg.GATv2Conv(6, 5, edge_dim=3)), graph_with(True, num_edge_features=3),
+     "the graph has edge weights and TakesAttributes takes none"),
+])
+def test_edges_that_do_not_fit_a_convolution_are_refused_before_training(make, graph, complaint):
+    model = make()
+    with pytest.raises(ConfigError) as refused:
+        hpcgnn.distribute(model, graph)
+    assert str(refused.value).startswith(complaint)
+    assert model.training      # nothing of the model has changed
+
+
+def test_edges_that_fit_are_taken_and_unused_ones_are_named():
+    typed = graph_with(num_edge_features=5, num_relations=4)
+    for model in (TakesSome(pyg.GATv2Conv(6, 5, edge_dim=3)), TakesAttributes(pyg.GINEConv(LINEAR, edge_dim=5))):
+        remark, = hpcgnn.distribute(model, typed).remarks(typed.info)
+        assert remark == ("the graph's edges have edge_type (4 relations), and "
+                          f"{type(model).__name__}.forward does not take it: it trains without")
+    remark, = hpcgnn.distribute(pyg.GCN(6, 8, 2, 5), typed).remarks(typed.info)
+    assert remark.startswith("the graph's edges have edge_attr (5 columns) and edge_type (4 relations), and GCN.for")
+    both = graph_with(True, num_edge_features=5)
+    assert not hpcgnn.distribute(TakesAttributes(pyg.GATv2Conv(6, 5, edge_dim=5)), both,
+                                 ignore_edge_weights=True).remarks(both.info)
+
+
+class Selects(Around):
+    """A convolution on the edges of the first relation."""
+
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x, edge_index[:, edge_type == 0])
+
+
+class Columns(Around):
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x, edge_index[[1, 0]])
+
+
+class Numbers(Around):
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(None, edge_index, edge_type)
+
+
+@pytest.mark.parametrize("make, complaint", [
+    (lambda: Selects(pyg.GCNConv(6, 5)), "GCNConv at model.conv can't be distributed on a selection of edges"),
+    (Columns, "the model reads or changes edge_index itself, by "),
+    (lambda: Numbers(pyg.FastRGCNConv(60, 5, 4)), "FastRGCNConv at model.conv was given no rows, and would count"),
+])
+def test_a_forward_that_uses_relations_as_one_rank_can_not_is_refused(typed_graph, make, complaint):
+    graph = typed_graph(comm=MPI.COMM_SELF).graph
+    with pytest.raises(ConfigError) as refused:
+        hpcgnn.distribute(make())(graph, graph.x)
+    assert str(refused.value).startswith(complaint)
