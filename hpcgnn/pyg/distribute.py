@@ -178,8 +178,8 @@ class DistributedModel(Distributed):
             (way.place, columns) for place, way in self._ways.items()
             if (columns := num_edge_columns(self.module.get_submodule(place)))]
         reason = "edge weights are ignored" if info.has_edge_weights else "the graph has no attributes of edges"
-        return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and {reason}: it trains without"
-                for place, columns in made_for[:1]]
+        return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and {reason}: it trains "
+                "without" for place, columns in made_for[:1]]
 
     def check_fits(self, graph: Any) -> None:
         """Check the model's columns, and what it takes of edges, against a graph; ConfigError if they differ."""
@@ -197,7 +197,8 @@ class DistributedModel(Distributed):
             self._try_edges(info)
 
     def _try_edges(self, info: Any) -> None:
-        """Raise UnfitEdges if a convolution can't compute on such edges, as a forward on a ring of three nodes shows."""
+        """Raise UnfitEdges if a convolution can't compute on such edges, as a forward on three nodes in a ring shows.
+        """
         numbers, ones, last = np.arange(3), np.ones(3, np.float32), len(info.relation_names) - 1
         device = next(self.module.parameters(), torch.empty(0)).device
         rows = LocalRows(

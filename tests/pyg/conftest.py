@@ -10,7 +10,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from reference_partition import random_dataset
-from training_setup import shared_path  # noqa: F401
+from training_setup import easy_graph, shared_path  # noqa: F401
 
 from hpcgnn.graph.local_graph import LocalGraph
 
@@ -73,6 +73,11 @@ def typed_graph(open_part):
                      torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target])), None,
                      torch.from_numpy(dataset.edge_attr).double(), torch.from_numpy(dataset.edge_type).long())
     return make
+
+
+@pytest.fixture
+def easy_typed_graph():
+    return with_relations(easy_graph()).check()
 
 
 def with_relations(dataset, seed=4):

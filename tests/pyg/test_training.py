@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from made_steps import share_clusters
 from mpi4py import MPI
-from training_setup import easy_graph, write_once
+from training_setup import easy_graph, losses, on_rank_zero, write_once
 
 import hpcgnn
 
@@ -15,21 +16,21 @@ COMM = MPI.COMM_WORLD
 EPOCHS = 8
 
 
-def losses_of_pyg(model, dataset, lr):
-    """The losses of plain full-graph training in float64."""
+def losses_of_pyg(model, dataset, lr, **named):
+    """The losses of plain full-graph training in float64; `named` are arguments of the forward."""
     model = model.double().train()
     x, labels = torch.from_numpy(dataset.features).double(), torch.from_numpy(dataset.labels)
     train = torch.from_numpy(dataset.train_mask)
     target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr), []
+    optimizer, found = torch.optim.Adam(model.parameters(), lr), []
     for _ in range(EPOCHS):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edge_index)[train], labels[train])
+        loss = torch.nn.functional.cross_entropy(model(x, edge_index, **named)[train], labels[train])
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    return losses
+        found.append(loss.item())
+    return found
 
 
 def gcn():
@@ -81,3 +82,54 @@ def test_rows_may_be_kept_in_16_bits(shared_path):
     losses = [run.metrics[-1]["loss"] for run in runs]
     assert abs(losses[0] - losses[1]) < 0.05 * losses[0]
     assert runs[0].metrics[0]["sent_bytes_payload"] > 1.8 * runs[1].metrics[0]["sent_bytes_payload"]
+
+
+class Relational(torch.nn.Module):
+    """Reads relations and attributes of edges, also through learned rows of relations."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(7)
+        self.relation, self.dropout = torch.nn.Embedding(4, 5), dropout
+        self.first, self.last = pyg.RGCNConv(12, 8, 4, num_bases=3), pyg.GATv2Conv(8, 4, edge_dim=3 + 5)
+
+    def forward(self, x, edge_index, edge_attr, edge_type):
+        h = torch.nn.functional.dropout(self.first(x, edge_index, edge_type).relu(), self.dropout, self.training)
+        return self.last(h, edge_index, torch.cat([edge_attr, self.relation(edge_type)], 1))
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_losses_of_a_model_that_reads_edges_are_those_of_plain_training(shared_path, easy_typed_graph):
+    dataset = easy_typed_graph
+    graph = hpcgnn.open(write_once(COMM, dataset, shared_path / "shards"))
+    run = hpcgnn.fit(Relational(), graph, out=shared_path / "run", method="vanilla", precision="fp32", epochs=EPOCHS,
+                     lr=0.01, weight_decay=0.0)
+    expected = losses_of_pyg(Relational(), dataset, 0.01, edge_attr=torch.from_numpy(dataset.edge_attr).double(),
+                             edge_type=torch.from_numpy(dataset.edge_type).long())
+    assert np.allclose(losses(run.metrics), expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method, settings", [
+    ("uniform", {"bits": 4}), ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}), ("bns", {}),
+    ("sancus", {})])
+def test_every_method_trains_a_model_that_reads_edges(shared_path, easy_typed_graph, method, settings):
+    graph = hpcgnn.open(write_once(COMM, easy_typed_graph, shared_path / "shards"))
+    run = hpcgnn.fit(Relational(), graph, out=shared_path / "run", method=method, epochs=16, lr=0.04, **settings)
+    assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] / 2
+    assert run.test_score > 0.5      # chance is 0.25
+
+
+@pytest.mark.parallel([2, 3])
+def test_ranks_have_the_losses_of_one_in_steps_which_have_some_of_the_edges(shared_path, monkeypatch, easy_typed_graph):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_typed_graph, shared_path / "shards")
+    alone = write_once(MPI.COMM_SELF, easy_typed_graph, shared_path / "alone") if COMM.rank == 0 else None
+
+    def trained(comm, folder, out):
+        return losses(hpcgnn.fit(Relational(0.4), hpcgnn.open(folder, comm), out=out, epochs=4, eval_every=4, lr=0.003,
+                                 timeout=120.0, steps="8").metrics)
+
+    found = trained(COMM, shards, shared_path / "run")
+    expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
