@@ -142,6 +142,32 @@ def test_weights_of_arcs_count_and_those_of_repeated_arcs_add_up():
         plain(x, edges, weight[:3])
 
 
+class ReadsEdges(nn.Module):
+    """Sums, over the edges into a node, a weight of the relation times an attribute times the source's row."""
+
+    def forward(self, graph, x):
+        source, target = graph.edge_index
+        factor = torch.tensor([1.0, 10.0])[graph.edge_type] * graph.edge_attr[:, 1]
+        return torch.zeros_like(x).index_add_(0, target, factor[:, None] * x[source])
+
+
+def test_edges_with_another_relation_or_attribute_are_not_repeated_ones():
+    x, edges = torch.randn(4, 2), torch.tensor([[0, 1, 1, 1, 1, 3], [2, 0, 0, 0, 0, 3]])
+    attr = torch.tensor([[1.0, 2.0], [3.0, 4.0], [3.0, 4.0], [3.0, 5.0], [3.0, 4.0], [0.0, 9.0]])
+    relation = torch.tensor([1, 0, 1, 0, 0, 1])      # the fifth edge is the second one again, the sixth a loop
+    plain = hpcgnn.results.plain.PlainModel(ReadsEdges())
+    expected = torch.zeros(4, 2)
+    expected[2], expected[0] = 20 * x[0], (4 + 40 + 5) * x[1]
+    torch.testing.assert_close(plain(x, edges, edge_attr=attr, edge_type=relation), expected)
+    graph = hpcgnn.results.plain.graph_of(x, edges, torch.arange(1.0, 7.0), attr, relation)
+    assert sorted(graph.edge_weight.tolist()) == [1, 3, 4, 2 + 5]
+    for named, complaint in [({"edge_attr": attr[:, 0]}, r"edge_attr has shape \(6,\), expected \(6, num_edge"),
+                             ({"edge_type": relation[1:]}, r"edge_type has shape \(5,\), expected \(6,\)"),
+                             ({"edge_type": relation.float()}, "edge_type has type torch.float32, expected integers")]:
+        with pytest.raises(ConfigError, match=complaint):
+            plain(x, edges, **named)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_sizes_are_found_in_the_weights(name):
     _, shape, _ = random_model(name)

@@ -227,3 +227,33 @@ def test_a_model_that_can_be_tried_on_few_nodes_of_all_alone_is_remarked(graph):
 
     tried = try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 1)
     assert "ValueError: too few nodes), so it was not checked whether it mixes rows" in tried.remark
+
+
+class OfEdges(torch.nn.Module):
+    """Convolutions that read relations, and attributes as `change` makes them."""
+
+    def __init__(self, change):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last, self.change = pyg.RGCNConv(DIM, DIM, 3), pyg.GATv2Conv(DIM, OUT, edge_dim=4), change
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x, edge_index, edge_attr, edge_type):
+        return self.last(self.first(x, edge_index, edge_type).relu(), edge_index, self.change(self, edge_attr))
+
+
+@pytest.fixture
+def typed_graph(graph):
+    generator = torch.Generator().manual_seed(0)
+    return graph_of(graph.x, graph.edge_index, None, torch.randn(graph.edge_index.shape[1], 4, generator=generator),
+                    torch.randint(3, graph.edge_index.shape[1:], generator=generator))
+
+
+def test_a_model_that_reads_edges_is_tried_on_edges_with_relations_and_attributes(typed_graph):
+    for change in (lambda self, attr: attr, lambda self, attr: functional.dropout(self.norm(attr), 0.5, self.training)):
+        tried = try_model(hpcgnn.distribute(OfEdges(change)), typed_graph, np.arange(40), 1)
+        assert tried is not None and not tried.remark
+    with pytest.raises(ConfigError, match=r"OfEdges's output for a node depends on other rows of its rank, .* by mean"):
+        try_model(hpcgnn.distribute(OfEdges(lambda self, attr: attr - attr.mean(0))), typed_graph, np.arange(40), 1)
+    with pytest.raises(ConfigError, match=r"GATv2Conv at model\.last is made for 4 columns of edge_attr, and is given 3"):
+        try_model(hpcgnn.distribute(OfEdges(lambda self, attr: attr[:, 1:])), typed_graph, np.arange(40), 1)
