@@ -26,7 +26,7 @@ QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
 AS_DROPOUT = -1.0      # of input_dropout
 LABEL_MODELS = tuple(model for model in MODELS if model != "sgc")      # sgc keeps its propagated input
 SKIPPING = ("sancus",)      # methods that leave rows out which have hardly moved
-RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin")
+RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "rgcn")
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
@@ -92,6 +92,8 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("model", "sgc", "it has no hidden layers; leave norm out"),
         Clash("pre_aggregation", "on", "statistics are over all rows, and these sums leave rows out; choose one"),
         *(Clash("quantize", scheme, "integers have no batch norm; use norm=layer or none") for scheme in QUANTIZED)),
+    ("model", "rgcn"): (
+        Clash("device", "cuda", "its sums by relation have been written for the host alone; use device=cpu"),),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -120,6 +122,9 @@ class TrainConfig:
     hidden: int = setting(256, "Columns of the hidden layers' rows.", low=1, high=1 << 20, group=MODEL, flag="common")
     heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL,
                          flag="none")
+    num_bases: int = setting(8, "Basis matrices of a layer; each relation's matrix is a weighted sum of them. 0, or as "
+                             "many as there are relations, gives each relation a matrix of its own.", low=0,
+                             high=1 << 16, models=("rgcn",), group=MODEL, flag="none")
     alpha: float = setting(0.1, "Share of the initial rows in the result of every layer or step.", low=0.0, high=1.0,
                            models=("gcnii", "appnp"), group=MODEL, flag="none")
     theta: float = setting(0.5, "Layer l weighs its linear map by log(theta / l + 1), and the identity by the rest.",

@@ -42,6 +42,7 @@ from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
+from hpcgnn.ops.relations import Relations
 from hpcgnn.ops.row_codes import RowStore
 from hpcgnn.ops.spans import spans
 
@@ -104,6 +105,7 @@ class LocalGraph:
         self._row_factors: dict[str, torch.Tensor | None] = {}
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
+        self._relations: list[Relations] = []      # made on first use, and shared by copies
         returning = exchange.num_returning
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight, None if returning is None else self.num_inner + returning)
@@ -146,7 +148,8 @@ class LocalGraph:
         matrices = [matrix for made in both for matrix in made.made]
         matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
         names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
-        arrays = [self.node_id, self.in_degree, self._indptr, self._indices,
+        of_relations = [array for made in self._relations for array in made.arrays]
+        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *of_relations,
                   *(array for made in both for array in made.arrays),
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
         # Views are counted once, by the array that owns their memory.
@@ -197,6 +200,16 @@ class LocalGraph:
     def edge_attr(self) -> torch.Tensor | None:
         found = self.rows.edge_attr
         return None if found is None else torch.from_numpy(found).to(self.x.device)
+
+    @property
+    def relations(self) -> Relations:
+        """The entries of `adjacency(with_self=False)` by relation; KernelError for edges of one kind."""
+        if self.rows.edge_type is None:
+            raise KernelError("these edges have no relations; preprocess a source whose edges have relations")
+        if not self._relations:
+            made = build_adjacency(self._indptr, self._indices, self.num_rows, with_self=False)
+            self._relations.append(Relations.of(made, self.rows.edge_type))
+        return self._relations[0]
 
     def adjacency(self, with_self: bool = True) -> Adjacency:
         """Return the entries by destination and by source, for layers that weigh them."""

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 LINEAR = {"sage": Kind("mean", has_self=True), "gcn": Kind("gcn", has_self=False)}
 IN, OUT, HALO = "in", "out", "halo"      # rows that a layer reads, that it computes, and that other ranks own
 # Models that sum neighbors row by row: a training pass computes all rows, since none of them says how far it reaches.
-ROW_BY_ROW = ("gin", "sage-max", "gat")
+ROW_BY_ROW = ("gin", "sage-max", "gat", "rgcn")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,16 @@ def of_input(input_dropout: float, dropout: float) -> float:
 def maps_first(in_dim: int, out_dim: int) -> bool:
     """Whether A(xW) is computed instead of (Ax)W, to send and sum fewer columns."""
     return out_dim < in_dim
+
+
+def bases_of(num_relations: int, num_bases: int) -> int:
+    """Matrices of an R-GCN layer: `num_bases` that all relations share, or one for each relation if these are fewer."""
+    return num_bases if 0 < num_bases < num_relations else num_relations
+
+
+def maps_bases_first(in_dim: int, out_dim: int, num_bases: int) -> bool:
+    """Whether an R-GCN layer maps rows by all bases before it sends and sums them, since these are fewer columns."""
+    return num_bases * out_dim < in_dim
 
 
 def backward_reads(maps_first: bool, has_self: bool, is_input: bool, makes_again: bool = True) -> set[str]:

@@ -46,6 +46,8 @@ class ModelShape:
     jump: str = "concat"
     residual: bool = False
     input_dropout: float = -1.0                              # on the input of the first layer; negative: `dropout`
+    num_bases: int = 8                                       # see `hpcgnn.nn.relational.RGCNConvolution`
+    num_relations: int = 0                                   # of the graph's edges; 0: edges are of one kind
     arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name
 
 

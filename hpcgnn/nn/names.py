@@ -6,9 +6,11 @@ MODEL_PATHS = {
     "sage-max": "hpcgnn.nn.stack:MaxPoolSAGE",
     "gat": "hpcgnn.nn.stack:GAT",
     "gin": "hpcgnn.nn.stack:GIN",
+    "rgcn": "hpcgnn.nn.stack:RGCN",
     "gcnii": "hpcgnn.nn.deep.gcnii:GCNII",
     "dagnn": "hpcgnn.nn.deep.dagnn:DAGNN",
     "sgc": "hpcgnn.nn.deep.sgc:SGC",
     "jknet": "hpcgnn.nn.deep.jknet:JKNet",
     "appnp": "hpcgnn.nn.deep.appnp:APPNP",
 }
+RELATIONAL = ("rgcn",)      # models that need relations of edges

@@ -1,4 +1,4 @@
-"""ConvolutionStack: convolutions one after another, and the five models that stack one kind each."""
+"""ConvolutionStack: convolutions one after another, and the six models that stack one kind each."""
 
 from __future__ import annotations
 
@@ -146,3 +146,22 @@ class GIN(ConvolutionStack):
         from hpcgnn.nn.isomorphism import GINConvolution
 
         return GINConvolution(in_dim, out_dim, dropout, "sum" if has_wide_sums else "mean")
+
+
+class RGCN(ConvolutionStack):
+    """A stack of `RGCNConvolution`. Raises ConfigError for a graph without relations."""
+
+    weighs_self = True
+    takes_edge_weights = False
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 input_dropout: float = -1.0, residual: bool = False, num_bases: int = 8, num_relations: int = 0):
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, input_dropout, residual,
+                         num_relations=num_relations, num_bases=num_bases)
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, num_relations: int = 0,
+                    num_bases: int = 8) -> nn.Module:
+        from hpcgnn.nn.relational import RGCNConvolution
+
+        return RGCNConvolution(in_dim, out_dim, dropout, num_relations, num_bases)

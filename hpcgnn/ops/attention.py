@@ -179,7 +179,7 @@ class _AttendShared(torch.autograd.Function):
         if is_present is not None:
             source.index_fill_(0, torch.from_numpy(np.flatnonzero(~is_present)), -torch.inf)
         alpha = edge_softmax(matrix, target, source, slope)
-        sums = _sums_by_head(matrix, x, _weighed(alpha, entry_weight))
+        sums = sums_by_head(matrix, x, _weighed(alpha, entry_weight))
         ctx.save_for_backward(x, weight, vectors, target, source, alpha, entry_weight, sums)
         ctx.structure, ctx.num_back = (*adjacency, slope), num_back
         return torch.cat([map_rows(of_head, of_weight) for of_head, of_weight in zip(sums, weights, strict=True)], 1)
@@ -194,14 +194,14 @@ class _AttendShared(torch.autograd.Function):
         of_sums = torch.zeros_like(sums)
         for part, mapped_by, out in zip(gradients, weights, of_sums, strict=True):
             map_back(part, mapped_by, out=out)
-        of_scores = _weighed(_products_by_head(matrix, of_sums, x), entry_weight)
+        of_scores = _weighed(products_by_head(matrix, of_sums, x), entry_weight)
         of_target = edge_softmax_backward(matrix, target, source, slope, alpha, of_scores)
         of_source = sum_entries(transposed, of_scores, entry_index)
         num_back = ctx.num_back if ctx.needs_input_grad[0] else 0
         of_x = empty((len(x) if num_back else 0, x.shape[1]), x.dtype)
         if num_back:
             by_source = _take_entries.on(x.device)(_weighed(alpha, entry_weight), entry_index)
-            _sum_over_heads(transposed.rows(0, num_back), by_source, of_sums, of_x[:num_back])
+            sum_over_heads(transposed.rows(0, num_back), by_source, of_sums, of_x[:num_back])
             of_x[num_back:] = 0
         wide, by_head = torch.stack(weights).float(), vectors.view(2, num_heads, -1).transpose(0, 1)
         target_vectors, source_vectors = (by_head @ wide).unbind(1)
@@ -361,7 +361,7 @@ def _has_shared_rows() -> bool:
     return True
 
 
-def _sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """(num_heads, matrix.num_rows, dim): sum of weight[e, head] rows[u] over the entries of each row."""
     out = empty((weight.shape[1] * matrix.num_rows, rows.shape[1]), rows.dtype)
     kernels.sums_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, weight.numpy(),
@@ -369,7 +369,7 @@ def _sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Ten
     return out.view(weight.shape[1], matrix.num_rows, rows.shape[1])
 
 
-def _products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """(num_entries, num_heads) float32: <left[head, v], right[u]> for each entry (v, u)."""
     out = empty((len(matrix.indices), len(left)))
     kernels.products_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
@@ -377,7 +377,7 @@ def _products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.
     return out
 
 
-def _sum_over_heads(matrix, weight: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> None:
+def sum_over_heads(matrix, weight: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> None:
     """out[v] = sum of weight[e, head] rows[head, u] over the entries of row v and all heads."""
     kernels.sum_over_heads(matrix.begin, matrix.end, matrix.tasks, matrix.indices, weight.numpy(), matrix.num_columns,
                            STORAGE_NUMBER[rows.dtype], as_bytes(rows.view(-1, rows.shape[2])), as_bytes(out))

@@ -92,4 +92,5 @@ def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
     in_dim = info.num_features + (info.num_classes if config.label_inputs else 0)
     return ModelShape(config.model, in_dim, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
-                      config.residual, config.input_dropout, parse_arguments(config.model_args))
+                      config.residual, config.input_dropout, config.num_bases, len(info.relation_names),
+                      parse_arguments(config.model_args))

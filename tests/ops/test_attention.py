@@ -203,9 +203,9 @@ def everything(arcs, num_heads, head_dim, dtype):
 
 def sums_by_head_of(arcs, rows, num_heads):
     (matrix, transposed, _), weight = arcs.adjacency(), rows_of(len(arcs.indices), num_heads, seed=4)
-    sums, back = attention._sums_by_head(matrix, rows, weight), torch.empty_like(rows)
-    attention._sum_over_heads(transposed, weight, sums, back)
-    return sums, back, attention._products_by_head(matrix, sums, rows)
+    sums, back = attention.sums_by_head(matrix, rows, weight), torch.empty_like(rows)
+    attention.sum_over_heads(transposed, weight, sums, back)
+    return sums, back, attention.products_by_head(matrix, sums, rows)
 
 
 @pytest.mark.covering

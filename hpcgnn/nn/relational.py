@@ -1,0 +1,69 @@
+"""Graph convolution with a matrix for each relation (R-GCN). A row crosses once, however many relations read it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.convolution import NarrowConvolution
+from hpcgnn.nn.layers import bases_of, maps_bases_first
+from hpcgnn.nn.linear import linear
+from hpcgnn.nn.rematerialization import rematerialized
+from hpcgnn.ops.relations import relational_sum, sum_of_mapped
+
+NEEDS_RELATIONS = ("model rgcn needs relations of edges, and this graph's edges are of one kind; preprocess a source "
+                   "whose edges have relations, or take another model")
+
+
+class RGCNConvolution(NarrowConvolution):
+    """out[v] = x[v] W_self + sum over the relations r of the mean of x[u] W_r over v's in-neighbors u by r, + b.
+
+    With `num_bases` below the number of relations, W_r = sum over b of coefficient[r, b] basis[b], so that relations
+    with few edges share their weights with others. Otherwise, and with 0 bases, basis[r] is W_r itself.
+
+    Rows are mapped by all bases before they are sent if these are fewer columns, and after they are summed otherwise.
+
+    Raises ConfigError: a graph without relations.
+
+    Reference: Schlichtkrull et al., ESWC 2018, Eq. (2) and (3), with c_{i,r} = |N_i^r|.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, dropout: float, num_relations: int, num_bases: int = 8):
+        super().__init__(in_dim, out_dim, dropout)
+        if num_relations < 1:
+            raise ConfigError(NEEDS_RELATIONS)
+        self.num_relations = num_relations
+        count = bases_of(num_relations, num_bases)
+        self.basis = nn.Parameter(_glorot(count, out_dim, in_dim))
+        self.coefficient = nn.Parameter(_glorot(num_relations, count)) if count < num_relations else None
+        self.weight_self = nn.Parameter(_glorot(out_dim, in_dim))
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    @property
+    def maps_first(self) -> bool:
+        return maps_bases_first(self.in_dim, self.out_dim, len(self.basis))
+
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
+        return rematerialized(graph, lambda rows: self._summed(graph, rows, is_dropped), h)
+
+    def _summed(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+        coefficient = torch.eye(self.num_relations) if self.coefficient is None else self.coefficient
+        is_mapped, is_input, of_all = self.sends_mapped(graph), graph.is_input(h), self.basis.flatten(0, 1)
+        rows = h if is_mapped and not is_input else graph.halo(h)
+        rows = rows if is_dropped else graph.dropout(rows, self.dropout)
+        if is_mapped:
+            # Input halo rows are already here, so mapping them too costs no message.
+            mapped = linear(rows, of_all, graph=graph)
+            sums = sum_of_mapped(mapped if is_input else graph.halo(mapped), coefficient, graph.relations)
+        else:
+            sums = relational_sum(rows, self.basis, coefficient, graph.relations, graph.num_back)
+        return sums + linear(rows[:graph.num_inner], self.weight_self, self.bias, graph)
+
+
+def _glorot(*shape: int) -> torch.Tensor:
+    # Of the last two axes, as PyTorch Geometric starts; nn.init would count the bases as a size of a kernel.
+    bound = (6 / (shape[-2] + shape[-1])) ** 0.5
+    return torch.empty(shape).uniform_(-bound, bound)

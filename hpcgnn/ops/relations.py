@@ -1,0 +1,229 @@
+"""Sums over neighbors by relation, with matrices that are sums of a few basis matrices (R-GCN), and their gradients.
+
+An entry (v, u) of a matrix has a relation r and a scale. `relational_sum` computes
+
+    out[v] = sum over the entries of v of scale * W_r x[u],   W_r = sum over b of coefficient[r, b] * basis[b].
+
+The rows are summed first, once for each basis, with scale * coefficient[r, b] as weights; one product then maps the
+sums of all bases, which lie side by side. Example: of 100 relations and 8 bases a row has 8 sums, not 100, and its
+neighbor's row is read once. The sums of a block of rows are mapped before those of the next block are computed, so
+memory holds one block of them. `sum_of_mapped` takes rows that all bases have mapped: fewer columns, if x is wide.
+
+Backward: the gradient of x is the same sum over the transposed entries, with transposed matrices. The gradient of a
+weight is a product of two rows at its entry; the coefficients' gradient sums these products by relation, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.attention import products_by_head, sums_by_head
+from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
+
+BLOCK_VALUES, LEAST_ROWS = 1 << 20, 64      # values of a block's sums, which stay in the cache; rows of a block
+COUNTS_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class RelationEntries:
+    """The entries of a matrix without scales, row after row, each with its relation and its scale.
+
+    matrix : SparseRows
+    relation : (num_entries,) int32
+    scale : (num_entries,) float32
+    """
+
+    matrix: SparseRows
+    relation: torch.Tensor
+    scale: torch.Tensor
+
+    def blocks(self, num_columns: int, num_rows: int | None = None) -> Iterator[tuple[int, int, RelationEntries]]:
+        """Yield (start, stop, entries of these rows) for the first `num_rows` rows, whose sums have `num_columns`."""
+        num_rows = self.matrix.num_rows if num_rows is None else num_rows
+        step = max(LEAST_ROWS, BLOCK_VALUES // max(1, num_columns))
+        for start in range(0, num_rows, step):
+            stop = min(start + step, num_rows)
+            begin, end = self.matrix.begin[start:stop], self.matrix.end[start:stop]
+            first, last = int(begin[0]), int(end[-1])
+            matrix = replace(self.matrix, begin=begin - first, end=end - first, indices=self.matrix.indices[first:last])
+            yield start, stop, RelationEntries(matrix, self.relation[first:last], self.scale[first:last])
+
+    def weights(self, coefficient: torch.Tensor) -> torch.Tensor:
+        """scale * coefficient[relation], (num_entries, num_bases) float32."""
+        return coefficient.index_select(0, self.relation).mul_(self.scale[:, None])
+
+    def coefficient_gradient(self, of_weights: torch.Tensor, num_relations: int) -> np.ndarray:
+        """(num_relations, num_bases) float64, from the gradient of `weights`."""
+        relation, scaled = self.relation.numpy().astype(np.intp), of_weights.mul_(self.scale[:, None]).numpy()
+        return np.stack([np.bincount(relation, of_basis, minlength=num_relations) for of_basis in scaled.T], axis=1)
+
+
+class Relations(NamedTuple):
+    by_target: RelationEntries      # per inner node, the local rows of its in-neighbors
+    by_source: RelationEntries      # per inner or halo node, the local rows of its out-neighbors
+
+    @classmethod
+    def of(cls, adjacency: tuple[SparseRows, SparseRows, np.ndarray], relation: np.ndarray) -> Relations:
+        """The scale of an entry is 1 / the number of entries of its row and relation.
+
+        adjacency : (matrix, transposed, entry_index)      see `hpcgnn.ops.attention.attend`
+        relation : (num_entries,) int32, at least 0        by the entries of `matrix`
+
+        Raises KernelError for another number of relations than of entries.
+        """
+        matrix, transposed, entry_index = adjacency
+        if len(relation) != len(matrix.indices):
+            raise KernelError(f"a matrix of {len(matrix.indices)} entries was given {len(relation)} relations")
+        relation = relation.astype(np.int32, copy=False)
+        scale = _inverse_counts(matrix, relation)
+        of_target, of_source = ((torch.from_numpy(np.ascontiguousarray(values)) for values in pair)
+                                for pair in ((relation, scale), (relation[entry_index], scale[entry_index])))
+        return cls(RelationEntries(matrix, *of_target), RelationEntries(transposed, *of_source))
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        return [values for entries in self for values in (
+            entries.matrix.begin, entries.matrix.end, entries.matrix.indices, entries.relation.numpy(),
+            entries.scale.numpy())]
+
+
+def _inverse_counts(matrix: SparseRows, relation: np.ndarray) -> np.ndarray:
+    scale = np.empty(len(relation), np.float32)
+    num_relations = int(relation.max(initial=0)) + 1
+    step = max(1, COUNTS_AT_ONCE // num_relations)
+    for start in range(0, matrix.num_rows, step):
+        begin, end = matrix.begin[start:start + step], matrix.end[start:start + step]
+        entries = slice(int(begin[0]), int(end[-1]))
+        pair = np.repeat(np.arange(len(begin)) * num_relations, end - begin) + relation[entries]
+        scale[entries] = 1 / np.bincount(pair)[pair]
+    return scale
+
+
+class _RelationalSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, basis, coefficient, relations, num_back):
+        x = x.contiguous()
+        ctx.save_for_backward(x, basis, coefficient)
+        ctx.relations, ctx.num_back = relations, num_back
+        out = empty((relations.by_target.matrix.num_rows, basis.shape[1]), x.dtype)
+        _mapped_sums(relations.by_target, x, _joined(basis, x.dtype), coefficient, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, basis, coefficient = ctx.saved_tensors
+        num_bases, out_dim, in_dim = basis.shape
+        relations, gradient, weight = ctx.relations, gradient.contiguous(), _joined(basis, x.dtype)
+        of_weight = torch.zeros(out_dim, num_bases * in_dim)
+        of_coefficient = np.zeros(coefficient.shape) if ctx.needs_input_grad[2] else None
+        for start, stop, block in relations.by_target.blocks(num_bases * in_dim):
+            of_rows = gradient[start:stop]
+            sums = sums_by_head(block.matrix, x, block.weights(coefficient))
+            of_weight += weight_gradient(of_rows, _side_by_side(sums))
+            if of_coefficient is not None:
+                of_sums = _by_basis(map_back(of_rows, weight), num_bases)
+                of_coefficient += block.coefficient_gradient(products_by_head(block.matrix, of_sums, x),
+                                                             len(coefficient))
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x, num_back = empty(x.shape, x.dtype), len(x) if ctx.num_back is None else ctx.num_back
+            _mapped_sums(relations.by_source, gradient, _joined(basis.transpose(1, 2), x.dtype), coefficient,
+                         of_x[:num_back])
+            of_x[num_back:] = 0
+        return (of_x, of_weight.view(out_dim, num_bases, in_dim).transpose(0, 1), _float32(of_coefficient), None, None)
+
+
+def relational_sum(x: torch.Tensor, basis: torch.Tensor, coefficient: torch.Tensor, relations: Relations,
+                   num_back: int | None = None) -> torch.Tensor:
+    """Sum the rows of neighbors, mapped by the matrices of their relations: (num_inner, out_dim) of x's type.
+
+    Differentiable in x, basis and coefficient. On the host only. Sums are float32.
+
+    x : (num_columns, in_dim) float32, bfloat16 or float16
+    basis : (num_bases, out_dim, in_dim) float32            rounded to the type of x for use
+    coefficient : (num_relations, num_bases) float32
+    num_back : int or None      only these first rows of x get a gradient, the others get 0; None: all
+
+    Raises KernelError for shapes that do not fit.
+
+    Reference: Schlichtkrull et al., ESWC 2018, Eq. (2) and (3).
+    """
+    _check(x, relations, basis.shape[2], basis.shape[0], coefficient)
+    return _RelationalSum.apply(x, basis, coefficient, relations, num_back)
+
+
+class _SumOfMapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, mapped, coefficient, relations):
+        mapped, num_bases = mapped.contiguous(), coefficient.shape[1]
+        ctx.save_for_backward(mapped, coefficient)
+        ctx.relations = relations
+        out = empty((relations.by_target.matrix.num_rows, mapped.shape[1] // num_bases), mapped.dtype)
+        for start, stop, block in relations.by_target.blocks(mapped.shape[1]):
+            sums = multiply_weighted(block.matrix, mapped, block.weights(coefficient))
+            out[start:stop] = sums.view(stop - start, num_bases, -1).sum(1, dtype=torch.float32)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mapped, coefficient), gradient = ctx.saved_tensors, gradient.contiguous()
+        of_mapped, num_bases = empty(mapped.shape, mapped.dtype), coefficient.shape[1]
+        of_coefficient = np.zeros(coefficient.shape) if ctx.needs_input_grad[1] else None
+        for start, stop, block in ctx.relations.by_source.blocks(mapped.shape[1]):
+            sums = sums_by_head(block.matrix, gradient, block.weights(coefficient))
+            of_mapped[start:stop] = _side_by_side(sums)
+            if of_coefficient is not None:
+                products = products_by_head(block.matrix, _by_basis(mapped[start:stop], num_bases), gradient)
+                of_coefficient += block.coefficient_gradient(products, len(coefficient))
+        return of_mapped, _float32(of_coefficient), None
+
+
+def sum_of_mapped(mapped: torch.Tensor, coefficient: torch.Tensor, relations: Relations) -> torch.Tensor:
+    """`relational_sum` of rows that every basis has mapped, which lie side by side: (num_inner, out_dim).
+
+    mapped : (num_columns, num_bases * out_dim) float32, bfloat16 or float16      x @ basis.flatten(0, 1).T
+    """
+    num_bases = coefficient.shape[1]
+    _check(mapped, relations, mapped.shape[1] // num_bases * num_bases, num_bases, coefficient)
+    return _SumOfMapped.apply(mapped, coefficient, relations)
+
+
+def _check(rows: torch.Tensor, relations: Relations, dim: int, num_bases: int, coefficient: torch.Tensor) -> None:
+    num_columns = relations.by_target.matrix.num_columns
+    if rows.device.type != "cpu":
+        raise KernelError("sums by relation have been written for the host alone; use device=cpu")
+    if rows.ndim != 2 or rows.shape != (num_columns, dim) or coefficient.shape[1] != num_bases:
+        raise KernelError(f"sums by relation need {num_columns} rows of {dim} columns and coefficients of {num_bases} "
+                          f"bases, found shapes {tuple(rows.shape)} and {tuple(coefficient.shape)}")
+
+
+def _mapped_sums(entries: RelationEntries, rows: torch.Tensor, weight: torch.Tensor, coefficient: torch.Tensor,
+                 out: torch.Tensor) -> None:
+    for start, stop, block in entries.blocks(weight.shape[1], len(out)):
+        sums = sums_by_head(block.matrix, rows, block.weights(coefficient))
+        out[start:stop] = map_rows(_side_by_side(sums), weight)
+
+
+def _joined(basis: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(out_dim, num_bases * in_dim): the weight that maps sums which lie side by side."""
+    return basis.transpose(0, 1).flatten(1).to(dtype).contiguous()
+
+
+def _side_by_side(by_basis: torch.Tensor) -> torch.Tensor:
+    return by_basis.transpose(0, 1).flatten(1)
+
+
+def _by_basis(side_by_side: torch.Tensor, num_bases: int) -> torch.Tensor:
+    return side_by_side.view(len(side_by_side), num_bases, -1).transpose(0, 1).contiguous()
+
+
+def _float32(values: np.ndarray | None) -> torch.Tensor | None:
+    return None if values is None else torch.from_numpy(values.astype(np.float32))
