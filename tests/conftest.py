@@ -93,7 +93,8 @@ def open_part():
         plan = ExchangePlan.build(part)
         exchange = HaloExchange(comm, plan, bit_plan or UniformBits(32), Wire(algorithm))
         features = exchange.input_rows(torch.from_numpy(part.features))
-        rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features, part.num_nodes_global)
+        rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features, part.num_nodes_global,
+                         edge_type=part.edge_type)
         return OpenedPart(part, plan, exchange, LocalGraph(rows, exchange))
 
     return open_one

@@ -86,7 +86,16 @@ def gin(layer, h, edges):
     return functional_call(pyg.GINConv(parts, train_eps=True).double(), weights | {"eps": layer.epsilon}, (h, edges[0]))
 
 
-CONVOLUTIONS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gat": gat, "gin": gin}
+def rgcn(layer, h, edges):
+    peer = pyg.RGCNConv(layer.in_dim, layer.out_dim, layer.num_relations,
+                        None if layer.coefficient is None else len(layer.basis)).double()
+    weights = {"weight": layer.basis.transpose(1, 2).contiguous(), "root": layer.weight_self.t(), "bias": layer.bias}
+    if layer.coefficient is not None:
+        weights["comp"] = layer.coefficient
+    return functional_call(peer, weights, (h, *edges))
+
+
+CONVOLUTIONS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gat": gat, "gin": gin, "rgcn": rgcn}
 
 
 def stack(model, shape, x, edges, drop):
@@ -149,7 +158,8 @@ def peer_logits(model, shape, dataset, drop=lambda h: h, edge_weight=None):
     """(num_nodes, out_dim) float64 logits of `model`, whose weights are float64; edge_weight lies beside indices."""
     x = torch.from_numpy(dataset.features).double()
     weight = None if edge_weight is None else torch.from_numpy(edge_weight).double()
-    return PEERS[shape.model](model, shape, x, (edge_index_of(dataset), weight), drop)
+    edges = edge_index_of(dataset), torch.from_numpy(dataset.edge_type).long() if shape.model == "rgcn" else weight
+    return PEERS[shape.model](model, shape, x, edges, drop)
 
 
 def mean_loss(logits, labels, mask, num_train):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.sparse
 
@@ -31,6 +33,20 @@ def random_dataset(num_nodes: int, num_arcs: int, seed: int = 0, directed: bool 
         labels=labels, num_classes=4, train_mask=split == 0, val_mask=split == 1, test_mask=split == 2,
         cleaning=CleaningReport(source_edges=num_arcs, is_symmetric=not directed, remarks=("drawn at random",)),
     ).check()
+
+
+def with_relations(dataset: GraphDataset, num_relations: int = 5, seed: int = 0) -> GraphDataset:
+    """The graph with a relation drawn for each arc, the last one seldom; every fourth arc comes again by the next."""
+    rng = np.random.default_rng(seed)
+    share = np.append(np.ones(num_relations - 1), 0.1)
+    relation = rng.choice(num_relations, dataset.num_edges, p=share / share.sum()).astype(np.int32)
+    times = 1 + (rng.random(dataset.num_edges) < 0.25) * (relation < num_relations - 1)
+    twice = np.repeat(relation, times)
+    is_second = np.append(False, np.diff(np.repeat(np.arange(len(relation)), times)) == 0)
+    indptr = np.append(0, np.cumsum(times))[dataset.indptr]
+    return replace(dataset, indptr=indptr, indices=np.repeat(dataset.indices, times),
+                   edge_type=(twice + is_second).astype(np.int32),
+                   relation_names=tuple(f"r{number}" for number in range(num_relations))).check()
 
 
 def arcs_of(dataset: GraphDataset) -> list[tuple[int, int]]:

@@ -11,13 +11,16 @@ from mpi4py import MPI
 from hpcgnn.config import MODELS as CONFIGURABLE
 from hpcgnn.config import RESIDUAL_MODELS, TrainConfig
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
+from hpcgnn.nn.names import RELATIONAL
 
 pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
 from reference_models import Masks, mean_loss, peer_logits
+from reference_partition import with_relations
 
 SEED, EPOCH = 3, 8
-NARROWING, WIDENING = ModelShape("", 12, 8, 3, 3, 0.0), ModelShape("", 5, 8, 9, 2, 0.0)
+NARROWING, WIDENING = (ModelShape("", *sizes, 0.0, num_relations=5, num_bases=2)
+                       for sizes in ((12, 8, 3, 3), (5, 8, 9, 2)))
 JUMPS = {"jknet": ("concat", "max")}
 
 
@@ -27,6 +30,8 @@ def shapes_of(name):
         for norm in ("none", "layer", "batch")[:2 if name == "sgc" else 3]:
             for shape in (NARROWING, WIDENING):
                 yield replace(shape, model=name, norm=norm, jump=jump)
+                if name == "rgcn":
+                    yield replace(shape, model=name, norm=norm, num_bases=0)      # each relation has its own matrix
 
 
 def new_model(shape):
@@ -39,7 +44,14 @@ def new_model(shape):
 
 
 def label(shape):
-    return f"{shape.model}-{shape.in_dim}-{shape.hidden_dim}-{shape.out_dim}-{shape.norm}-{shape.jump}"
+    return (f"{shape.model}-{shape.in_dim}-{shape.hidden_dim}-{shape.out_dim}-{shape.norm}-{shape.jump}"
+            + f"-{shape.num_bases}" * (shape.model == "rgcn"))
+
+
+def drawn(graph_with, shape):
+    """A directed graph, with relations if the model needs them, and its owners by the number of ranks."""
+    dataset, owner = graph_with(shape.in_dim, directed=True)
+    return with_relations(dataset, shape.num_relations) if shape.model in RELATIONAL else dataset, owner
 
 
 @pytest.mark.covering(1)
@@ -49,7 +61,7 @@ def label(shape):
 def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_gradients, gather_rows,
                                                      assert_equal_to, shape, dropout):
     comm, shape = MPI.COMM_WORLD, replace(shape, dropout=dropout)
-    dataset, owner = graph_with(shape.in_dim, directed=True)
+    dataset, owner = drawn(graph_with, shape)
     labels, mask = torch.from_numpy(dataset.labels % shape.out_dim), torch.from_numpy(dataset.train_mask)
     graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
     inner_id = graph.node_id[:graph.num_inner]
@@ -77,7 +89,7 @@ def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_
 def test_input_rows_have_a_dropout_of_their_own(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to,
                                                 shape, probability):
     comm, shape = MPI.COMM_WORLD, replace(shape, dropout=0.5, input_dropout=probability)
-    dataset, owner = graph_with(shape.in_dim, directed=True)
+    dataset, owner = drawn(graph_with, shape)
     graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
     inner_id = graph.node_id[:graph.num_inner]
     graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
@@ -99,7 +111,7 @@ def test_input_rows_have_a_dropout_of_their_own(open_part, graph_with, sum_gradi
 def test_batch_norms_answer_with_the_running_statistics_of_torch(open_part, graph_with, gather_rows, assert_equal_to,
                                                                  name):
     comm, shape = MPI.COMM_WORLD, replace(NARROWING, model=name, norm="batch")
-    dataset, owner = graph_with(shape.in_dim, directed=True)
+    dataset, owner = drawn(graph_with, shape)
     graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
     reference = new_model(shape).double()
     for epoch in range(3):
@@ -121,7 +133,7 @@ def test_batch_norms_answer_with_the_running_statistics_of_torch(open_part, grap
 @pytest.mark.parametrize("name", RESIDUAL_MODELS)
 def test_hidden_layers_add_their_input(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to, name, norm):
     comm, shape = MPI.COMM_WORLD, replace(NARROWING, model=name, num_layers=4, dropout=0.5, norm=norm, residual=True)
-    dataset, owner = graph_with(shape.in_dim, directed=True)
+    dataset, owner = drawn(graph_with, shape)
     graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
     inner_id = graph.node_id[:graph.num_inner]
     graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
