@@ -24,6 +24,7 @@ MODELS = tuple(MODEL_PATHS)
 SCHEMES = ("none", "degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
 QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
 AS_DROPOUT = -1.0      # of input_dropout
+# Models whose input may change from epoch to epoch.
 LABEL_MODELS = tuple(model for model in MODELS if model != "sgc")      # sgc keeps its propagated input
 SKIPPING = ("sancus",)      # methods that leave rows out which have hardly moved
 RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "rgcn")
@@ -57,6 +58,9 @@ STEPS_CLASHES = (
 # Settings that edge_dropout refuses, and why.
 FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edges",
                    "quantize": "steps and widths are fitted to all edges"}
+# Settings that node_embedding refuses, and why.
+NO_LEARNED_INPUT = {"pre_aggregation": "sums before sending leave out rows, and every learned row is computed",
+                    "quantize": "integers are fitted to features that stay as they are"}
 # Settings that task links refuses, and why.
 NOT_FOR_LINKS = {"steps": "a step has only some of the links' ends; use steps=1",
                  "quantize": "integers are trained for classes; leave quantize out",
@@ -198,6 +202,9 @@ class TrainConfig:
                                   "class behind the features; the loss is over the other training nodes, and "
                                   "evaluation and predictions take all training labels. 0 takes none.", low=0.0,
                                   high=0.99, models=LABEL_MODELS, group=MODEL, flag="none")
+    node_embedding: int = setting(0, "Columns of a learned row of each node, behind the features; each rank trains "
+                                  "the rows of its own nodes. 0 learns none.", low=0, high=1 << 16,
+                                  models=LABEL_MODELS, group=MODEL, flag="none")
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate rows that need no halo row while messages travel.", group=MESSAGES,
                             flag="none")
@@ -326,6 +333,10 @@ class TrainConfig:
                     raise ConfigError(f"edge_dropout can't be used with {name} {others[name]}: {reason}; choose one")
         if self.label_inputs:
             self._check_label_inputs()
+        if self.node_embedding:
+            for name, reason in NO_LEARNED_INPUT.items():
+                if others[name] != default_of(name):
+                    raise ConfigError(f"node_embedding can't be used with {name} {others[name]}: {reason}; choose one")
         if self.residual and self.layers < 3:
             raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
                               "change --layers")

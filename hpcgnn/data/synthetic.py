@@ -32,6 +32,7 @@ class BlockModel:
     exponent : float         exponent of the power law of the degrees, P(degree) ~ degree**-exponent, above 2
     signal : float           distance of a class's mean feature row from the origin, in standard deviations of the noise
     multi_label : bool       indicator rows: the node's class, often a companion class, seldom others
+    relations : int          relations of edges, one of them drawn for each pair of nodes, the same both ways; 0: none
     seed : int
     """
 
@@ -43,6 +44,7 @@ class BlockModel:
     exponent: float = 2.5
     signal: float = 0.5
     multi_label: bool = False
+    relations: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -54,6 +56,7 @@ class BlockModel:
             ("homophily", 0 <= self.homophily <= 1, "a number from 0 to 1"),
             ("exponent", 2 < self.exponent < float("inf"), "a number above 2"),
             ("signal", 0 <= self.signal < float("inf"), "a non-negative number"),
+            ("relations", 0 <= self.relations < 1 << 31, "a non-negative integer"),
             ("seed", self.seed >= 0, "a non-negative integer"),
         ):
             if not is_valid:
@@ -222,8 +225,30 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     del source, target
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
     features = _draw_features(model, labels, feature_rng, options) if options.feature_kind != "structural" else None
-    return assemble_dataset("synthetic", graph, features, Labels(labels, model.classes), None,
-                            replace(options, seed=model.seed))
+    dataset = assemble_dataset("synthetic", graph, features, Labels(labels, model.classes), None,
+                               replace(options, seed=model.seed))
+    if not model.relations:
+        return dataset
+    names = tuple(f"relation {number}" for number in range(model.relations))
+    return replace(dataset, edge_type=draw_relations(model, dataset.indptr, dataset.indices), relation_names=names)
+
+
+def draw_relations(model: BlockModel, indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The relation of each edge, (num_edges,) int32: a function of the seed and its two nodes, whatever their order."""
+    relation = np.empty(len(indices), np.int32)
+    salt = np.random.SeedSequence(model.seed).generate_state(1, np.uint64)
+    for start in range(0, model.nodes, FEATURE_BLOCK_ROWS):
+        ends = indptr[start:start + FEATURE_BLOCK_ROWS + 1]
+        target = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends))
+        source = indices[ends[0]:ends[-1]].astype(np.int64)
+        mixed = np.minimum(source, target) * model.nodes + np.maximum(source, target)
+        # SplitMix64: Steele et al., OOPSLA 2014. Products wrap, as they are meant to.
+        mixed = mixed.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + salt
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        mixed = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(32)
+        relation[ends[0]:ends[-1]] = (mixed * np.uint64(model.relations)) >> np.uint64(32)
+    return relation
 
 
 def _multi_labels(block: np.ndarray, num_classes: int, rng: np.random.Generator) -> np.ndarray:

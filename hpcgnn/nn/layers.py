@@ -179,7 +179,7 @@ def _if(condition: bool, *steps: Step) -> tuple[Step, ...]:
 class Op(NamedTuple):
     """One operation on the tensor that the operation before it made; the first one reads the input rows."""
 
-    kind: str             # "map", "mask", "activate", "norm", "send", "aggregate", "attend", ..
+    kind: str             # "map", "mask", "activate", "norm", "send", "aggregate", "attend", "relate", ..
     dim: int              # columns that come out
     hops: int             # sums over neighbors from here to the loss, so rows within `hops` come out
     keeps: str = ""       # what the backward pass reads: "in", "out"; "stays": the forward pass reads the result again
@@ -193,6 +193,7 @@ class Op(NamedTuple):
     back: int = 0
     moments: int = 0
     per_edge: int = 0
+    from_dim: int = 0         # columns that sums by relation read, before they are mapped by as many `weights`
     is_again: bool = False    # with rematerialization it runs again in the backward pass
 
 
@@ -213,6 +214,8 @@ class Shape:
     residual: bool = False
     is_quantized: bool = False      # trained as integers
     num_steps: int = 1         # of an epoch; several send rows before they are mapped
+    num_relations: int = 0     # of the graph's edges
+    num_bases: int = 8
 
     @property
     def drops_input(self) -> bool:
@@ -268,6 +271,8 @@ def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
 
 
 def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
+    if shape.model == "rgcn":
+        return _by_relation(shape, into, out, left)
     is_first, is_last = left == shape.num_layers - 1, not left
     width = shape.heads * out if shape.model == "gat" and is_last else out      # of mapped rows
     is_mapped = {"gin": maps_first(into, out), "gat": width <= into, "sage-max": False}[shape.model]
@@ -293,6 +298,24 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     return [*_again([*_sliced(rows, width), Op("aggregate", width, left, "in", 1), Op("add", width, left, beside=width),
                      *([] if maps else _map(into, out, left, False))]),
             Op("bias", out, left, "", out), Op("relu", out, left, "out"), *_map(out, out, left)]
+
+
+def _by_relation(shape: Shape, into: int, out: int, left: int) -> list[Op]:
+    # Sums are mapped block by block, so no tensor holds them.
+    is_first, hops = left == shape.num_layers - 1, left + 1
+    count = bases_of(shape.num_relations, shape.num_bases)
+    is_mapped = maps_bases_first(into, out, count) and shape.num_steps == 1
+    wide, of_map = (count * out, 0) if is_mapped else (into, count * into * out)
+    masked = _drop(shape.drops_input if is_first else shape.has_dropout, into, hops, is_first or not is_mapped)
+    sent = [] if is_first else [Op("send", wide, hops, has_halo=True, sent_dim=wide)]
+    if is_mapped:      # the activation before has the dropout
+        rows = [*(masked if is_first else []), *_map(into, wide, hops, False, has_halo=is_first), *sent]
+    else:
+        rows = [*sent, *masked]
+    coefficients = count * shape.num_relations * (count < shape.num_relations)
+    return _again([*_sliced(rows, wide), Op("relate", out, left, "in", of_map, from_dim=wide),
+                   Op("map", out, left, "", into * out), Op("bias", out, left, "", out + coefficients),
+                   Op("add", out, left)])
 
 
 def _again(ops: list[Op]) -> list[Op]:

@@ -14,3 +14,5 @@ MODEL_PATHS = {
     "appnp": "hpcgnn.nn.deep.appnp:APPNP",
 }
 RELATIONAL = ("rgcn",)      # models that need relations of edges
+NEEDS_RELATIONS = ("model {} needs relations of edges, and this graph's edges are of one kind; preprocess a source "
+                   "whose edges have relations, or take another model")

@@ -9,7 +9,7 @@ over the ranks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -133,6 +133,38 @@ class NodeEmbedding(nn.Module):
         if found is not None and len(found) == self.num_embeddings != len(self.weight):
             state_dict[name] = found[self.node_index.to(found.device)]
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class Nodes(NamedTuple):
+    """The nodes of a rank, as a NodeEmbedding asks for them."""
+
+    node_index: torch.Tensor      # (num_own_nodes,) int64
+    num_nodes: int                # of the whole graph
+
+
+class Embedded(nn.Module):
+    """A built-in model whose input rows are the features, then a learned row of each node.
+
+    Learned rows change in every epoch, so the first layer sends them as hidden rows are sent, with the features beside
+    them.
+    """
+
+    num_hops = None      # the table has rows of all nodes, so every pass computes all rows
+
+    def __init__(self, module: nn.Module, nodes: Nodes, embedding_dim: int):
+        super().__init__()
+        self.module, self.embedding = module, NodeEmbedding(nodes, embedding_dim)
+        for trait in ("reduction", "attends", "weighs_self", "takes_edge_weights"):
+            if hasattr(module, trait):
+                setattr(self, trait, getattr(module, trait))
+
+    def forward(self, graph: Any, x: torch.Tensor) -> torch.Tensor:
+        """Collective: map (num_inner, num_features) input rows to logits."""
+        rows = self.embedding(graph.node_index).to(x.dtype)
+        return self.module(graph, torch.cat([x, rows], dim=1))
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        return self.module.first_layer_parameters()
 
 
 def own_tables(model: nn.Module) -> dict[str, NodeEmbedding]:

@@ -10,11 +10,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import NarrowConvolution
 from hpcgnn.nn.layers import bases_of, maps_bases_first
 from hpcgnn.nn.linear import linear
+from hpcgnn.nn.names import NEEDS_RELATIONS
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.relations import relational_sum, sum_of_mapped
-
-NEEDS_RELATIONS = ("model rgcn needs relations of edges, and this graph's edges are of one kind; preprocess a source "
-                   "whose edges have relations, or take another model")
 
 
 class RGCNConvolution(NarrowConvolution):
@@ -33,7 +31,7 @@ class RGCNConvolution(NarrowConvolution):
     def __init__(self, in_dim: int, out_dim: int, dropout: float, num_relations: int, num_bases: int = 8):
         super().__init__(in_dim, out_dim, dropout)
         if num_relations < 1:
-            raise ConfigError(NEEDS_RELATIONS)
+            raise ConfigError(NEEDS_RELATIONS.format("rgcn"))
         self.num_relations = num_relations
         count = bases_of(num_relations, num_bases)
         self.basis = nn.Parameter(_glorot(count, out_dim, in_dim))

@@ -99,5 +99,6 @@ def graph_of_shards(folder: Path) -> PlannedGraph:
         indices[np.repeat(indptr[inner_id] - own_indptr[:-1], np.diff(own_indptr)) + np.arange(len(sources))] = sources
     nothing = np.zeros(info.num_nodes, bool)
     dataset = GraphDataset(info.name, indptr, indices, np.empty((info.num_nodes, 0), np.float32),
-                           np.zeros(info.num_nodes, np.int64), info.num_classes, train_mask, nothing, nothing)
+                           np.zeros(info.num_nodes, np.int64), info.num_classes, train_mask, nothing, nothing,
+                           relation_names=info.relation_names)
     return PlannedGraph(dataset, info.num_features, info.num_classes, owner, info.num_parts)

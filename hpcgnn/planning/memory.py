@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcgnn.nn.layers import LINEAR, Op, Step, operations
+from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
@@ -172,7 +173,7 @@ def _stored_share(size: ModelSize, ops: list[Op], number: int, item: int) -> flo
     op = ops[number] if number < len(ops) else None
     if size.model in (*LINEAR, "jknet") and all(before.kind == "mask" for before in ops[:number]):
         return 0.0      # the masked input is drawn again
-    if op is None or "in" not in op.keeps.split() or op.kind == "attend":
+    if op is None or "in" not in op.keeps.split() or op.kind in ("attend", "relate"):
         return 1.0
     if op.kind == "activate" and not op.moments:
         return 0.0      # the signs are enough
@@ -198,7 +199,8 @@ def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
     drawn = loads.num_edges * BYTES_A_ARC * (1 - size.edge_dropout) + loads.num_inner * BYTES_A_ROW
     of_sums = BYTES_A_ARC * loads.num_edges * float(loads.inputs is not None)
     found = (of_sums + by_peer * float(size.rematerializes) + drawn * (size.edge_dropout > 0)
-             + loads.num_edges * 2 * BYTES_A_ARC * (size.model == "gat"))
+             + loads.num_edges * 2 * BYTES_A_ARC * (size.model == "gat")
+             + loads.num_edges * BYTES_A_RELATION * (size.model in RELATIONAL))
     if size.num_steps == 1:
         return found
     # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
@@ -364,6 +366,7 @@ KINDS = ("process", "reading", "features", "structure", "weights", "activations"
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay per weight
 ARRAYS_OF_AVERAGE = 2      # the average, and the weights while it takes their place in an evaluation
 BYTES_A_ARC = 8            # by destination and by source
+BYTES_A_RELATION = 20      # by destination and by source, with its scale, and the edges by source once more
 BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list
 BYTES_A_PLACE = 17         # per row: place in the message, two offsets and the width; per coded row of the history

@@ -189,6 +189,13 @@ class Work:
             self.sums += [((arcs + rows) * op.dim, table, op.dim)] * ways
             if op.kind == "aggregate" and op.sent_dim:
                 self.window[number, False] = self.window[number, True] = central * op.dim
+        elif op.kind == "relate":
+            # Sums are made twice, and each way back reads a row at every edge; of the map, two products return rows.
+            arcs = loads.arcs_within[:, op.hops]
+            table = loads.rows_within[:, min(op.hops + 1, loads.num_hops)] + loads.num_halo
+            self.maps += 2 * op.weights * (rows * 2 + table * has_gradient)
+            self.gradients += 2 * rows * op.weights
+            self.sums += [(arcs * dim, table, dim) for dim in (*[op.from_dim] * 3, *[op.dim] * has_gradient)]
         elif op.kind != "send":
             self.drops += ways * values
 

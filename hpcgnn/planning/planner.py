@@ -69,7 +69,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
             graph.num_nodes, larger, choices.seed)))
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
-    size = size_of(config, sizes.features, sizes.classes)
+    size = size_of(config, sizes.features, sizes.classes, len(graph.dataset.relation_names))
     methods = [messages_of(name, own, size) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.has_rates and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.

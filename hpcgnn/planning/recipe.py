@@ -7,6 +7,7 @@ from typing import Any
 from hpcgnn.config import TrainConfig, default_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.layers import ROW_BY_ROW, of_input
+from hpcgnn.nn.names import NEEDS_RELATIONS, RELATIONAL
 from hpcgnn.planning.model import ModelSize, check_model
 
 # Settings that a plan counts: those of the model and the method, and these.
@@ -14,7 +15,7 @@ COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method"
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
            "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
            "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
-           "between_clusters", "quantize")
+           "between_clusters", "quantize", "num_bases")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
@@ -47,8 +48,13 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     return config
 
 
-def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
-    """The model and its epochs as the settings say, for a graph with these numbers of features and classes."""
+def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int = 0) -> ModelSize:
+    """The model and its epochs as the settings say, for a graph with these numbers of features, classes and relations.
+
+    Raises ConfigError: a model that needs relations, and a graph without.
+    """
+    if config.model in RELATIONAL and not num_relations:
+        raise ConfigError(NEEDS_RELATIONS.format(config.model))
     steps, _ = config.fixed_steps
     has_average = config.ema > 0 or (config.average > 0 and steps > 1)
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
@@ -60,4 +66,5 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int) -> ModelSize:
         is_quantized=config.quantize != "none", num_steps=steps, precision=config.precision,
         has_average=has_average, has_clusters=config.in_clusters,
         history_bits=HISTORY_BITS.get(config.history, stored), stored_bits=config.store_activations,
-        sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize)
+        sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize,
+        num_relations=num_relations, num_bases=config.num_bases)

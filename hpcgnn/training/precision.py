@@ -128,7 +128,8 @@ def sample_of(part: Partition) -> Partition:
         halo_id=part.halo_id[:0], halo_offset=none, boundary_index=part.boundary_index[:0], boundary_offset=none,
         indptr=indptr, indices=part.indices[:indptr[-1]] % max(num_rows, 1), in_degree=part.in_degree[:num_rows],
         importance=part.importance[:num_rows], features=part.features[:num_rows], labels=part.labels[:num_rows],
-        train_mask=part.train_mask[:num_rows], val_mask=part.val_mask[:num_rows], test_mask=part.test_mask[:num_rows])
+        train_mask=part.train_mask[:num_rows], val_mask=part.val_mask[:num_rows], test_mask=part.test_mask[:num_rows],
+        edge_type=None if part.edge_type is None else part.edge_type[:indptr[-1]])
 
 
 def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, model: nn.Module) -> Callable[[], None]:
@@ -136,7 +137,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
     exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), coding=Coding(bits))
     features = torch.from_numpy(sample.features.astype(np.float32, copy=False)).to(device)
     rows = LocalRows(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
-                     features.to(STORAGE[config.precision]))
+                     features.to(STORAGE[config.precision]), edge_type=sample.edge_type)
     graph = LocalGraph(rows, exchange, has_half_sums=config.sums == "half")
     model.train()
 

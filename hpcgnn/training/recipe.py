@@ -15,6 +15,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn
 from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.nn.node_embedding import Embedded, Nodes
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.own_loss import OwnLoss, copies_of
 from hpcgnn.training.scores import Score
@@ -47,14 +48,18 @@ class Recipe:
             given.load_state_dict(state)
             given.zero_grad(set_to_none=True)
 
-    def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
+    def build(self, config: TrainConfig, info: GraphInfo, node_index: torch.Tensor | None = None) -> nn.Module:
         """The given model itself, or a new one on the host, with weights from torch's generator.
+
+        node_index : (num_inner,) int64      this rank's nodes, for a model with a learned row of each node
 
         A PyTorch Geometric model is wrapped for distribution and left unchanged; ConfigError if wrapping or making
         fails.
         """
         if self.model is None:
             model = build_model(shape_of(config, info))
+            if config.node_embedding:
+                model = Embedded(model, Nodes(node_index, info.num_nodes), config.node_embedding)
         elif isinstance(self.model, nn.Module):
             model = self.model
         else:
@@ -89,7 +94,7 @@ def check_statistics(model: nn.Module, num_ranks: int) -> None:
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
-    in_dim = info.num_features + (info.num_classes if config.label_inputs else 0)
+    in_dim = info.num_features + (info.num_classes if config.label_inputs else 0) + config.node_embedding
     return ModelShape(config.model, in_dim, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
                       config.residual, config.input_dropout, config.num_bases, len(info.relation_names),

@@ -150,14 +150,16 @@ class Session:
             labels = together(comm, lambda: as_trained(part.labels, info, answers_with))
             part, info = replace(part, labels=labels), with_classes(info, answers_with)
         objective, score = _objective_and_score(comm, config, recipe, info, part, links, device)
-        _check_counts(shards, info, objective, links is None, config.epochs > 0 and answers_with is None)
+        _check_counts(shards, config, info, objective, answers_with is None)
         if config.label_inputs:
             num_classes, labeled = info.num_classes, objective
             part = together(comm, lambda: with_label_columns(part, num_classes, labeled))
+        node_index = torch.from_numpy(part.inner_id.astype(np.int64))
         # How rows are stored decides how messages are packed, so it comes before the exchange.
         if precision is None:
             with recipe.kept_as_it_is(config.precision == "auto"):
-                config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
+                config = with_fastest_precision(comm, config, part, device,
+                                                lambda tried: recipe.build(tried, info, node_index))
             precision = config.precision
         full_bits = storage_bits(precision)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
@@ -254,7 +256,7 @@ class Session:
     def float_model(self, seed: int) -> nn.Module:
         """Collective: `new_model` before it is quantized."""
         torch.manual_seed(seed)
-        model = self.recipe.build(self.config, self.info)
+        model = self.recipe.build(self.config, self.info, self.graph.node_index)
         model.to(self.graph.x.device)     # made on the host, from the same draws on all machines
         if self.recipe.model is not None:
             take_from_rank_zero(self.comm, model)
@@ -399,15 +401,16 @@ def _objective_and_score(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, in
     return objective, score
 
 
-def _check_counts(shards: Path, info: GraphInfo, objective: Objective, is_of_nodes: bool, trains: bool) -> None:
+def _check_counts(shards: Path, config: TrainConfig, info: GraphInfo, objective: Objective, trains: bool) -> None:
     """Raise CollectiveError, on all ranks, for shards without features or training nodes, or with a wrong count."""
     counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
-    if is_of_nodes and objective.num_global != counted:
+    if config.task != LINKS and objective.num_global != counted:
         raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
                               f"says {counted}; run hpcgnn preprocess again")
-    if info.num_features == 0:
-        raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
-    if objective.num_global["train"] == 0 and trains:
+    if info.num_features == 0 and not config.node_embedding:
+        raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural, or let "
+                              "the model learn rows, --set node_embedding=64")
+    if objective.num_global["train"] == 0 and config.epochs and trains:
         raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
                               "to train; a trained model predicts for it by hpcgnn predict")
 
@@ -424,7 +427,7 @@ def _local_rows(part: Partition, whole: Degrees | None, info: GraphInfo, feature
 def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: GraphInfo,
                    graph: LocalGraph) -> nn.Module:
     """Collective: a model as each seed gets one, after all checks that need no pass."""
-    model = together(comm, lambda: recipe.build(config, info))
+    model = together(comm, lambda: recipe.build(config, info, graph.node_index))
     if recipe.model is not None:
         check_same(comm, {"model": description_of(model)}, "the program's ")
     together(comm, lambda: _check_tables(model, graph, info))

@@ -99,6 +99,9 @@ def integer_config(settings: dict[str, Any], folder: Path, device: str, names: I
     if settings.get("label_inputs", 0.0):
         raise CheckpointError(f"{folder} was trained with label_inputs, and integers read features only; train without "
                               "them")
+    if settings.get("node_embedding", 0):
+        raise CheckpointError(f"{folder} was trained with node_embedding, and integers read features only; train "
+                              "without it")
     if config.norm == "batch":
         raise CheckpointError(f"{folder} was trained with --norm batch, which integers do not have; train with --norm "
                               "layer or none")
