@@ -22,7 +22,7 @@ from training_setup import EASY, assert_same_bits, without_seconds
 
 import hpcgnn
 from hpcgnn.methods import METHODS
-from hpcgnn.nn.names import MODEL_PATHS
+from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
 from hpcgnn.run import alone
 from hpcgnn.run.launched import RANK_VARIABLES, SIZE_VARIABLES, TORCHRUN, is_launched_with_others
 
@@ -31,7 +31,7 @@ DECIDING = ("sylvie", "sylvie-paper", "adaqp", "joint")      # by measured secon
 # Every method with a model of its own, then what one rank may do besides.
 TRAININGS = {f"{method}-{model}": ["--method", method, "--model", model,
                                    *["--set", "deterministic=true"] * (method in DECIDING)]
-             for method, model in zip(METHODS, MODEL_PATHS, strict=True)}
+             for method, model in zip(METHODS, [name for name in MODEL_PATHS if name not in RELATIONAL], strict=True)}
 TRAININGS |= {
     "steps": ["--steps", "3"], "rows": ["--steps", "rows:2"], "clipped": ["--set", "clip_norm=0.5"],
     "bf16": ["--precision", "bf16", "--norm", "batch"], "labels": ["--set", "label_inputs=0.5"],

@@ -16,6 +16,7 @@ import hpcgnn
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
+from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.registry import read_toml
 from hpcgnn.results.float_run import check_evaluated, float_config
 from hpcgnn.results.plain import BUILT_IN, NEEDS_SAFETENSORS, OWN_MODEL, PYG_MODEL, ModelRecord
@@ -85,6 +86,12 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
     """Record of a model; for a user's own only the class, since the program may have made it unlike the settings."""
     if config.model not in MODELS:
         return ModelRecord(OWN_MODEL, config.model, None, "", {})
+
+    beside = ("the relations of edges" if config.model in RELATIONAL else
+              "a learned row of each node" if config.node_embedding else "")
+    if beside:
+        raise CheckpointError(f"an exported model reads x and edge_index alone, and this {config.model} reads {beside} "
+                              "too; use hpcgnn predict, which reads the checkpoint")
 
     def shape(in_dim: int, out_dim: int) -> ModelShape:
         return ModelShape(config.model, in_dim, config.hidden, out_dim, config.layers, config.dropout, config.norm,

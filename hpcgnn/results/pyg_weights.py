@@ -26,7 +26,8 @@ CLASSES = {"gcn": "GCN", "sage": "GraphSAGE", "sage-max": "GraphSAGE", "gat": "G
            "sgc": "SGConv"}
 WEIGH_ALIKE = ("gcn", "jknet", "sgc")      # models that take edge weights as PyTorch Geometric's do
 # Why other models have no class; a model that is not named here is refused without a reason of its own.
-LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
+LACKING = {"rgcn": "it has RGCNConv, but no model of such convolutions",
+           "gcnii": "it has GCN2Conv, but no model of such convolutions",
            "dagnn": "it has no DAGNN", "appnp": "its APPNP is the propagation alone, without the perceptron"}
 
 

@@ -169,7 +169,7 @@ def test_rows_in_16_bits_give_the_float32_result_up_to_rounding(open_part, graph
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_of_the_first_layer_are_some_of_the_model(name):
-    model = new_model(ModelShape(name, IN, HIDDEN, OUT, 2, 0.0))
+    model = new_model(ModelShape(name, IN, HIDDEN, OUT, 2, 0.0, num_relations=3))
     first, every = model.first_layer_parameters(), list(model.parameters())
     assert 0 < len(first) <= len(every)
     assert all(any(parameter is other for other in every) for parameter in first)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from reference_partition import random_dataset
+from reference_partition import random_dataset, with_relations
 from torch.nn import functional
 
 from hpcgnn.config import TrainConfig
@@ -29,13 +29,14 @@ from hpcgnn.partition.build import build_partition
 
 SEED, EPOCH, IN, HIDDEN, OUT, NUM_NODES = 3, 8, 12, 8, 4, 80
 SUMMED = ("gcn", "sage", "gcnii", "dagnn", "sgc", "jknet", "appnp")    # their layers take one peer's rows at a time
-RERUN = ("gat", "gin", "sage-max")                                      # these read all, and run again in backward
+RERUN = ("gat", "gin", "sage-max", "rgcn")                              # these read all, and run again in backward
 MODELS = (*SUMMED, *RERUN)
 
 
 def graph_data(directed=True, num_edges=300):
     dataset = random_dataset(NUM_NODES, num_edges, seed=2, directed=directed)
     features = np.random.default_rng(1).normal(size=(NUM_NODES, IN)).astype(np.float32)
+    dataset = with_relations(dataset)
     return replace(dataset, features=features, train_mask=np.arange(NUM_NODES) % 9 == 4)
 
 
@@ -48,12 +49,12 @@ def open_graph(comm, dataset, rematerializes, num_hops=None, bit_plan=None, owne
     exchange = HaloExchange(comm, ExchangePlan.build(part), bit_plan or UniformBits(32), Wire(by_peer=rematerializes),
                             reach=reach, kind=new_kind())
     features = exchange.input_rows(torch.from_numpy(part.features))
-    rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features)
+    rows = LocalRows(part.indptr, part.indices, part.node_id, part.in_degree, features, edge_type=part.edge_type)
     return LocalGraph(rows, exchange, Prefixes(reach.num_within) if reach else None), exchange
 
 
 def shape_of(model, dropout=0.5, num_layers=3):
-    return ModelShape(model, IN, HIDDEN, OUT, num_layers, dropout, "layer")
+    return ModelShape(model, IN, HIDDEN, OUT, num_layers, dropout, "layer", num_relations=5, num_bases=2)
 
 
 def steps(comm, graph, shape, dataset, num_epochs=3):

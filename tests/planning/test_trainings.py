@@ -11,7 +11,7 @@ from planning_setup import small_cluster
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.nn.names import MODEL_PATHS
+from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
@@ -22,7 +22,7 @@ from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 from hpcgnn.training.recipe import Recipe
 
-OTHERS = tuple(model for model in MODEL_PATHS if model not in ("sage", "gcn"))
+OTHERS = tuple(model for model in MODEL_PATHS if model not in ("sage", "gcn", *RELATIONAL))      # without relations
 OWN = ("model", "layers", "hidden", "precision", "norm", "dropout")      # settings that a plan takes by name
 WIDE = "synthetic:nodes=240,mean_degree=3,classes=4,features=40,signal=2"      # the first layer maps first
 PADDING = 64 * 3 * 2 * 10      # of messages to 64 bytes
@@ -54,15 +54,17 @@ def bytes_of(record):
     return record["sent_bytes_payload"] + record["sent_bytes_parameters"]
 
 
-@pytest.mark.parametrize("model", OTHERS)
-@pytest.mark.parametrize("more", [{}, {"norm": "batch"}, {"input_dropout": 0.0}, {"jump": "max"}, {"residual": True}])
+@pytest.mark.parametrize("model", OTHERS + RELATIONAL)
+@pytest.mark.parametrize("more", [{}, {"norm": "batch"}, {"input_dropout": 0.0}, {"jump": "max"}, {"residual": True},
+                                  {"num_bases": 2}, {"num_bases": 0}])
 def test_a_plan_counts_the_weights_of_every_model(model, more):
-    models = {"jump": ("jknet",), "residual": ("gin", "gat", "sage-max")}.get("".join(more), OTHERS)
+    models = {"jump": ("jknet",), "residual": ("gin", "gat", "sage-max", "rgcn"),
+              "num_bases": RELATIONAL}.get("".join(more), OTHERS + RELATIONAL)
     if model not in models or (model == "sgc" and "norm" in more):
         pytest.skip("the settings refuse this")
     config = TrainConfig.of(model=model, layers=3, hidden=8, **more)
-    built = Recipe().build(config, SimpleNamespace(num_features=12, num_classes=4))
-    assert size_of(config, 12, 4).num_weights == sum(one.numel() for one in built.parameters())
+    built = Recipe().build(config, SimpleNamespace(num_features=12, num_classes=4, relation_names="abcde"))
+    assert size_of(config, 12, 4, num_relations=5).num_weights == sum(one.numel() for one in built.parameters())
 
 
 @pytest.mark.parallel([2, 3])

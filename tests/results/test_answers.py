@@ -12,6 +12,7 @@ import torch
 import torch_geometric.nn as pyg
 from mpi4py import MPI
 from reference_models import CONVOLUTIONS, edge_index_of, gcn_norm, peer_logits
+from reference_partition import with_relations
 from torch import nn
 from training_setup import easy_graph, random_owner
 
@@ -32,7 +33,8 @@ def info_of(dataset, **options):
 
 
 def model_of(name, dataset, layers=2):
-    shape = ModelShape(name, dataset.features.shape[1], 8, 4, layers, 0.5, norm="none" if name == "sgc" else "layer")
+    shape = ModelShape(name, dataset.features.shape[1], 8, 4, layers, 0.5, norm="none" if name == "sgc" else "layer",
+                       num_relations=5)
     torch.manual_seed(3)
     model = build_model(shape)
     with torch.no_grad():
@@ -45,7 +47,8 @@ def last_layer(shape, model, rows, dataset):
     """The last layer of a model on its input, as PyTorch Geometric computes it."""
     edges = edge_index_of(dataset)
     if shape.model in CONVOLUTIONS:
-        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, (edges, None))
+        beside = torch.from_numpy(dataset.edge_type).long() if shape.model == "rgcn" else None
+        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, (edges, beside))
     if shape.model in ("gcnii", "jknet"):
         return model.last(rows)
     h = model.perceptron.second(rows)
@@ -62,7 +65,7 @@ def last_layer(shape, model, rows, dataset):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_answers_as_pyg_does_on_one_process(open_part, name):
-    comm, dataset = MPI.COMM_WORLD, easy_graph()
+    comm, dataset = MPI.COMM_WORLD, with_relations(easy_graph())
     opened = open_part(comm, dataset, random_owner(dataset, comm.size))
     shape, model = model_of(name, dataset)
     found = answer(comm, model, opened.graph, opened.part, info_of(dataset), embeddings=name != "sgc")

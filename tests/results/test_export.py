@@ -20,18 +20,19 @@ from training_setup import easy_graph, train, write_once
 import hpcgnn
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
+from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.results.export import exported, find_sizes, write_exported
 from hpcgnn.results.plain import BUILT_IN, ModelRecord
 from hpcgnn.results.pyg_weights import CLASSES, LACKING, pyg_weights
 
-NAMES = [*MODELS, "jknet max", "gcn of 1", "gat of 1"]
+NAMES = [*(name for name in MODELS if name not in RELATIONAL), "jknet max", "gcn of 1", "gat of 1"]
 
 
 def random_model(name, norm="layer"):
     """A built-in model with random weights, its shape and its record."""
     model, _, more = name.partition(" ")
     shape = ModelShape(model, 12, 8, 4, 1 if more == "of 1" else 3, 0.5, norm, heads=2,
-                       jump="max" if more == "max" else "concat")
+                       jump="max" if more == "max" else "concat", num_relations=5)
     torch.manual_seed(5)
     made = build_model(shape)
     with torch.no_grad():

@@ -8,15 +8,25 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from planning_setup import small_cluster
 from reference_partition import with_relations
 from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.errors import CollectiveError, ConfigError
+from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.methods import METHODS
 from hpcgnn.partition.build import build_partition
+from hpcgnn.planning import graphs
+from hpcgnn.planning.loads import count_loads
+from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.messages import messages_of
+from hpcgnn.planning.planner import Choices, make_plan
+from hpcgnn.planning.recipe import size_of
+from hpcgnn.results.export import exported
 from hpcgnn.training import session
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.forecast import forecast
+from hpcgnn.training.job import Job
 
 COMM = MPI.COMM_WORLD
 RGCN = {"model": "rgcn", "layers": 3, "hidden": 8, "num_bases": 2, "epochs": 5, "eval_every": 5}
@@ -81,3 +91,103 @@ def test_other_settings_train_it(shared_path, typed, settings):  # noqa: F811
     _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, "epochs": 12, **settings})
     found = losses(metrics)
     assert len(found) == 12 and found[-1] < 0.97 * found[0]
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_run_that_stops_goes_on_to_the_same_bits(shared_path, typed):  # noqa: F811
+    shards, given = typed(COMM), {**RGCN, "node_embedding": 3, "dropout": 0.5, "checkpoint_every": 3}
+    train(COMM, shards, shared_path / "whole", **{**given, "epochs": 6})
+    train(COMM, shards, shared_path / "half", **{**given, "epochs": 3})
+    stopped = on_rank_zero(COMM, lambda: read_checkpoint(shared_path / "half" / "checkpoint.h5"))
+    train(COMM, shards, shared_path / "half", resumed=stopped, **{**given, "epochs": 6})
+    on_rank_zero(COMM, lambda: assert_same_bits(*(shared_path / name / "checkpoint.h5" for name in ("half", "whole"))))
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model, more", [("sage", {}), ("gat", {"norm": "batch"}), ("gcn", {"rematerialize": True}),
+                                         ("jknet", {"precision": "bf16"}), ("gcnii", {}), ("appnp", {})])
+def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more):  # noqa: F811
+    """Half the columns of the input are learned; without them the losses would be others."""
+    given = {"model": model, "layers": 2, "dropout": 0.3, "num_bases": 8, "node_embedding": 12, "lr": 0.05, **more}
+    _, metrics, run = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, **given})
+    bound = 0.02 if "precision" in more else 1e-5
+    np.testing.assert_allclose(losses(metrics), alone(typed, shared_path, **given), rtol=bound)
+    table = run.learner.model.embedding
+    assert torch.equal(table.node_index, run.session.graph.node_index.sort().values)
+    assert COMM.allreduce(len(table.weight)) == 240 and table.weight.shape[1] == 12
+
+
+@pytest.mark.parallel([1, 2])
+def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):  # noqa: F811
+    """Neighbors mostly have one label, and nothing else is known."""
+    bare = replace(easy_graph(seed=2), features=np.zeros((240, 0), np.float32))
+    shards = write_once(COMM, bare, shared_path / "shards")
+    given = {"model": "sage", "dropout": 0.0, "epochs": 30, "lr": 0.05}
+    summary, _, _ = train(COMM, shards, shared_path / "run", **given, node_embedding=8)
+    assert summary["test_score"] > 0.5      # of four classes
+    with pytest.raises(CollectiveError, match="has no features to train on; .* --set node_embedding=64"):
+        train(COMM, shards, shared_path / "refused", **given)
+
+
+def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F811
+    shards = write_once(MPI.COMM_SELF, easy_graph(), shared_path / "shards")
+    with pytest.raises(CollectiveError, match="model rgcn needs relations of edges, and this graph's edges are of one "
+                                              "kind; preprocess a source whose edges have relations"):
+        train(MPI.COMM_SELF, shards, shared_path / "run", **RGCN)
+    with pytest.raises(ConfigError, match="model rgcn needs relations of edges"):
+        make_plan(str(shards), None, Choices([1], ("vanilla",), model="rgcn"))
+
+
+@pytest.mark.parametrize("settings, sentence", [
+    ({"device": "cuda"}, "model rgcn can't be used with device cuda: its sums by relation"),
+    ({"quantize": "uniform"}, "integer convolutions exist for gcn, sage, gin, gat only"),
+    ({"clusters": 4}, "answers in batches with gcn, sage, gin, gat only"),
+    ({"model": "gat", "num_bases": 3}, "num_bases = 3 has no effect on model gat, only on rgcn"),
+    ({"model": "sgc", "node_embedding": 3}, "node_embedding = 3 has no effect on model sgc, only on"),
+    ({"model": "gcn", "node_embedding": 3, "quantize": "uniform"},
+     "node_embedding can't be used with quantize uniform: integers are fitted"),
+    ({"model": "gcn", "node_embedding": 3, "pre_aggregation": "on"},
+     "node_embedding can't be used with pre_aggregation on: sums"),
+])
+def test_what_has_no_meaning_is_refused_with_the_reason(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        TrainConfig.of(**{"model": "rgcn", **settings})
+
+
+def test_sums_before_sending_are_refused(shared_path, typed):  # noqa: F811
+    with pytest.raises(CollectiveError, match="pre_aggregation on can't be used with model rgcn: not all its layers"):
+        train(MPI.COMM_SELF, typed(MPI.COMM_SELF), shared_path / "run", **RGCN, pre_aggregation="on")
+
+
+@pytest.mark.parametrize("settings, beside", [(RGCN, "the relations of edges"),
+                                              ({"model": "sage", "node_embedding": 3}, "a learned row of each node")])
+def test_a_model_that_reads_more_than_edges_is_not_exported(shared_path, typed, settings, beside):  # noqa: F811
+    train(MPI.COMM_SELF, typed(MPI.COMM_SELF), shared_path / "run", **{**settings, "epochs": 1})
+    with pytest.raises(CheckpointError, match=f"reads x and edge_index alone, and this .* reads {beside} too"):
+        exported(shared_path / "run")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [{}, {"hidden": 4, "num_bases": 2}, {"precision": "bf16", "norm": "batch"}],
+                         ids=str)
+def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, typed, monkeypatch,  # noqa: F811
+                                                                  settings):
+    shards, given = typed(COMM), {**RGCN, "hidden": 20, "sum_bits": 32, **settings}
+    read = graphs.read_graph_info
+    monkeypatch.setattr(graphs, "read_graph_info", lambda folder: replace(read(folder), relation_names=tuple("abcde")))
+    _, metrics, _ = train(COMM, shards, shared_path / "run", **given)
+    own = {name: given[name] for name in ("model", "layers", "hidden", "precision", "norm") if name in given}
+    planned, = make_plan(str(shards), None, Choices([COMM.size], ("vanilla",), settings={
+        name: value for name, value in given.items() if name not in own}, **own)).predictions
+    assert [one["sent_bytes_payload"] + one["sent_bytes_parameters"] for one in metrics] == [planned.sent.total] * 5
+    assert COMM.size == 1 or planned.sent.total > 0
+
+    monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
+    found = forecast(COMM, Job(shards=shards, settings={**given, "epochs": 1}))
+    graph, config = graphs.graph_of_shards(shards), TrainConfig.of(**given)
+    size = size_of(config, graph.num_features, graph.num_classes, num_relations=5)
+    loads = count_loads(graph.indptr, graph.indices, np.ones(graph.num_nodes, bool), graph.owner, COMM.size, 3)
+    memory = memory_of(size, loads, messages_of("vanilla", config, size), small_cluster())
+    activations = np.array([rank.activations for rank in found.memory])
+    assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)
