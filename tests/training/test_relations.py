@@ -12,6 +12,7 @@ from planning_setup import small_cluster
 from reference_partition import with_relations
 from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, shared_path, train, write_once  # noqa: F401
 
+import hpcgnn.training.forecast
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.methods import METHODS
@@ -49,8 +50,9 @@ def typed(monkeypatch, shared_path):  # noqa: F811
         return replace(part, edge_type=made.edge_type)
 
     monkeypatch.setattr(session, "read_part", of_part)
-    monkeypatch.setattr(session, "read_shared_info",
-                        lambda *given: replace(read_info(*given), relation_names=dataset.relation_names))
+    for module in (session, hpcgnn.training.forecast):
+        monkeypatch.setattr(module, "read_shared_info",
+                            lambda *given: replace(read_info(*given), relation_names=dataset.relation_names))
     return lambda comm: write_once(comm, dataset, shared_path / f"shards-{comm.size}")
 
 
@@ -84,7 +86,7 @@ def test_every_method_learns(shared_path, typed, name):  # noqa: F811
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("settings", [
-    {"precision": "bf16"}, {"precision": "fp16", "num_bases": 0}, {"steps": "4"}, {"steps": "rows:3", "history": "8"},
+    {"precision": "bf16"}, {"precision": "fp16", "num_bases": 0}, {"steps": "2"}, {"steps": "rows:3", "history": "8"},
     {"precision": "auto", "store_activations": 8}, {"node_embedding": 4, "steps": "2"}, {"task": "links"},
     {"label_inputs": 0.5, "ema": 0.9}], ids=str)
 def test_other_settings_train_it(shared_path, typed, settings):  # noqa: F811
@@ -124,9 +126,9 @@ def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):  # 
     bare = replace(easy_graph(seed=2), features=np.zeros((240, 0), np.float32))
     shards = write_once(COMM, bare, shared_path / "shards")
     given = {"model": "sage", "dropout": 0.0, "epochs": 30, "lr": 0.05}
-    summary, _, _ = train(COMM, shards, shared_path / "run", **given, node_embedding=8)
+    summary, _, _ = train(COMM, shards, shared_path / "run", **{**given, "node_embedding": 8})
     assert summary["test_score"] > 0.5      # of four classes
-    with pytest.raises(CollectiveError, match="has no features to train on; .* --set node_embedding=64"):
+    with pytest.raises(CollectiveError, match=r"has no features to train on; .* --set node_embedding=64"):
         train(COMM, shards, shared_path / "refused", **given)
 
 
