@@ -19,6 +19,7 @@ AVERAGE = Tests("training/test_average.py -m parallel[1]")
 IN_STEPS = Tests("steps/test_methods_in_steps.py -k 'not every and not quantized'", 2)
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("methods/test_step_count.py")
 ROW_CODES = Tests("ops/test_row_codes.py")
+RELATIONS = Tests("ops/test_relations.py")
 HELD = Tests("nn/test_kept_rows.py -m parallel[1] -k 'held or kept or lay or gone'")
 HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
@@ -843,5 +844,17 @@ MUTATIONS = [
              Tests("planning/test_cluster.py")),
     Mutation("planning/predictions.py", "what does not fit is recommended", "if one.fits]\n    if not fitting",
              "]\n    if not fitting", Tests("planning/test_predictions.py -k recommended")),
+    Mutation("ops/relations.py", "a mean is over the neighbors of all relations",
+             "end - begin) + relation[entries]", "end - begin)", RELATIONS),
+    Mutation("ops/relations.py", "the coefficients' gradient is of sums, not of means",
+             "of_weights.mul_(self.scale[:, None]).numpy()", "of_weights.numpy()", RELATIONS),
+    Mutation("ops/relations.py", "the way back reads the relations in the order of the way there",
+             "relation[entry_index], scale[entry_index]", "relation, scale", RELATIONS),
+    Mutation("nn/relational.py", "a node takes the row of another for its own",
+             "linear(rows[:graph.num_inner], self.weight_self", "linear(rows[-graph.num_inner:], self.weight_self",
+             Tests("nn/test_against_pyg.py -k 'rgcn and 12-8-3'", 2)),
+    Mutation("nn/node_embedding.py", "learned rows stay as they begin",
+             "self.embedding(graph.node_index).to(x.dtype)", "self.embedding(graph.node_index).detach().to(x.dtype)",
+             Tests("training/test_relations.py -k learned_rows", 2)),
     *ACCELERATOR_MUTATIONS,
 ]

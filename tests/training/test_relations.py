@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +118,9 @@ def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more)
     np.testing.assert_allclose(losses(metrics), alone(typed, shared_path, **given), rtol=bound)
     table = run.learner.model.embedding
     assert torch.equal(table.node_index, run.session.graph.node_index.sort().values)
+    first = copy.deepcopy(table)
+    first.reset_parameters()
+    assert torch.all((table.weight != first.weight).any(dim=1))
     assert COMM.allreduce(len(table.weight)) == 240 and table.weight.shape[1] == 12
 
 
