@@ -404,7 +404,7 @@ def _objective_and_score(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, in
 def _check_counts(shards: Path, config: TrainConfig, info: GraphInfo, objective: Objective, trains: bool) -> None:
     """Raise CollectiveError, on all ranks, for shards without features or training nodes, or with a wrong count."""
     counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
-    if config.task != LINKS and objective.num_global != counted:
+    if config.task == NODES and objective.num_global != counted:
         raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
                               f"says {counted}; run hpcgnn preprocess again")
     if info.num_features == 0 and not config.node_embedding:
